@@ -1,0 +1,139 @@
+"""What is written beside the state: what a batch starts from (`Control`) and what it left behind (`Commit`).
+
+A slot's state is three lists of files' parts. Only the log is the truth; runs and views derive from it and are rebuilt
+where they are missing or damaged. Every commit names all of it, so that recovery reads one commit and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from anabranch.storage.container import Segment
+
+
+class LogSegment(msgspec.Struct, frozen=True, array_like=True):
+    """The accepted rows of one source in one batch: one Arrow IPC stream."""
+
+    source: str
+    batch: int
+    rows: int
+    start_max_us: int
+    data: Segment
+
+
+class RunSegment(msgspec.Struct, frozen=True, array_like=True):
+    """One run of an index; the fields are those of `anabranch.engine.run.Run`."""
+
+    index: str
+    tier: int
+    first_batch: int
+    last_batch: int
+    lo: int
+    hi: int
+    prefix_bits: int
+    rows: int
+    narrow: bool
+    has_end: bool
+    offset_bits: int
+    base_start_us: int
+    end_max_us: int
+    entries: Segment
+    directory: Segment
+
+
+class ViewSegment(msgspec.Struct, frozen=True, array_like=True):
+    """The combined rows that one batch added to a view: for each of its inputs the row ids, as int64."""
+
+    view: str
+    batch: int
+    rows: int
+    end_max_us: int
+    parts: Segment
+
+
+class SlotState(msgspec.Struct, frozen=True):
+    """All that a slot's state consists of."""
+
+    logs: tuple[LogSegment, ...] = ()
+    runs: tuple[RunSegment, ...] = ()
+    views: tuple[ViewSegment, ...] = ()
+
+    def files(self) -> frozenset[str]:
+        """The files that hold it."""
+        return (
+            frozenset(s.data.file for s in self.logs)
+            | frozenset(s.entries.file for s in self.runs)
+            | frozenset(s.parts.file for s in self.views)
+        )
+
+
+class SourceStatistics(msgspec.Struct):
+    """What a batch brought from one source, and what its log holds."""
+
+    rows: int = 0
+    late_rows: int = 0
+    untimed_rows: int = 0
+    stored_rows: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    largest_time_us: int | None = None
+
+
+class StepStatistics(msgspec.Struct):
+    """One probe of a route: `probes` rows came, made `lookups` in runs, found `candidates` with the same hash and valid
+    together, of which `matches` have equal keys and pass the residual predicates."""
+
+    route: str
+    target: str
+    probes: int = 0
+    lookups: int = 0
+    candidates: int = 0
+    matches: int = 0
+    cpu_ns: int = 0
+
+
+class StateStatistics(msgspec.Struct):
+    """Rows and bytes of an index or a view, among them rows that are no longer valid (`expired` files lag behind)."""
+
+    name: str
+    rows: int = 0
+    bytes: int = 0
+    runs: int = 0
+
+
+class Statistics(msgspec.Struct):
+    """What a step measured."""
+
+    sources: dict[str, SourceStatistics] = msgspec.field(default_factory=dict)
+    steps: list[StepStatistics] = msgspec.field(default_factory=list)
+    states: list[StateStatistics] = msgspec.field(default_factory=list)
+    cpu_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    results: int = 0
+    files_written: int = 0
+    bytes_written: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What one slot reports of one batch."""
+
+    state: SlotState
+    statistics: Statistics
+
+
+class Control(msgspec.Struct, frozen=True):
+    """What a batch starts from, written before it runs. A batch that runs again starts from the same."""
+
+    batch: int
+    watermark_us: int
+    query: str
+    plan: str
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """What a batch left behind: the files that won in every slot, and the largest event time each stream has shown."""
+
+    batch: int
+    query: str
+    plan: str
+    largest_time_us: dict[str, int]
+    slots: dict[str, Manifest]

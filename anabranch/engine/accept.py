@@ -1,0 +1,80 @@
+"""Which rows of a batch count: those that have an event time at or after the watermark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.errors import SchemaMismatchError
+from anabranch.plan.query import BEGINNING_US, Stream, Table
+
+Rows: TypeAlias = "pa.RecordBatch | pa.Table"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The accepted rows of a source in one batch, and what was turned away."""
+
+    rows: pa.RecordBatch
+    seen: int
+    late: int
+    untimed: int
+    largest_time_us: int | None
+
+
+def accept(source: Stream | Table, rows: Rows, columns: tuple[str, ...], watermark_us: int) -> Accepted:
+    """The rows of a source that are not late, with the named columns only.
+
+    `largest_time_us` is over all rows seen, late ones too: it moves the watermark of the batches after this one.
+    """
+    batch = conform(source, rows, columns)
+    if isinstance(source, Table):
+        return Accepted(batch, batch.num_rows, 0, 0, None)
+    times = batch.column(batch.schema.get_field_index(source.time))
+    seen, untimed = batch.num_rows, times.null_count
+    if untimed:
+        batch = batch.filter(times.is_valid())
+        times = batch.column(batch.schema.get_field_index(source.time))
+    if not batch.num_rows:
+        return Accepted(batch, seen, 0, untimed, None)
+    times_us = times.view(pa.int64()).to_numpy()
+    largest = int(times_us.max())
+    if watermark_us == BEGINNING_US or int(times_us.min()) >= watermark_us:
+        return Accepted(batch, seen, 0, untimed, largest)
+    on_time = times_us >= watermark_us
+    late = int(len(on_time) - np.count_nonzero(on_time))
+    return Accepted(batch.filter(pa.array(on_time)), seen, late, untimed, largest)
+
+
+def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.RecordBatch:
+    """The named columns of the rows, in one piece and in the declared types."""
+    arrays, fields = [], []
+    for name in columns:
+        declared = source.field(name)
+        assert declared is not None, name
+        place = rows.schema.get_field_index(name)
+        if place < 0:
+            raise SchemaMismatchError(
+                f"rows of {source.name} have no column {name} ({declared.type}); they have {', '.join(rows.schema.names)}"
+            )
+        column = rows.column(place)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+            if isinstance(column, pa.ChunkedArray):
+                column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        if column.type != declared.type:
+            try:
+                column = column.cast(declared.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise SchemaMismatchError(
+                    f"column {name} of {source.name} is {column.type}, declared as {declared.type}: {error}"
+                ) from None
+        arrays.append(column)
+        fields.append(pa.field(name, declared.type))
+    if not arrays:
+        # A source of which nothing is needed but the number of its rows.
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

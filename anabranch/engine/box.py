@@ -1,0 +1,375 @@
+"""A box: the compiled plan of a query in one slot, with the state it works on.
+
+One batch, in `step`:
+
+1. what has ended by the watermark is purged;
+2. the rows of each source are accepted, filtered and appended to its log; each index over a source gets a run of them;
+3. for each input in turn, its new rows follow their route: they probe the states that the plan names, combined rows are
+   kept in views, and those that pass the root are results. Then they become visible to the inputs after it. So every
+   combination is found exactly once: by the last of its rows to become visible;
+4. runs are settled: what arrived becomes a run of tier 0, and the merges that are due are made.
+
+Only row ids travel along a route. Columns are fetched when a key, a residual predicate or the select list asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import thread_time_ns
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.control.records import SourceStatistics, StateStatistics, Statistics, StepStatistics
+from anabranch.engine.accept import Rows, accept
+from anabranch.engine.columns import Ids
+from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.engine.kernels.probing import probe as probe_kernel
+from anabranch.engine.kernels.runs import sort_by_hash
+from anabranch.engine.keys import equal_keys, hash_keys
+from anabranch.engine.log import Log, Stored, decode, encode, starts_of
+from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.spine import Spine
+from anabranch.engine.states import BoxState, InputState
+from anabranch.plan.expression import Column, Expr
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan
+from anabranch.plan.query import BEGINNING_US, FOREVER_US
+from anabranch.plan.routes import Probe, Route, Stage
+
+CHUNK_ROWS = 1 << 20
+"""At most so many combined rows go along a route at once: bounds the memory of a step, not its results."""
+
+_NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+
+@dataclass
+class Combination:
+    """Rows on a route: the row ids of each input bound so far, and the validity of the combination."""
+
+    ids: dict[str, Ids]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    fetched: dict[Column, pa.Array] = field(default_factory=dict)
+    whole: tuple[str, pa.RecordBatch] | None = None
+    """The segment whose rows these are, all of them in order: its columns need not be fetched."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def slice(self, first: int, last: int) -> Combination:
+        ids = {alias: values[first:last] for alias, values in self.ids.items()}
+        return Combination(ids, self.starts[first:last], self.ends[first:last])
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
+        ids = {alias: values[mask] for alias, values in self.ids.items()}
+        return Combination(ids, self.starts[mask], self.ends[mask])
+
+
+@dataclass
+class Delta:
+    """New rows of one input: where they stand in their segment, and their validity."""
+
+    alias: str
+    segment: pa.RecordBatch
+    positions: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    def combination(self, batch: int) -> Combination:
+        """The rows at the beginning of their route."""
+        rows = Combination({self.alias: self.positions + (batch << 32)}, self.starts, self.ends)
+        if len(self.positions) == self.segment.num_rows:
+            rows.whole = (self.alias, self.segment)
+        return rows
+
+
+class Box:
+    """The engine of one query in one slot."""
+
+    def __init__(self, graph: JoinGraph, plan: Plan) -> None:
+        self.graph, self.plan = graph, plan
+        self.state = BoxState(graph, plan)
+        self.statistics = Statistics()
+        self._sorted: dict[str, Words] = {}
+        self._deltas: dict[str, Delta] = {}
+        self._visible: set[str] = set()
+        self._results: list[pa.RecordBatch] = []
+
+    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int) -> list[pa.RecordBatch]:
+        """Processes one batch and returns its results."""
+        self._begin(batch, watermark_us)
+        began = thread_time_ns()
+        stored = {}
+        for name, log in self.state.logs.items():
+            if name in rows:
+                stored[name] = self._accept(log, rows[name], watermark_us)
+        self._spent("accept", began)
+        self._run(batch, stored, watermark_us, emit=True)
+        return self._results
+
+    def replay(self, batch: int, watermark_us: int) -> None:
+        """Derives indexes and views from the log of one batch; nothing is emitted."""
+        self._begin(batch, watermark_us)
+        stored = {name: log.segments[batch].rows for name, log in self.state.logs.items() if batch in log.segments}
+        self._run(batch, stored, watermark_us, emit=False)
+
+    def _begin(self, batch: int, watermark_us: int) -> None:
+        self.statistics = Statistics(sources={name: SourceStatistics() for name in self.state.logs})
+        self._sorted, self._deltas, self._visible, self._results = {}, {}, set(), []
+        began = thread_time_ns()
+        self.state.purge(watermark_us)
+        self._spent("purge", began)
+
+    def _spent(self, what: str, began_ns: int) -> None:
+        self.statistics.cpu_ns[what] = self.statistics.cpu_ns.get(what, 0) + thread_time_ns() - began_ns
+
+    # -- rows come in ------------------------------------------------------------------------------------------------
+
+    def _accept(self, log: Log, rows: Rows, watermark_us: int) -> pa.RecordBatch:
+        """The rows of a source that some input of the query can use."""
+        accepted = accept(log.source, rows, self.state.read_columns[log.source.name], watermark_us)
+        counts = self.statistics.sources[log.source.name]
+        counts.rows, counts.late_rows, counts.untimed_rows = accepted.seen, accepted.late, accepted.untimed
+        counts.largest_time_us = accepted.largest_time_us
+        batch, wanted = accepted.rows, None
+        for group in self.state.filters[log.source.name]:
+            mask = self._mask(group, batch)
+            if mask is None:
+                wanted = None
+                break
+            wanted = mask if wanted is None else wanted | mask
+        if wanted is not None and not wanted.all():
+            batch = batch.filter(pa.array(wanted))
+        counts.stored_rows = batch.num_rows
+        return batch.select(log.schema.names)
+
+    def _mask(self, filters: tuple[Expr, ...], rows: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
+        return predicate_mask(filters, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
+
+    def _run(self, batch: int, stored: Mapping[str, pa.RecordBatch], watermark_us: int, emit: bool) -> None:
+        began = thread_time_ns()
+        for name, segment in stored.items():
+            if segment.num_rows:
+                self._append(batch, self.state.logs[name], segment)
+        self._spent("index", began)
+        for input_state, route in zip(self.state.inputs, self.state.routes, strict=True):
+            delta = self._deltas.get(input_state.alias)
+            if delta is not None and len(delta.starts):
+                self._follow(batch, route, 0, delta.combination(batch), emit)
+            self._visible.add(input_state.alias)
+        began = thread_time_ns()
+        for index in self.state.indexes.values():
+            index.spine.settle(batch, watermark_us)
+        self._spent("settle", began)
+        self._measure()
+
+    def _append(self, batch: int, log: Log, rows: pa.RecordBatch) -> None:
+        """Adds rows to a log, and to every index over it."""
+        if batch not in log.segments:
+            data = encode(rows)
+            rows = decode(data)
+            log.add(batch, Stored(data, rows, int(starts_of(log.source, rows).max())))
+        starts = starts_of(log.source, rows)
+        for input_state in self.state.inputs:
+            if input_state.source is log.source:
+                self._deltas[input_state.alias] = self._delta(log, input_state, rows, starts)
+        for index in self.state.indexes.values():
+            if index.source is not log.source:
+                continue
+            delta = self._deltas[index.aliases[0]]
+            if not len(delta.starts):
+                continue
+            combination = delta.combination(batch)
+            hashes = hash_keys(self._keys(index.terms, combination), len(combination))
+            ordered, directory = sort_by_hash(hashes, delta.positions, delta.starts, delta.ends)
+            index.spine.arrive(run_of_batch(batch, ordered, directory, False, index.spine.retention_us))
+            self._sorted[index.name] = ordered
+
+    def _delta(self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> Delta:
+        positions = np.arange(rows.num_rows, dtype=np.int64)
+        if len(self.state.filters[log.source.name]) > 1:
+            mask = self._mask(input_state.filters, rows)
+            if mask is not None and not mask.all():
+                positions = np.flatnonzero(mask)
+                starts = starts[positions]
+        window_us = input_state.window_us
+        ends = np.full(len(starts), FOREVER_US, np.int64) if window_us == FOREVER_US else starts + window_us
+        return Delta(input_state.alias, rows, positions, starts, ends)
+
+    # -- rows go their way -------------------------------------------------------------------------------------------
+
+    def _follow(self, batch: int, route: Route, place: int, rows: Combination, emit: bool) -> None:
+        """Takes rows through the stages of a route from `place` on."""
+        if place == len(route.stages):
+            self._emit(rows, emit)
+            return
+        stage = route.stages[place]
+        if stage.is_root and not emit:
+            return
+        for rows in self._stage(route, stage, 0, rows):
+            if not stage.is_root:
+                began = thread_time_ns()
+                self._keep(batch, stage, rows)
+                self._spent("views", began)
+            self._follow(batch, route, place + 1, rows, emit)
+
+    def _stage(self, route: Route, stage: Stage, step: int, rows: Combination) -> list[Combination]:
+        """The combinations that the probes of a stage make of some rows, in chunks."""
+        if not len(rows):
+            return []
+        if step == len(stage.probes):
+            return [rows]
+        chunks = []
+        for first in range(0, len(rows), CHUNK_ROWS):
+            chunk = rows if len(rows) <= CHUNK_ROWS else rows.slice(first, first + CHUNK_ROWS)
+            chunks += self._stage(route, stage, step + 1, self._probe(route, stage, step, chunk))
+        return chunks
+
+    def _probe(self, route: Route, stage: Stage, step: int, rows: Combination) -> Combination:
+        """Looks up one state."""
+        began = thread_time_ns()
+        probe = stage.probes[step]
+        index = self.state.index_of(probe)
+        counts = self._counts(route, stage, probe)
+        counts.probes += len(rows)
+        window_us = self.state.input(probe.target[0]).window_us if len(probe.target) == 1 else 0
+        table = index.spine.table(with_arriving=len(probe.target) > 1 or probe.target[0] in self._visible)
+        ordered, keys = self._ordered(route, stage, step, probe, rows)
+        matches, lookups = probe_kernel(ordered, table, window_us, len(ordered))
+        positions, found, starts, ends = matches
+        counts.lookups += int(lookups)
+        counts.candidates += len(positions)
+        ids = {alias: values[positions] for alias, values in rows.ids.items()}
+        if len(probe.target) == 1:
+            ids[probe.target[0]] = found
+        else:
+            view = self.state.views[probe.target]
+            ids |= {alias: view.part(alias, found) if len(found) else _NONE for alias in probe.target}
+        combined = Combination(ids, starts, ends)
+        if not index.is_exact and len(combined):
+            bound = keys if keys is not None else self._keys(tuple(k.bound for k in probe.keys), rows)
+            taken = pa.array(positions)
+            same = equal_keys([k.take(taken) for k in bound], self._keys(index.terms_of(probe), combined))
+            if not same.all():
+                combined = combined.where(same)
+        if probe.residuals and len(combined):
+            mask = predicate_mask(probe.residuals, self._fetch(combined), len(combined), lambda: _times(combined))
+            if mask is not None and not mask.all():
+                combined = combined.where(mask)
+        counts.matches += len(combined)
+        counts.cpu_ns += thread_time_ns() - began
+        return combined
+
+    def _ordered(
+        self, route: Route, stage: Stage, step: int, probe: Probe, rows: Combination
+    ) -> tuple[Words, list[pa.Array] | None]:
+        """The rows in the order of the hash of their key, and the columns of the key if they had to be computed.
+
+        New rows that are themselves indexed by the same key were sorted when they were indexed.
+        """
+        delta = self._deltas[route.alias]
+        if step == 0 and stage is route.stages[0] and len(rows) == len(delta.starts):
+            own = self.state.own_index(route.alias, tuple(k.bound for k in probe.keys))
+            if own is not None and own.name in self._sorted:
+                ordered = self._sorted[own.name]
+                if own.aliases[0] != route.alias and self.state.input(own.aliases[0]).window_us != (
+                    window_us := self.state.input(route.alias).window_us
+                ):
+                    ordered = ordered.copy()
+                    starts = ordered[:, 2].view(np.int64)
+                    ordered[:, 3] = (
+                        np.uint64(FOREVER_US) if window_us == FOREVER_US else (starts + window_us).view(np.uint64)
+                    )
+                return self._as_positions(ordered, delta), None
+        keys = self._keys(tuple(k.bound for k in probe.keys), rows)
+        ordered, _ = sort_by_hash(hash_keys(keys, len(rows)), _NONE, rows.starts, rows.ends)
+        return ordered, keys
+
+    def _as_positions(self, ordered: Words, delta: Delta) -> Words:
+        """Sorted rows name offsets in the segment; a probe wants places in the combination."""
+        if len(delta.positions) == 0 or delta.positions[-1] == len(delta.positions) - 1:
+            return ordered
+        ordered = ordered.copy()
+        ordered[:, 1] = np.searchsorted(delta.positions, ordered[:, 1].view(np.int64)).astype(np.uint64)
+        return ordered
+
+    def _keep(self, batch: int, stage: Stage, rows: Combination) -> None:
+        """Adds combined rows to a view and to its indexes."""
+        if not len(rows):
+            return
+        view = self.state.views[stage.joined]
+        first = view.append(batch, rows.ids, int(rows.ends.max()))
+        positions = np.arange(first, first + len(rows), dtype=np.int64)
+        for index in self.state.view_indexes[stage.joined]:
+            hashes = hash_keys(self._keys(index.terms, rows), len(rows))
+            ordered, directory = sort_by_hash(hashes, positions, rows.starts, rows.ends)
+            index.spine.arrive(run_of_batch(batch, ordered, directory, True))
+
+    def _emit(self, rows: Combination, emit: bool) -> None:
+        if not emit or not len(rows):
+            return
+        began = thread_time_ns()
+        if not self.state.routes[0].stages and self.graph.query.residuals:
+            mask = predicate_mask(self.graph.query.residuals, self._fetch(rows), len(rows), lambda: _times(rows))
+            if mask is not None and not mask.all():
+                rows = rows.where(mask)
+        schema = self.graph.query.output_schema
+        columns = [
+            evaluate(expr, self._fetch(rows), len(rows), lambda: _times(rows)) for _, expr in self.graph.query.select
+        ]
+        self._results.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        self.statistics.results += len(rows)
+        self._spent("emit", began)
+
+    # -- columns -----------------------------------------------------------------------------------------------------
+
+    def _fetch(self, rows: Combination) -> _Fetch:
+        return _Fetch(self.state, rows)
+
+    def _keys(self, terms: tuple[Expr, ...], rows: Combination) -> list[pa.Array]:
+        return [evaluate(term, self._fetch(rows), len(rows)) for term in terms]
+
+    # -- what it cost ------------------------------------------------------------------------------------------------
+
+    def _counts(self, route: Route, stage: Stage, probe: Probe) -> StepStatistics:
+        target = " ".join(probe.target)
+        for counts in self.statistics.steps:
+            if counts.route == route.alias and counts.target == target:
+                return counts
+        counts = StepStatistics(route.alias, target)
+        self.statistics.steps.append(counts)
+        return counts
+
+    def _measure(self) -> None:
+        for name, log in self.state.logs.items():
+            self.statistics.sources[name].state_rows = log.rows
+            self.statistics.sources[name].state_bytes = log.bytes
+        spines: list[Spine] = [i.spine for i in self.state.indexes.values()]
+        self.statistics.states = [StateStatistics(s.name, s.rows, s.bytes, len(s.runs)) for s in spines]
+        self.statistics.states += [StateStatistics(v.name, v.rows, v.bytes) for v in self.state.views.values()]
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Fetches columns of combined rows, each once."""
+
+    state: BoxState
+    rows: Combination
+
+    def __call__(self, column: Column) -> pa.Array:
+        found = self.rows.fetched.get(column)
+        if found is None and self.rows.whole is not None and self.rows.whole[0] == column.alias:
+            segment = self.rows.whole[1]
+            found = segment.column(segment.schema.get_field_index(column.name))
+        if found is None:
+            log = self.state.logs[self.state.input(column.alias).source.name]
+            found = self.rows.fetched[column] = log.column(column.name, self.rows.ids[column.alias])
+        return found
+
+
+def _times(rows: Combination) -> pa.Array:
+    """RESULT_TIME of combined rows; what was always valid has none."""
+    return pa.array(rows.starts, pa.timestamp("us"), mask=rows.starts == BEGINNING_US)

@@ -1,0 +1,32 @@
+"""Loads from an address: state is memory-mapped, and one loop reads hundreds of mapped segments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _loader(bits: int, result: Any) -> Any:
+    @intrinsic
+    def load(typing_context: Any, address: Any) -> Any:
+        signature = result(types.int64)
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            # State in a file may lie at any address: x86 and ARM load unaligned words at full speed, if told so.
+            return builder.load(pointer, align=1)
+
+        return signature, generate
+
+    return load
+
+
+load_u8 = _loader(8, types.uint8)
+load_u16 = _loader(16, types.uint16)
+load_u32 = _loader(32, types.uint32)
+load_u64 = _loader(64, types.uint64)
+load_i32 = _loader(32, types.int32)
+load_i64 = _loader(64, types.int64)

@@ -1,0 +1,178 @@
+"""The engine in one process: what tests and simulations run, with the same files and the same protocol as the product.
+
+The caller plays the part of a source that remembers what it handed out: it numbers the batches, and runs a batch again,
+with the same rows, if it did not learn that the batch was done. A batch that runs again starts from the commit before it
+and supersedes its own; so what a commit names is kept until the batch after it has been committed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from anabranch.control.ledger import Ledger
+from anabranch.control.records import Commit, Control, SlotState, Statistics
+from anabranch.control.sweep import sweep
+from anabranch.engine.accept import Rows
+from anabranch.engine.box import Box
+from anabranch.engine.checkpoint import attach, relocate, save
+from anabranch.errors import ForeignStateError, StateError
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan, left_deep, parse, show
+from anabranch.plan.query import BEGINNING_US, Query, Stream, Table
+from anabranch.storage.container import ContainerReader
+from anabranch.storage.filesystem import Filesystem
+
+SLOT = "0"
+STATE_FOLDER = f"state/{SLOT}"
+SWEEP_GRACE_S = 600.0
+"""Files that no commit names are deleted when they are older than this: a slower attempt may still be writing them."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a batch gave."""
+
+    batch: int
+    watermark_us: int
+    results: pa.Table
+    statistics: Statistics
+
+
+class LocalRun:
+    """A query over batches that the caller hands in.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> from anabranch.sql import parse_script
+    >>> script = parse_script('''
+    ...     CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
+    ...     CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+    ...     CREATE QUERY q AS SELECT a.k FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k''')
+    >>> run = LocalRun(script.queries[0].query, MemoryFilesystem())
+    >>> rows = pa.table({"k": [1, 2], "ts": pa.array([0, 0], pa.timestamp("us"))})
+    >>> run.step(0, {"a": rows, "b": rows}).results.to_pydict()
+    {'k': [1, 2]}
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        filesystem: Filesystem,
+        plan: Plan | str | None = None,
+        tables: Mapping[str, Rows] | None = None,
+        sweep_grace_s: float = SWEEP_GRACE_S,
+    ) -> None:
+        self.graph = JoinGraph(query)
+        self.plan = parse(plan, self.graph) if isinstance(plan, str) else plan or left_deep(self.graph)
+        self.tables = dict(tables or {})
+        for source in query.sources:
+            if isinstance(source, Table) and source.name not in self.tables:
+                raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
+        self.filesystem = filesystem
+        self.reader = ContainerReader(filesystem)
+        self.controls = Ledger(filesystem, "control", "control", Control)
+        self.commits = Ledger(filesystem, "commit", "commit", Commit)
+        self._box: Box | None = None
+        self._named: dict[int, frozenset[str]] = {}
+        latest = self.commits.latest()
+        self.commit = latest[1] if latest else None
+        if self.commit is not None:
+            self._check(self.commit)
+            self._named[self.commit.batch] = self.commit.slots[SLOT].state.files()
+            if self.commit.batch > 0:
+                before = self.commits.read(self.commit.batch - 1)
+                self._named[before.batch] = before.slots[SLOT].state.files()
+        sweep(filesystem, STATE_FOLDER, frozenset().union(*self._named.values()), sweep_grace_s)
+
+    @property
+    def last_batch(self) -> int:
+        """The newest batch that was committed; -1 before the first."""
+        return self.commit.batch if self.commit is not None else -1
+
+    def step(self, batch: int, rows: Mapping[str, Rows]) -> Step:
+        """Runs a batch: the next one, or the newest again. A batch without rows is a closing step."""
+        base = self._base(batch)
+        watermark_us = self._watermark(base)
+        self.controls.write(batch, Control(batch, watermark_us, self._identity, show(self.plan, self.graph)))
+        try:
+            box = self._attached(base, watermark_us)
+            results = box.step(batch, {**(self.tables if batch == 0 else {}), **rows}, watermark_us)
+            saved = save(box, STATE_FOLDER, batch, uuid.uuid4().hex[:12], self.filesystem)
+            commit = Commit(
+                batch, self._identity, show(self.plan, self.graph), self._times(base, box), {SLOT: saved.manifest}
+            )
+            self.commits.write(batch, commit)
+        except BaseException:
+            # The box may be half-way through: the next attempt attaches to what is committed.
+            self._box = None
+            raise
+        relocate(box, saved.files, self.reader)
+        self._release(base, commit)
+        self.commit = commit
+        table = pa.Table.from_batches(results, schema=self.graph.query.output_schema)
+        return Step(batch, watermark_us, table, saved.manifest.statistics)
+
+    def _base(self, batch: int) -> Commit | None:
+        """The commit that a batch starts from."""
+        if batch == self.last_batch + 1:
+            return self.commit
+        if batch == self.last_batch:
+            self._box = None
+            return self.commits.read(batch - 1) if batch > 0 else None
+        raise StateError(
+            f"batch {batch} cannot follow batch {self.last_batch}: hand in batch {self.last_batch + 1}, "
+            f"or batch {self.last_batch} again"
+        )
+
+    def _attached(self, base: Commit | None, watermark_us: int) -> Box:
+        if self._box is None:
+            self._box = Box(self.graph, self.plan)
+            state = base.slots[SLOT].state if base is not None else SlotState()
+            attach(self._box, state, self.reader, watermark_us)
+        return self._box
+
+    def _watermark(self, base: Commit | None) -> int:
+        """The minimum over the streams of the largest event time seen before the batch, less the lateness."""
+        seen = base.largest_time_us if base is not None else {}
+        streams = [s for s in self.graph.query.sources if isinstance(s, Stream)]
+        if not all(s.name in seen for s in streams):
+            return BEGINNING_US
+        return min((seen[s.name] - s.lateness_us for s in streams), default=BEGINNING_US)
+
+    def _times(self, base: Commit | None, box: Box) -> dict[str, int]:
+        times = dict(base.largest_time_us) if base is not None else {}
+        for name, counts in box.statistics.sources.items():
+            if counts.largest_time_us is not None:
+                times[name] = max(counts.largest_time_us, times.get(name, counts.largest_time_us))
+        return times
+
+    def _release(self, base: Commit | None, commit: Commit) -> None:
+        """Deletes what neither this commit nor the one before it names: this batch may have to run again from that."""
+        keep = {commit.batch: commit.slots[SLOT].state.files()}
+        if base is not None:
+            keep[base.batch] = self._named.get(base.batch) or base.slots[SLOT].state.files()
+        needed = frozenset().union(*keep.values())
+        for path in frozenset().union(*self._named.values()) - needed:
+            self.filesystem.delete(path)
+        self.reader.retain(needed)
+        self._named = keep
+        if base is not None:
+            self.commits.prune(base.batch)
+            self.controls.prune(base.batch)
+
+    @property
+    def _identity(self) -> str:
+        """What state belongs to: the query, whatever its plan."""
+        query = self.graph.query
+        return repr((query.inputs, query.equalities, query.residuals, query.select))
+
+    def _check(self, commit: Commit) -> None:
+        if commit.query != self._identity:
+            raise ForeignStateError(
+                f"the checkpoint belongs to another query than {self.graph.query.name}:\n"
+                f"  written for {commit.query}\n  this query  {self._identity}\n"
+                "use another checkpoint, or the query it was written for"
+            )

@@ -1,0 +1,121 @@
+"""A run: a part of an index, immutable, in memory or mapped from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.control.records import RunSegment
+from anabranch.engine.kernels import runs as kernels
+from anabranch.plan.query import FOREVER_US
+
+Words = npt.NDArray[np.uint64]
+ALL_HASHES = 65536
+"""Hash ranges are counted in 1/65536 of all hashes."""
+
+
+@dataclass
+class Run:
+    """Rows of the batches `first_batch … last_batch` whose hash lies in a range, sorted by hash.
+
+    `lo, hi` is the part of its range in which the run is *visible*: where a larger run has taken over, it is not.
+    """
+
+    tier: int
+    first_batch: int
+    last_batch: int
+    lo: int
+    hi: int
+    prefix_bits: int
+    rows: int
+    narrow: bool
+    has_end: bool
+    offset_bits: int
+    base_start_us: int
+    end_max_us: int
+    entries: npt.NDArray[np.uint64]
+    directory: npt.NDArray[np.uint32]
+    record: RunSegment | None = None
+    keeps_alive: pa.Buffer | None = field(default=None, repr=False)
+
+    @property
+    def words(self) -> int:
+        return (2 if self.narrow else 3) + int(self.has_end)
+
+    @property
+    def bytes(self) -> int:
+        return self.entries.nbytes + self.directory.nbytes
+
+    def table_row(self) -> list[int]:
+        """How kernels see the run."""
+        return [
+            self.entries.ctypes.data, self.rows, self.directory.ctypes.data, (len(self.directory) - 1).bit_length() - 1,
+            self.prefix_bits, self.lo, self.hi, self.words, int(self.narrow), int(self.has_end), self.first_batch,
+            self.offset_bits, self.base_start_us,
+        ]  # fmt: skip
+
+
+def run_of_batch(
+    batch: int, rows: Words, directory: npt.NDArray[np.uint32], has_end: bool, retention_us: int = FOREVER_US
+) -> Run:
+    """The run of tier 0 that holds the sorted rows of one batch (at least one)."""
+    starts = rows[:, 2].view(np.int64)
+    base_start, start_max = int(starts.min()), int(starts.max())
+    offset_max = int(rows[:, 1].max())
+    narrow = start_max - base_start < 2**32 and offset_max < 2**32
+    entries = kernels.compact(rows, narrow, has_end, base_start)
+    if has_end:
+        end_max = int(rows[:, 3].view(np.int64).max())
+    else:
+        end_max = FOREVER_US if retention_us == FOREVER_US else start_max + retention_us
+    return Run(
+        tier=0, first_batch=batch, last_batch=batch, lo=0, hi=ALL_HASHES, prefix_bits=0, rows=len(rows), narrow=narrow,
+        has_end=has_end, offset_bits=32, base_start_us=base_start, end_max_us=end_max,
+        entries=entries, directory=directory,
+    )  # fmt: skip
+
+
+def merge_runs(
+    runs: list[Run], tier: int, lo: int, hi: int, watermark_us: int, retention_us: int, has_end: bool
+) -> Run | None:
+    """One run of what is alive of several in the hashes [lo, hi); None if nothing is. The range is 1/2^k of all hashes."""
+    table = run_table(runs)
+    alive, start_min, start_max, end_max, offset_max = kernels.survey(table, lo, hi, watermark_us, retention_us)
+    if alive == 0:
+        return None
+    first, last = min(r.first_batch for r in runs), max(r.last_batch for r in runs)
+    offset_bits = max(int(offset_max).bit_length(), 1)
+    narrow = start_max - start_min < 2**32 and (last - first).bit_length() + offset_bits <= 32
+    if not narrow:
+        offset_bits = 32
+    prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
+    entries, directory = kernels.merge(
+        table, lo, hi, watermark_us, retention_us, alive, prefix_bits, narrow, has_end, first, offset_bits, start_min
+    )
+    return Run(
+        tier=tier, first_batch=first, last_batch=last, lo=lo, hi=hi, prefix_bits=prefix_bits, rows=int(alive),
+        narrow=narrow, has_end=has_end, offset_bits=offset_bits, base_start_us=int(start_min),
+        end_max_us=int(end_max), entries=entries, directory=directory,
+    )  # fmt: skip
+
+
+def run_table(runs: list[Run]) -> npt.NDArray[np.int64]:
+    table = np.empty((len(runs), kernels.TABLE_COLUMNS), np.int64)
+    for place, run in enumerate(runs):
+        table[place] = run.table_row()
+    return table
+
+
+def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> Run:
+    """A run whose memory is a mapped file."""
+    words = (2 if record.narrow else 3) + int(record.has_end)
+    return Run(
+        tier=record.tier, first_batch=record.first_batch, last_batch=record.last_batch, lo=record.lo, hi=record.hi,
+        prefix_bits=record.prefix_bits, rows=record.rows, narrow=record.narrow, has_end=record.has_end,
+        offset_bits=record.offset_bits, base_start_us=record.base_start_us, end_max_us=record.end_max_us,
+        entries=np.frombuffer(entries, np.uint64).reshape(-1, words), directory=np.frombuffer(directory, np.uint32),
+        record=record, keeps_alive=entries,
+    )  # fmt: skip

@@ -1,0 +1,140 @@
+"""A spine: the runs of one index, few of them, because small ones are merged into larger ones.
+
+Every batch adds a run of tier 0. A run of tier t spans an aligned group of 4^t batches. Merging must not stall a batch, so
+a group of tier t is merged in 4^(t-1) parts, one per batch, each a range of hashes that holds about four batches' worth of
+rows. While that goes on, the parts done are served by the new runs and the rest by the old ones, which are visible only
+from `lo` on. When each part is merged follows from the number of the batch alone (`due_merges`).
+
+The invariant (`verify`): for every batch and every hash at most one run is visible, and every row that is alive is in it.
+
+Tiers end where a group would span more than a quarter of what is alive (a run is dropped only when its last row has ended,
+so a larger one would waste memory); an index without an end has no such bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.engine.run import ALL_HASHES, Run, merge_runs, run_table
+from anabranch.plan.query import FOREVER_US
+
+FAN_IN = 4
+"""How many runs of one tier make one of the next."""
+
+MAX_TIER = 8
+"""Parts are ranges of 1/65536 of the hashes: more tiers than these cannot be cut."""
+
+WASTE = 4
+"""A run may span at most 1/WASTE of the batches that are alive."""
+
+
+def due_merges(batch: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """The merges due after a batch: tier, first and last batch of the group, and the range of hashes.
+
+    >>> list(due_merges(3))
+    [(1, 0, 3, 0, 65536)]
+    >>> list(due_merges(16))
+    [(2, 0, 15, 0, 16384)]
+    """
+    delay, parts = 0, 1
+    for tier in range(1, MAX_TIER):
+        span = FAN_IN**tier
+        ended = (batch - delay + 1) // span * span
+        part = batch - delay + 1 - ended
+        if part < parts:
+            width = ALL_HASHES // parts
+            yield tier, ended - span, ended - 1, part * width, (part + 1) * width
+        delay, parts = delay + parts, parts * FAN_IN
+
+
+class Spine:
+    """The runs of one index over a source or a view."""
+
+    def __init__(self, name: str, retention_us: int, has_end: bool) -> None:
+        self.name, self.retention_us, self.has_end = name, retention_us, has_end
+        self.runs: list[Run] = []
+        self.arriving: list[Run] = []
+        self._settled_table: npt.NDArray[np.int64] | None = None
+
+    def table(self, with_arriving: bool) -> npt.NDArray[np.int64]:
+        """What a probe sees: the runs of earlier batches, and those of this batch if its rows are already visible."""
+        if self._settled_table is None:
+            self._settled_table = run_table(self.runs)
+        if with_arriving and self.arriving:
+            return np.concatenate([self._settled_table, run_table(self.arriving)])
+        return self._settled_table
+
+    def moved(self) -> None:
+        """Runs lie at other addresses now."""
+        self._settled_table = None
+
+    def clear(self) -> None:
+        self.runs, self.arriving, self._settled_table = [], [], None
+
+    def arrive(self, run: Run) -> None:
+        """Adds rows of the batch that is being processed."""
+        self.arriving.append(run)
+
+    def settle(self, batch: int, watermark_us: int) -> None:
+        """Ends a batch: what arrived becomes one run of tier 0, and the merges that are due are made."""
+        if len(self.arriving) > 1:
+            merged = merge_runs(self.arriving, 0, 0, ALL_HASHES, watermark_us, self.retention_us, self.has_end)
+            self.arriving = [merged] if merged else []
+        self.runs += self.arriving
+        self.arriving = []
+        for tier, first, last, lo, hi in due_merges(batch):
+            if self.retention_us == FOREVER_US or FAN_IN**tier * WASTE <= self.batches_alive(batch):
+                self._merge(tier, first, last, lo, hi, watermark_us)
+        self._settled_table = None
+
+    def batches_alive(self, batch: int) -> int:
+        return batch - min((r.first_batch for r in self.runs), default=batch) + 1
+
+    def _merge(self, tier: int, first: int, last: int, lo: int, hi: int, watermark_us: int) -> None:
+        group = [
+            r
+            for r in self.runs
+            if r.tier < tier and first <= r.first_batch and r.last_batch <= last and r.lo < hi and lo < r.hi
+        ]
+        # A run that reaches beyond the part on both sides could not be cut; it waits for a larger tier.
+        group = [r for r in group if r.lo >= lo or r.hi <= hi]
+        if len(group) < 2:
+            return
+        merged = merge_runs(group, tier, lo, hi, watermark_us, self.retention_us, self.has_end)
+        for run in group:
+            if run.lo >= lo:
+                run.lo = min(hi, run.hi)
+            else:
+                run.hi = lo
+        self.runs = [r for r in self.runs if r.lo < r.hi]
+        if merged is not None:
+            self.runs.append(merged)
+
+    def purge(self, watermark_us: int) -> None:
+        """Drops runs of which no row is valid at or after the watermark."""
+        kept = [r for r in self.runs if r.end_max_us > watermark_us]
+        if len(kept) != len(self.runs):
+            self.runs, self._settled_table = kept, None
+
+    @property
+    def rows(self) -> int:
+        return sum(r.rows for r in self.runs)
+
+    @property
+    def bytes(self) -> int:
+        return sum(r.bytes for r in self.runs)
+
+    def verify(self) -> None:
+        """Checks the invariant: no batch and hash is visible twice, and every run is sorted."""
+        for place, run in enumerate(self.runs):
+            assert 0 <= run.lo < run.hi <= ALL_HASHES, run
+            assert len(run.entries) == run.rows, run
+            assert run.directory[-1] == run.rows, run
+            hashes = run.entries[:, 0]
+            assert bool(np.all(hashes[:-1] <= hashes[1:])), f"{self.name}: run is not sorted"
+            for other in self.runs[place + 1 :]:
+                apart = run.last_batch < other.first_batch or other.last_batch < run.first_batch
+                assert apart or run.hi <= other.lo or other.hi <= run.lo, f"{self.name}: {run} overlaps {other}"

@@ -1,0 +1,156 @@
+"""Which logs, indexes and views a plan needs in a slot, under names that do not depend on the plan.
+
+An index over a source is named by what is in it: the source, the filters and the terms, with the source's name in place
+of aliases. Two inputs over the same stream share it where these agree, whatever their windows; it then keeps rows as long
+as the longest of them needs. A view is named by its inputs, its indexes by the view and the terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from anabranch.engine.keys import is_exact
+from anabranch.engine.log import Log
+from anabranch.engine.spine import Spine
+from anabranch.engine.view import View
+from anabranch.plan.expression import Column, Expr, columns_of, replace
+from anabranch.plan.join_graph import Aliases, JoinGraph
+from anabranch.plan.jtree import Plan
+from anabranch.plan.query import Stream, Table
+from anabranch.plan.routes import Index, Probe, indexes, routes, views
+
+
+@dataclass(frozen=True)
+class InputState:
+    """An input of the query, with all predicates a row of it must pass to be of use."""
+
+    alias: str
+    source: Stream | Table
+    window_us: int
+    filters: tuple[Expr, ...]
+
+
+@dataclass
+class IndexState:
+    """An index: `terms` are written in `aliases[0]` for a source (other inputs may share it), in all of them for a view."""
+
+    name: str
+    source: Stream | Table | None
+    aliases: Aliases
+    terms: tuple[Expr, ...]
+    spine: Spine
+
+    @property
+    def is_exact(self) -> bool:
+        return is_exact([t.type for t in self.terms])
+
+    def terms_of(self, probe: Probe) -> tuple[Expr, ...]:
+        """The terms of the index in the aliases of a probe."""
+        return tuple(k.target for k in probe.keys)
+
+
+class BoxState:
+    """All state of a box."""
+
+    def __init__(self, graph: JoinGraph, plan: Plan) -> None:
+        self.graph = graph
+        self.routes = routes(plan, graph)
+        self.inputs = tuple(
+            InputState(i.alias, i.source, i.window.length_us, i.filters + graph.implied_filters(i.alias))
+            for i in graph.query.inputs
+        )
+        self._inputs = {i.alias: i for i in self.inputs}
+        self.retention_us = {
+            source.name: max(i.window_us for i in self.inputs if i.source is source) for source in graph.query.sources
+        }
+        self.filters = {source.name: self._distinct_filters(source) for source in graph.query.sources}
+        self.read_columns: dict[str, tuple[str, ...]] = {}
+        self.logs: dict[str, Log] = {}
+        for source in graph.query.sources:
+            stored = self._stored_columns(source)
+            read = stored | self._columns_read(f for i in self.inputs if i.source is source for f in i.filters)
+            self.read_columns[source.name] = tuple(f.name for f in source.fields if f.name in read)
+            self.logs[source.name] = Log(
+                source, pa.schema([pa.field(f.name, f.type) for f in source.fields if f.name in stored])
+            )
+        self.views = {aliases: View(aliases) for aliases in views(self.routes)}
+        self.indexes: dict[str, IndexState] = {}
+        self._index_names: dict[Index, str] = {}
+        for index in indexes(self.routes):
+            name = self._index_names[index] = self._name(index)
+            if name not in self.indexes:
+                self.indexes[name] = self._index(name, index)
+        self.view_indexes = {
+            aliases: [i for i in self.indexes.values() if i.source is None and i.aliases == aliases]
+            for aliases in self.views
+        }
+
+    def input(self, alias: str) -> InputState:
+        return self._inputs[alias]
+
+    def index_of(self, probe: Probe) -> IndexState:
+        return self.indexes[self._index_names[probe.index]]
+
+    def own_index(self, alias: str, terms: tuple[Expr, ...]) -> IndexState | None:
+        """The index over an input by these terms, if the plan has it."""
+        return self.indexes.get(self._name(Index((alias,), terms)))
+
+    def purge(self, watermark_us: int) -> None:
+        for log in self.logs.values():
+            log.purge(watermark_us, self.retention_us[log.source.name])
+        for index in self.indexes.values():
+            index.spine.purge(watermark_us)
+        for view in self.views.values():
+            view.purge(watermark_us)
+
+    def verify(self) -> None:
+        for index in self.indexes.values():
+            index.spine.verify()
+
+    def _index(self, name: str, index: Index) -> IndexState:
+        if len(index.state) > 1:
+            return IndexState(name, None, index.state, index.terms, Spine(name, 0, has_end=True))
+        source = self.input(index.state[0]).source
+        return IndexState(
+            name, source, index.state, index.terms, Spine(name, self.retention_us[source.name], has_end=False)
+        )
+
+    def _name(self, index: Index) -> str:
+        if len(index.state) > 1:
+            return f"({' '.join(index.state)}) by ({', '.join(map(str, index.terms))})"
+        i = self.input(index.state[0])
+        terms = ", ".join(str(_unaliased(t, i)) for t in index.terms)
+        filters = " and ".join(sorted(str(_unaliased(f, i)) for f in i.filters))
+        return f"{i.source.name} by ({terms})" + (f" where {filters}" if filters else "")
+
+    def _distinct_filters(self, source: Stream | Table) -> list[tuple[Expr, ...]]:
+        """The sets of predicates of the inputs over a source, each once."""
+        found: dict[frozenset[Expr], tuple[Expr, ...]] = {}
+        for i in self.inputs:
+            if i.source is source:
+                found.setdefault(frozenset(_unaliased(f, i) for f in i.filters), i.filters)
+        return list(found.values())
+
+    def _stored_columns(self, source: Stream | Table) -> set[str]:
+        """The columns the log keeps; those of filters only where inputs over one source differ in them, for a replay must
+        tell which rows are whose."""
+        stored = {c for i in self.inputs if i.source is source for c in self.graph.query.needed_columns(i.alias)}
+        if len(self.filters[source.name]) > 1:
+            stored |= self._columns_read(f for group in self.filters[source.name] for f in group)
+        if isinstance(source, Stream):
+            stored.add(source.time)
+        elif not stored:
+            stored.add(source.fields[0].name)
+        return stored
+
+    @staticmethod
+    def _columns_read(exprs: Iterable[Expr]) -> set[str]:
+        return {c.name for e in exprs for c in columns_of(e)}
+
+
+def _unaliased(expr: Expr, i: InputState) -> Expr:
+    """The expression with the source's name in place of the alias."""
+    return replace(expr, lambda e: Column(e.type, i.source.name, e.name) if isinstance(e, Column) else e)

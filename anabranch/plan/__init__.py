@@ -1,0 +1,1 @@
+"""What a query and a plan are: frozen values, checked when built, with no I/O and no data."""

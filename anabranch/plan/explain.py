@@ -1,0 +1,113 @@
+"""A query and its plan, for people (`explain_text`) and for programs (`explain_json`). Both are stable between runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.plan.expression import Expr
+from anabranch.plan.join_graph import Aliases, JoinGraph
+from anabranch.plan.jtree import Join, Plan, show
+from anabranch.plan.query import Input, Stream
+from anabranch.plan.routes import Probe, indexes, routes, views
+
+_UNITS_US = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
+
+
+def explain_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
+    """The plan as plain values: inputs, tree, states with their keys, and the route of each input."""
+    ways = routes(plan, graph)
+    states: dict[Aliases, list[list[str]]] = {(alias,): [] for alias in graph.query.aliases}
+    states |= {view: [] for view in views(ways)}
+    for index in indexes(ways):
+        states[index.state].append([str(t) for t in index.terms])
+    return {
+        "query": graph.query.name,
+        "plan": show(plan, graph),
+        "inputs": [
+            {
+                "alias": i.alias,
+                "source": i.source.name,
+                "window": window_text(i),
+                "filters": [str(f) for f in i.filters],
+            }
+            for i in graph.query.inputs
+        ],
+        "states": [{"inputs": list(state), "indexed_by": keys} for state, keys in states.items()],
+        "routes": [
+            {
+                "alias": route.alias,
+                "stages": [
+                    {
+                        "joined": list(stage.joined),
+                        "result": "results" if stage.is_root else "view",
+                        "probes": [_probe_json(p) for p in stage.probes],
+                    }
+                    for stage in route.stages
+                ],
+            }
+            for route in ways
+        ],
+        "select": [{"name": name, "expression": str(expr)} for name, expr in graph.query.select],
+    }
+
+
+def _probe_json(probe: Probe) -> dict[str, Any]:
+    return {
+        "state": list(probe.target),
+        "keys": [f"{k.bound} = {k.target}" for k in probe.keys],
+        "residuals": [str(r) for r in probe.residuals],
+    }
+
+
+def explain_text(plan: Plan, graph: JoinGraph) -> str:
+    """The plan as an indented text."""
+    lines = [f"query {graph.query.name}", f"plan  {show(plan, graph)}", "", "inputs"]
+    for i in graph.query.inputs:
+        lines.append(f"  {i.alias} = {i.source.name} [{window_text(i)}]{_where(i.filters)}")
+    lines += ["", "tree"]
+    lines += _tree(plan, graph, "  ")
+    lines += ["", "routes"]
+    for route in routes(plan, graph):
+        lines.append(f"  new rows of {route.alias}")
+        for stage in route.stages:
+            for probe in stage.probes:
+                name = " ".join(probe.target)
+                target = name if len(probe.target) == 1 else f"view ({name})"
+                keys = " and ".join(f"{k.bound} = {k.target}" for k in probe.keys)
+                lines.append(f"    look up {target} {'by ' + keys if keys else '(every row)'}{_where(probe.residuals)}")
+            lines.append("    results" if stage.is_root else f"    keep in view ({' '.join(stage.joined)})")
+        if not route.stages:
+            lines.append("    results")
+    lines += ["", "select"]
+    lines += [f"  {name} = {expr}" for name, expr in graph.query.select]
+    return "\n".join(lines)
+
+
+def _tree(plan: Plan, graph: JoinGraph, indent: str) -> list[str]:
+    if not isinstance(plan, Join):
+        return [f"{indent}{plan.alias}"]
+    kind = "join" if len(plan.inputs) == 2 else f"{len(plan.inputs)}-way join"
+    lines = [f"{indent}{kind} ({' '.join(graph.ordered(plan.aliases))})"]
+    for child in plan.inputs:
+        lines += _tree(child, graph, indent + "  ")
+    return lines
+
+
+def _where(predicates: tuple[Expr, ...]) -> str:
+    return f" where {' and '.join(map(str, predicates))}" if predicates else ""
+
+
+def window_text(i: Input) -> str:
+    """The window as a user would write it.
+
+    >>> from anabranch.plan.query import Table, range_window, Input
+    >>> window_text(Input("a", Table("t", ()), range_window(90_000_000)))
+    'RANGE 90 SECONDS'
+    """
+    if i.window.kind != "range":
+        return i.window.kind.upper() if isinstance(i.source, Stream) else "STORED"
+    for unit, size in _UNITS_US:
+        if i.window.length_us % size == 0:
+            count = i.window.length_us // size
+            return f"RANGE {count} {unit.upper()}{'S' if count != 1 else ''}"
+    return f"RANGE {i.window.length_us} MICROSECONDS"

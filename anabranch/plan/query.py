@@ -1,0 +1,158 @@
+"""What a user asks for: streams, tables, windows and a join query over them, bound and typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+
+from anabranch.errors import PlanError
+from anabranch.plan.expression import Expr, aliases_of, columns_of
+
+FOREVER_US = 2**63 - 1
+"""The end of what is valid for ever, and the length of a window without end."""
+
+BEGINNING_US = -(2**63)
+"""The start of what was always valid (rows of stored tables), and the watermark before every stream has shown a row."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a stream or table."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Rows with an event time. `time` names the column of type timestamp[us] that holds it."""
+
+    name: str
+    fields: tuple[Field, ...]
+    time: str
+    lateness_us: int = 0
+
+    def field(self, name: str) -> Field | None:
+        return next((f for f in self.fields if f.name == name), None)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Stored rows, valid for ever. They are read before the first batch."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    def field(self, name: str) -> Field | None:
+        return next((f for f in self.fields if f.name == name), None)
+
+
+@dataclass(frozen=True)
+class Window:
+    """How long a row is valid: `[ts, ts + length_us)`. Build with `range_window`, `NOW`, `UNBOUNDED` or `STORED`."""
+
+    kind: str
+    length_us: int
+
+    def __str__(self) -> str:
+        return {"range": f"RANGE {self.length_us} us", "now": "NOW", "unbounded": "UNBOUNDED", "stored": "STORED"}[
+            self.kind
+        ]
+
+    def end_us(self, start_us: int) -> int:
+        """The end of the validity of a row that starts at `start_us`."""
+        return FOREVER_US if self.length_us == FOREVER_US else start_us + self.length_us
+
+
+NOW = Window("now", 1)
+UNBOUNDED = Window("unbounded", FOREVER_US)
+STORED = Window("stored", FOREVER_US)
+
+
+def range_window(length_us: int) -> Window:
+    """`[RANGE d]`: valid for d after the event time.
+
+    >>> range_window(10).end_us(5)
+    15
+    """
+    if length_us <= 0:
+        raise PlanError(f"a RANGE window must be longer than 0, not {length_us} us")
+    return Window("range", length_us)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One entry of FROM: a source under an alias, its window, and the predicates on it alone (all must be true)."""
+
+    alias: str
+    source: Stream | Table
+    window: Window
+    filters: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True)
+class Equality:
+    """`left = right` between two inputs; both sides have the same type, each reads exactly one input."""
+
+    left: Expr
+    right: Expr
+
+    def __str__(self) -> str:
+        return f"{self.left} = {self.right}"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A bound join query.
+
+    `equalities` connect two inputs each; `residuals` are all other predicates over two or more inputs (or over none);
+    predicates over one input stand in its `filters`. Inputs stand in order of appearance.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    equalities: tuple[Equality, ...]
+    residuals: tuple[Expr, ...]
+    select: tuple[tuple[str, Expr], ...]
+    sql: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if len(set(self.aliases)) != len(self.aliases):
+            raise PlanError(f"query {self.name}: an alias stands twice in FROM")
+        known = set(self.aliases)
+        for expr in (*self.residuals, *(e for _, e in self.select)):
+            if not aliases_of(expr) <= known:
+                raise PlanError(f"query {self.name}: {expr} reads an input that is not in FROM")
+        for equality in self.equalities:
+            sides = aliases_of(equality.left), aliases_of(equality.right)
+            if len(sides[0]) != 1 or len(sides[1]) != 1 or sides[0] == sides[1]:
+                raise PlanError(f"query {self.name}: {equality} does not connect two inputs")
+            if equality.left.type != equality.right.type:
+                raise PlanError(
+                    f"query {self.name}: {equality} compares {equality.left.type} with {equality.right.type}"
+                )
+
+    @cached_property
+    def aliases(self) -> tuple[str, ...]:
+        return tuple(i.alias for i in self.inputs)
+
+    def input(self, alias: str) -> Input:
+        return next(i for i in self.inputs if i.alias == alias)
+
+    @cached_property
+    def sources(self) -> tuple[Stream | Table, ...]:
+        """The streams and tables of the query, each once, in order of appearance."""
+        return tuple({i.source.name: i.source for i in self.inputs}.values())
+
+    def needed_columns(self, alias: str) -> tuple[str, ...]:
+        """The columns of an input that must be stored: for keys, residuals and results (not for its own filters)."""
+        exprs = [e for q in self.equalities for e in (q.left, q.right)]
+        exprs += [*self.residuals, *(e for _, e in self.select)]
+        read = {c.name for e in exprs for c in columns_of(e) if c.alias == alias}
+        return tuple(f.name for f in self.input(alias).source.fields if f.name in read)
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        return pa.schema([pa.field(name, expr.type) for name, expr in self.select])

@@ -1,0 +1,86 @@
+"""What a row of each input does under a plan: its route from its leaf to the root.
+
+A route is a list of *stages*, one per join on the way up; a stage is the list of probes that the join's probe order
+asks for. After a stage below the root the combined rows are kept in the view of that join and go on as its delta; after
+the last one they are results. States and the keys they are indexed by follow from the routes of all inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from anabranch.plan.expression import Expr
+from anabranch.plan.join_graph import Aliases, JoinGraph, Key
+from anabranch.plan.jtree import Leaf, Plan
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Look up the state of `target` by `keys` (none: every row of it), then keep what `residuals` allow."""
+
+    target: Aliases
+    keys: tuple[Key, ...]
+    residuals: tuple[Expr, ...]
+
+    @property
+    def index(self) -> Index:
+        return Index(self.target, tuple(k.target for k in self.keys))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The work of one join for rows that come from one of its inputs."""
+
+    joined: Aliases
+    probes: tuple[Probe, ...]
+    is_root: bool
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way of new rows of one input."""
+
+    alias: str
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """A state and the terms by which it is looked up."""
+
+    state: Aliases
+    terms: tuple[Expr, ...]
+
+
+def routes(plan: Plan, graph: JoinGraph) -> tuple[Route, ...]:
+    """The route of each input, in the order of the query."""
+    return tuple(Route(alias, tuple(_stages(plan, alias, graph, is_root=True))) for alias in graph.query.aliases)
+
+
+def _stages(plan: Plan, alias: str, graph: JoinGraph, is_root: bool) -> list[Stage]:
+    if isinstance(plan, Leaf):
+        return []
+    place = next(i for i, child in enumerate(plan.inputs) if alias in child.aliases)
+    stages = _stages(plan.inputs[place], alias, graph, is_root=False)
+    bound: Set[str] = plan.inputs[place].aliases
+    probes = []
+    for other in plan.orders[place]:
+        target = plan.inputs[other].aliases
+        probes.append(
+            Probe(graph.ordered(target), graph.keys_between(bound, target), graph.residuals_at(bound, target))
+        )
+        bound = bound | target
+    return [*stages, Stage(graph.ordered(bound), tuple(probes), is_root)]
+
+
+def indexes(all_routes: tuple[Route, ...]) -> tuple[Index, ...]:
+    """Every index that some probe of the plan needs, each once."""
+    found = {probe.index: None for route in all_routes for stage in route.stages for probe in stage.probes}
+    return tuple(found)
+
+
+def views(all_routes: tuple[Route, ...]) -> tuple[Aliases, ...]:
+    """The inputs of each view the plan keeps, smaller ones first."""
+    found = {stage.joined: None for route in all_routes for stage in route.stages if not stage.is_root}
+    return tuple(sorted(found, key=lambda aliases: (len(aliases), aliases)))

@@ -1,0 +1,162 @@
+"""A SELECT becomes a `Query`: sources found, windows given, predicates put where they belong.
+
+Where a conjunct of WHERE or ON goes is decided by the inputs it reads:
+
+- one input: a filter of that input;
+- `left = right`, each side over one input, not the same: an equality, which the join can use as a key;
+- everything else, also what reads no input at all: a residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from anabranch.errors import (
+    DuplicateNameError,
+    MissingWindowError,
+    SyntaxSqlError,
+    TypeMismatchError,
+    UnknownStreamError,
+    UnsupportedSqlError,
+)
+from anabranch.plan.expression import Call, Column, Expr, aliases_of
+from anabranch.plan.query import STORED, Equality, Input, Query, Stream, Table, Window
+from anabranch.sql.catalog import Catalog
+from anabranch.sql.expressions import ExpressionBinder
+from anabranch.sql.scope import Scope
+from anabranch.sql.statements import parse_statements
+from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem
+from anabranch.sql.text import SqlText, did_you_mean
+
+
+def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
+    """The query of one SELECT over the sources of a catalog.
+
+    >>> from anabranch.plan.query import Field
+    >>> trades = Stream("trades", (Field("symbol", pa.string()), Field("ts", pa.timestamp("us"))), time="ts")
+    >>> sql = "SELECT a.symbol FROM trades [RANGE 10 SECONDS] a, trades [NOW] b WHERE a.symbol = b.symbol"
+    >>> query = bind_query("q", sql, Catalog().with_stream(trades))
+    >>> [str(i.window) for i in query.inputs], [str(e) for e in query.equalities]
+    (['RANGE 10000000 us', 'NOW'], ['a.symbol = b.symbol'])
+    """
+    text = SqlText(select_sql)
+    statements = parse_statements(select_sql)
+    if len(statements) != 1:
+        raise text.error(SyntaxSqlError, f"expected one SELECT, found {len(statements)} statements", 0)
+    statement = statements[0]
+    if not isinstance(statement, CreateQuery) or statement.name is not None:
+        raise text.error(SyntaxSqlError, "expected a SELECT, found a CREATE statement", 0)
+    return bind_select(name, statement.select, catalog, text)
+
+
+def bind_select(name: str, select: Select, catalog: Catalog, text: SqlText) -> Query:
+    """The same for a SELECT that has been parsed; errors point into `text`."""
+    try:
+        inputs = _bind_inputs(select, catalog, text)
+        conjuncts: list[Expr] = []
+        for position, item in enumerate(select.inputs):
+            if item.on is not None:
+                conjuncts += _bind_condition(item.on, text, inputs[: position + 1])
+        if select.where is not None:
+            conjuncts += _bind_condition(select.where, text, inputs)
+        columns = _bind_select_list(select.items, text, inputs)
+    except RecursionError:
+        raise text.error(SyntaxSqlError, "the statement is nested too deeply", 0) from None
+    filters, equalities, residuals = classify(conjuncts)
+    filtered = tuple(replace(i, filters=tuple(filters.get(i.alias, ()))) for i in inputs)
+    return Query(name, filtered, tuple(equalities), tuple(residuals), columns, select.sql)
+
+
+def classify(conjuncts: Sequence[Expr]) -> tuple[dict[str, list[Expr]], list[Equality], list[Expr]]:
+    """Conjuncts by where they belong: filters by input, equalities, residuals."""
+    filters: dict[str, list[Expr]] = {}
+    equalities: list[Equality] = []
+    residuals: list[Expr] = []
+    for conjunct in conjuncts:
+        read = aliases_of(conjunct)
+        if len(read) == 1:
+            filters.setdefault(next(iter(read)), []).append(conjunct)
+        elif isinstance(conjunct, Call) and conjunct.op == "eq" and all(len(aliases_of(a)) == 1 for a in conjunct.args):
+            equalities.append(Equality(*conjunct.args))
+        else:
+            residuals.append(conjunct)
+    return filters, equalities, residuals
+
+
+def _bind_inputs(select: Select, catalog: Catalog, text: SqlText) -> tuple[Input, ...]:
+    inputs: list[Input] = []
+    for item in select.inputs:
+        source = catalog.source(item.source.text)
+        if source is None:
+            hint = did_you_mean(item.source.text, (s.name for s in catalog))
+            message = f"there is no stream or table {item.source.text}"
+            raise text.error(UnknownStreamError, message, item.source.at, hint or "create it with CREATE STREAM")
+        if any(i.alias.lower() == item.alias.text.lower() for i in inputs):
+            message = f"{item.alias.text} stands twice in FROM"
+            raise text.error(DuplicateNameError, message, item.alias.at, "give each its own name: AS …")
+        inputs.append(Input(item.alias.text, source, _window_of(item, source, select.window, text)))
+    if all(isinstance(i.source, Table) for i in inputs):
+        raise text.error(UnsupportedSqlError, "a query over stored tables alone is not supported",
+                         select.inputs[0].source.at, "join at least one stream")  # fmt: skip
+    return tuple(inputs)
+
+
+def _window_of(item: FromItem, source: Stream | Table, default: Window | None, text: SqlText) -> Window:
+    if isinstance(source, Table):
+        if item.window is not None:
+            raise text.error(UnsupportedSqlError, f"a window on the stored table {source.name} is not supported",
+                             item.window.at, "leave it out: its rows are valid for ever")  # fmt: skip
+        return STORED
+    if item.window is not None:
+        return item.window.window
+    if default is None:
+        raise text.error(MissingWindowError, f"the stream {item.alias.text} has no window", item.source.at,
+                         f"write {item.source.text} [RANGE 10 SECONDS], or WINDOW 10 SECONDS at the end")  # fmt: skip
+    return default
+
+
+def _bind_condition(node: exp.Expr, text: SqlText, inputs: Sequence[Input]) -> list[Expr]:
+    bound = ExpressionBinder(text, Scope(text, inputs), result_time=False).predicate(node)
+    conjuncts, left = [], [bound]
+    while left:
+        current = left.pop()
+        if isinstance(current, Call) and current.op == "and":
+            left += reversed(current.args)
+        else:
+            conjuncts.append(current)
+    return conjuncts
+
+
+def _bind_select_list(
+    items: Sequence[SelectItem], text: SqlText, inputs: Sequence[Input]
+) -> tuple[tuple[str, Expr], ...]:
+    scope = Scope(text, inputs)
+    binder = ExpressionBinder(text, scope, result_time=True)
+    columns: list[tuple[str, Expr]] = []
+    taken: set[str] = set()
+    for item in items:
+        for name, expr in _bind_item(item, binder, scope, len(columns)):
+            at = item.alias.at if item.alias is not None else item.at
+            if name.lower() in taken:
+                raise text.error(DuplicateNameError, f"two columns of the result are called {name}", at,
+                                 f"list the columns and name one of them: … AS other_{name}")  # fmt: skip
+            if pa.types.is_duration(expr.type):
+                raise text.error(TypeMismatchError, "an INTERVAL cannot be selected", at, "add it to a timestamp")
+            taken.add(name.lower())
+            columns.append((name, expr))
+    return tuple(columns)
+
+
+def _bind_item(item: SelectItem, binder: ExpressionBinder, scope: Scope, before: int) -> list[tuple[str, Expr]]:
+    """The output columns of one entry: one, or those of `*`. Unnamed expressions are called col1, col2, … by place."""
+    if item.expr is None:
+        starred = scope.inputs if item.star_of is None else [scope.input(item.star_of)]
+        return [(f.name, Column(f.type, i.alias, f.name)) for i in starred for f in i.source.fields]
+    bound = binder.bind(item.expr)
+    if item.alias is not None:
+        return [(item.alias.text, bound)]
+    return [(item.expr.name if isinstance(item.expr, exp.Column) else f"col{before + 1}", bound)]

@@ -1,0 +1,88 @@
+"""The streams and tables that queries may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from anabranch.errors import DuplicateNameError, MissingTimeColumnError, SqlError
+from anabranch.plan.query import Stream, Table
+from anabranch.sql.text import SqlText, did_you_mean
+from anabranch.sql.types import TIMESTAMP, spell
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where the rows of a source are read: a path or glob, and one of the formats parquet, csv, json, arrow."""
+
+    path: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a source cannot enter a catalog; `column` is the column to blame, if there is one."""
+
+    kind: type[SqlError]
+    message: str
+    hint: str = ""
+    column: str | None = None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Sources by name, without regard to case. Adding gives a new catalog.
+
+    >>> import pyarrow as pa
+    >>> from anabranch.plan.query import Field
+    >>> catalog = Catalog().with_table(Table("Symbols", (Field("id", pa.int64()),)))
+    >>> catalog.source("symbols").name
+    'Symbols'
+    """
+
+    sources: tuple[Stream | Table, ...] = ()
+    locations: tuple[tuple[str, Location], ...] = ()
+
+    def __iter__(self) -> Iterator[Stream | Table]:
+        return iter(self.sources)
+
+    def source(self, name: str) -> Stream | Table | None:
+        return next((s for s in self.sources if s.name.lower() == name.lower()), None)
+
+    def location(self, name: str) -> Location | None:
+        """Where a source is read; None if its rows are supplied from code."""
+        return next((where for known, where in self.locations if known.lower() == name.lower()), None)
+
+    def with_stream(self, stream: Stream, location: Location | None = None) -> Catalog:
+        return self._with(stream, location)
+
+    def with_table(self, table: Table, location: Location | None = None) -> Catalog:
+        return self._with(table, location)
+
+    def problem_with(self, source: Stream | Table) -> Problem | None:
+        """What speaks against adding a source."""
+        if self.source(source.name) is not None:
+            return Problem(DuplicateNameError, f"{source.name} exists already", "choose another name")
+        seen: set[str] = set()
+        for field in source.fields:
+            if field.name.lower() in seen:
+                return Problem(DuplicateNameError, f"{source.name} has two columns {field.name}", column=field.name)
+            seen.add(field.name.lower())
+        if isinstance(source, Table):
+            return None
+        time = source.field(source.time)
+        if time is None:
+            hint = did_you_mean(source.time, (f.name for f in source.fields))
+            message = f"the time column {source.time} is not among the columns of {source.name}"
+            return Problem(MissingTimeColumnError, message, hint or "name a column of type TIMESTAMP", source.time)
+        if time.type != TIMESTAMP:
+            message = f"the time column {source.time} of {source.name} is {spell(time.type)}, not TIMESTAMP"
+            return Problem(MissingTimeColumnError, message, "name a column of type TIMESTAMP", source.time)
+        return None
+
+    def _with(self, source: Stream | Table, location: Location | None) -> Catalog:
+        problem = self.problem_with(source)
+        if problem is not None:
+            raise SqlText(source.name).error(problem.kind, problem.message, 0, problem.hint)
+        locations = (*self.locations, (source.name, location)) if location is not None else self.locations
+        return replace(self, sources=(*self.sources, source), locations=locations)

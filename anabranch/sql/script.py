@@ -1,0 +1,100 @@
+"""A text of several statements: the catalog it creates and the queries over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from anabranch.errors import DuplicateNameError
+from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.sql.bind import bind_select
+from anabranch.sql.catalog import Catalog, Location
+from anabranch.sql.statements import FORMATS, parse_statements
+from anabranch.sql.syntax import CreateQuery, CreateSource
+from anabranch.sql.text import SqlText
+
+DEFAULT_FORMAT = "parquet"
+"""The format of a path whose ending names none."""
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A query of a script, and the plan it was pinned to, in jtree notation, if it was."""
+
+    query: Query
+    plan: str | None = None
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a text says. `catalog` includes the sources that were there before."""
+
+    catalog: Catalog
+    queries: tuple[BoundQuery, ...]
+
+
+def parse_script(text: str, catalog: Catalog | None = None) -> Script:
+    """Read a whole text; either all of it is valid, or an error says what is not and nothing has happened.
+
+    A SELECT without CREATE QUERY is called `query1`, `query2`, … by its place among the queries.
+
+    >>> script = parse_script('''
+    ...     CREATE STREAM trades (symbol STRING, price DOUBLE, ts TIMESTAMP)
+    ...         TIME ts LATENESS 5 SECONDS FROM 'trades/*.parquet';
+    ...     CREATE QUERY pairs PLAN '(a b)' AS
+    ...         SELECT a.symbol, a.price - b.price AS gap FROM trades a, trades b
+    ...         WHERE a.symbol = b.symbol AND a.price > 10 WINDOW 1 MINUTE;
+    ... ''')
+    >>> script.queries[0].plan, script.queries[0].query.output_schema.names
+    ('(a b)', ['symbol', 'gap'])
+    >>> script.catalog.location("trades")
+    Location(path='trades/*.parquet', format='parquet')
+    """
+    source = SqlText(text)
+    known = catalog if catalog is not None else Catalog()
+    queries: list[BoundQuery] = []
+    for statement in parse_statements(text):
+        if isinstance(statement, CreateSource):
+            known = _with_source(known, statement, source, queries)
+        else:
+            name = _query_name(statement, known, queries, source)
+            queries.append(BoundQuery(bind_select(name, statement.select, known, source), statement.plan))
+    return Script(known, tuple(queries))
+
+
+def _with_source(catalog: Catalog, statement: CreateSource, text: SqlText, queries: list[BoundQuery]) -> Catalog:
+    fields = tuple(Field(column.name.text, column.type) for column in statement.columns)
+    location = None
+    if statement.path is not None:
+        location = Location(statement.path, statement.format or _format_of(statement.path))
+    name = statement.name
+    if any(b.query.name.lower() == name.text.lower() for b in queries):
+        raise text.error(DuplicateNameError, f"{name.text} exists already: a query", name.at, "choose another name")
+    if statement.time is None:
+        made: Stream | Table = Table(name.text, fields)
+    else:
+        declared = next((f.name for f in fields if f.name.lower() == statement.time.text.lower()), statement.time.text)
+        made = Stream(name.text, fields, declared, statement.lateness_us)
+    problem = catalog.problem_with(made)
+    if problem is not None:
+        places = [c.name.at for c in statement.columns if c.name.text == problem.column][-1:]
+        if statement.time is not None and problem.kind is not DuplicateNameError:
+            places = [statement.time.at]
+        raise text.error(problem.kind, problem.message, places[0] if places else name.at, problem.hint)
+    return catalog.with_stream(made, location) if isinstance(made, Stream) else catalog.with_table(made, location)
+
+
+def _query_name(statement: CreateQuery, catalog: Catalog, queries: list[BoundQuery], text: SqlText) -> str:
+    taken = {b.query.name.lower() for b in queries} | {s.name.lower() for s in catalog}
+    if statement.name is None:
+        free = (f"query{number}" for number in range(len(queries) + 1, len(queries) + len(taken) + 2))
+        return next(name for name in free if name not in taken)
+    if statement.name.text.lower() in taken:
+        message = f"{statement.name.text} exists already"
+        raise text.error(DuplicateNameError, message, statement.name.at, "choose another name")
+    return statement.name.text
+
+
+def _format_of(path: str) -> str:
+    ending = PurePosixPath(path).suffix.lstrip(".").lower()
+    return ending if ending in FORMATS else DEFAULT_FORMAT

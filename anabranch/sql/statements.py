@@ -1,0 +1,250 @@
+"""Statements: CREATE STREAM, CREATE TABLE, CREATE QUERY and SELECT, from text to `syntax` values.
+
+What is SQL elsewhere but not here is refused at its first word, by name, with what to write instead.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from sqlglot import Token, TokenType
+from sqlglot.errors import SqlglotError, TokenError
+
+from anabranch.errors import MissingTimeColumnError, SyntaxSqlError
+from anabranch.plan.query import NOW, UNBOUNDED, Window, range_window
+from anabranch.sql.dialect import NAME_TOKENS, SUBQUERY_STARTS, Anabranch
+from anabranch.sql.expression_syntax import ExpressionReader
+from anabranch.sql.refusals import OUTPUT_WORDS, OWN_QUERY, REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_WORDS
+from anabranch.sql.syntax import (
+    ColumnDef,
+    CreateQuery,
+    CreateSource,
+    FromItem,
+    Name,
+    Select,
+    SelectItem,
+    Statement,
+    WindowClause,
+)
+from anabranch.sql.text import SqlText
+
+FORMATS = ("parquet", "csv", "json", "arrow")
+
+
+class StatementReader(ExpressionReader):
+    """One statement of a text; `parse_statements` feeds it."""
+
+    def read(self, sql: str, tokens: list[Token]) -> Statement:
+        self.reset()
+        self.sql = sql
+        self._chunks = [tokens]
+        self._advance_chunk()
+        if self._match(TokenType.CREATE):
+            return self._read_create()
+        if self.at_word(*REFUSED_STATEMENTS):
+            self.refuse(self._curr.text.upper(), "there are CREATE STREAM, CREATE TABLE, CREATE QUERY and SELECT")
+        return CreateQuery(None, None, self._read_select())
+
+    def _read_create(self) -> Statement:
+        if self.word("STREAM"):
+            return self._read_source(is_stream=True)
+        if self.word("TABLE"):
+            return self._read_source(is_stream=False)
+        if not self.word("QUERY"):
+            self.expected("STREAM, TABLE or QUERY")
+        name = self.need_name("the name of the query")
+        plan = self.need(TokenType.STRING, "the plan in '…'").text if self.word("PLAN") else None
+        self.need(TokenType.ALIAS, "AS and a SELECT")
+        return CreateQuery(name, plan, self._read_select())
+
+    def _read_source(self, is_stream: bool) -> CreateSource:
+        kind = "stream" if is_stream else "table"
+        name = self.need_name(f"the name of the {kind}")
+        self.need(TokenType.L_PAREN, "'(' and the columns")
+        columns: list[ColumnDef] = []
+        while not columns or self._match(TokenType.COMMA):
+            columns.append(ColumnDef(self.need_name("a column"), self.need_type()))
+        self.need(TokenType.R_PAREN, "',' or ')'")
+        time: Name | None = None
+        lateness_us, path, file_format = 0, None, None
+        seen: set[str] = set()
+        while self._curr:
+            clause = self._curr.text.upper()
+            if clause in seen:
+                self.fail(SyntaxSqlError, f"{clause} stands twice")
+            seen.add(clause)
+            if is_stream and self.word("TIME"):
+                time = self.need_name("the column with the event time")
+            elif is_stream and self.word("LATENESS"):
+                lateness_us = self.need_length_us()
+            elif self._match(TokenType.FROM):
+                path = self.need(TokenType.STRING, "a path in '…'").text
+            elif self.word("FORMAT"):
+                at = self.here()
+                file_format = self.need_name("a format").text.lower()
+                if file_format not in FORMATS:
+                    self.refuse(f"the format {file_format}", "the formats are " + ", ".join(FORMATS), at)
+            else:
+                self.expected("TIME, LATENESS, FROM, FORMAT or ';'" if is_stream else "FROM, FORMAT or ';'")
+        if is_stream and time is None:
+            self.fail(MissingTimeColumnError, f"the stream {name.text} has no event time", name.at,
+                      "name its column after the list of columns: TIME ts")  # fmt: skip
+        return CreateSource(is_stream, name, tuple(columns), time, lateness_us, path, file_format)
+
+    def _read_select(self) -> Select:
+        start = self.here()
+        self._refuse_known()
+        self.need(TokenType.SELECT, "SELECT")
+        self._match(TokenType.ALL)
+        after_column = (TokenType.COMMA, TokenType.FROM, TokenType.DOT)
+        if self.at_word(*OUTPUT_WORDS) and self._next.token_type not in after_column:
+            self._refuse_known()
+        if self._match(TokenType.DISTINCT, advance=False):
+            self._refuse_known()
+        items = [self._read_item()]
+        while self._match(TokenType.COMMA):
+            items.append(self._read_item())
+        if not self._match(TokenType.FROM):
+            self._unexpected("',' or FROM")
+        inputs = self._read_from()
+        where = self.need_expression() if self._match(TokenType.WHERE) else None
+        window = self._read_trailing_window()
+        if self._curr:
+            self._unexpected("the end of the statement")
+        return Select(tuple(items), tuple(inputs), where, window, self.sql[start : self._prev.end + 1])
+
+    def _read_item(self) -> SelectItem:
+        at = self.here()
+        if self._match(TokenType.STAR):
+            return SelectItem(at, None)
+        if self._curr.token_type in NAME_TOKENS and self._next.token_type == TokenType.DOT:
+            owner = self.need_name("an input")
+            if self._match_pair(TokenType.DOT, TokenType.STAR):
+                return SelectItem(at, None, star_of=owner)
+            self._retreat(self._index - 1)
+        expr = self.need_expression()
+        if self._match(TokenType.ALIAS) or (self._curr.token_type in NAME_TOKENS and not self._at_refused()):
+            return SelectItem(at, expr, alias=self.need_name("a name for the column"))
+        return SelectItem(at, expr)
+
+    def _read_from(self) -> list[FromItem]:
+        inputs = [self._read_input()]
+        while True:
+            if self._match(TokenType.COMMA):
+                inputs.append(self._read_input())
+            elif self._match(TokenType.CROSS):
+                self.need(TokenType.JOIN, "JOIN")
+                inputs.append(self._read_input())
+            elif self._match_set((TokenType.INNER, TokenType.JOIN)):
+                if self._prev.token_type == TokenType.INNER:
+                    self.need(TokenType.JOIN, "JOIN")
+                joined = self._read_input()
+                if self._match(TokenType.USING, advance=False):
+                    self._refuse_known()
+                if not self._match(TokenType.ON):
+                    self.fail(SyntaxSqlError, "expected ON", hint="a join without a condition is written CROSS JOIN")
+                inputs.append(FromItem(joined.source, joined.alias, joined.window, self.need_expression()))
+            else:
+                return inputs
+
+    def _read_input(self) -> FromItem:
+        if self._match(TokenType.L_PAREN):
+            if self._curr.token_type in SUBQUERY_STARTS:
+                self.refuse("a subquery in FROM", f"{OWN_QUERY}, or join its streams here")
+            self.refuse("a join in parentheses", "write the inputs one after the other; the plan decides the order")
+        self._refuse_known()
+        source = self.need_name("a stream or table")
+        if self._match(TokenType.DOT, advance=False):
+            self.refuse("a name of several parts", "streams and tables have one name")
+        if self._match(TokenType.L_PAREN, advance=False):
+            self.refuse("a table function", "create a stream or table, and join it", source.at)
+        window = self._read_window()
+        alias = source
+        if self._match(TokenType.ALIAS) or (self._curr.token_type in NAME_TOKENS and not self._at_refused()):
+            alias = self.need_name("an alias")
+            if self._match(TokenType.L_PAREN, advance=False):
+                self.refuse("renaming columns in FROM", "rename them in the select list")
+        if self._match(TokenType.L_BRACKET, advance=False):
+            if window is not None:
+                self.fail(SyntaxSqlError, f"{alias.text} has two windows")
+            window = self._read_window()
+        return FromItem(source, alias, window)
+
+    def _read_window(self) -> WindowClause | None:
+        if not self._match(TokenType.L_BRACKET):
+            return None
+        at = self._prev.start
+        if self.word("RANGE"):
+            window = self._read_range()
+        elif self.word("NOW"):
+            window = NOW
+        elif self.word("UNBOUNDED"):
+            window = UNBOUNDED
+        else:
+            self._unexpected("RANGE, NOW or UNBOUNDED")
+        if not self._match(TokenType.R_BRACKET):
+            self._unexpected("']'")
+        return WindowClause(window, at)
+
+    def _read_range(self) -> Window:
+        at = self.here()
+        length_us = self.need_length_us()
+        if length_us == 0:
+            self.fail(SyntaxSqlError, "a window must be longer than 0", at, "the window of one instant is [NOW]")
+        return range_window(length_us)
+
+    def _read_trailing_window(self) -> Window | None:
+        if not self._match(TokenType.WINDOW):
+            return None
+        if self._curr.token_type in NAME_TOKENS and self._next.token_type == TokenType.ALIAS:
+            self.refuse("a named window", "write WINDOW 10 SECONDS, or stream [RANGE 10 SECONDS]")
+        self._refuse_known()
+        self.word("RANGE")
+        return self._read_range()
+
+    def _at_refused(self) -> bool:
+        return self._curr.token_type in REFUSED_TOKENS or self.at_word(*REFUSED_WORDS)
+
+    def _refuse_known(self) -> None:
+        if self._at_refused():
+            self.refuse(*(REFUSED_TOKENS.get(self._curr.token_type) or REFUSED_WORDS[self._curr.text.upper()]))
+
+    def _unexpected(self, wanted: str) -> NoReturn:
+        self._refuse_known()
+        self.expected(wanted)
+
+
+def tokenize(text: SqlText) -> list[Token]:
+    """The words of a text, without its comments."""
+    tokenizer = Anabranch.Tokenizer(dialect=Anabranch)
+    try:
+        return tokenizer.tokenize(text.sql)
+    except TokenError as error:
+        start = int(getattr(tokenizer._core, "_start", 0))
+        quoted = text.sql[start : start + 1] in ("'", '"', "`")
+        message = "the quotes that open here are never closed" if quoted else "the text cannot be read here"
+        raise text.error(SyntaxSqlError, message, start) from error
+
+
+def parse_statements(sql: str) -> list[Statement]:
+    """The statements of a text, separated by `;`."""
+    text = SqlText(sql)
+    chunks: list[list[Token]] = [[]]
+    for token in tokenize(text):
+        if token.token_type == TokenType.SEMICOLON:
+            chunks.append([])
+        else:
+            chunks[-1].append(token)
+    reader = StatementReader(dialect=Anabranch)
+    statements: list[Statement] = []
+    for chunk in filter(None, chunks):
+        try:
+            statements.append(reader.read(sql, chunk))
+        except RecursionError:
+            raise text.error(SyntaxSqlError, "the statement is nested too deeply", chunk[0].start) from None
+        except (SqlglotError, AttributeError, TypeError, ValueError, LookupError) as error:
+            # Operators are read by sqlglot, whose parser trips over some malformed texts instead of reporting them.
+            raise text.error(SyntaxSqlError, "the text cannot be read here", reader.here()) from error
+    return statements
+
+

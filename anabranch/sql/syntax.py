@@ -1,0 +1,122 @@
+"""What the parser hands to the binder: statements as frozen values, with offsets into the text.
+
+Inside of them, expressions are sqlglot's nodes plus the three below. Nothing here is typed or resolved yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from anabranch.plan.query import Window
+
+
+class ArrowType(exp.Expression):
+    """The type in a cast; `this` is the Arrow type itself."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
+class TypedLiteral(exp.Expression):
+    """`DATE '…'` and `TIMESTAMP '…'`: `this` is the text, `to` an `ArrowType`."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "to": True}
+
+
+class Length(exp.Expression):
+    """`INTERVAL …`: `this` is the number of microseconds."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True}
+
+
+def offset_of(node: exp.Expr) -> int:
+    """Where an expression begins: its own place, or that of the first thing in it that has one."""
+    for below in node.walk(bfs=False):
+        start = below.meta.get("start")
+        if isinstance(start, int):
+            return start
+    return 0
+
+
+@dataclass(frozen=True)
+class Name:
+    """An identifier as the user spelled it."""
+
+    text: str
+    at: int
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
+class WindowClause:
+    """`[RANGE d]`, `[NOW]`, `[UNBOUNDED]`."""
+
+    window: Window
+    at: int
+
+
+@dataclass(frozen=True)
+class FromItem:
+    """One source in FROM, with the condition of the JOIN that brought it."""
+
+    source: Name
+    alias: Name
+    window: WindowClause | None
+    on: exp.Expr | None = None
+
+
+@dataclass(frozen=True)
+class SelectItem:
+    """One entry of the select list; `expr` is None for `*` and `a.*`."""
+
+    at: int
+    expr: exp.Expr | None
+    star_of: Name | None = None
+    alias: Name | None = None
+
+
+@dataclass(frozen=True)
+class Select:
+    """SELECT … FROM … WHERE … WINDOW; `sql` is its own piece of the text."""
+
+    items: tuple[SelectItem, ...]
+    inputs: tuple[FromItem, ...]
+    where: exp.Expr | None
+    window: Window | None
+    sql: str
+
+
+@dataclass(frozen=True)
+class ColumnDef:
+    """A column in CREATE STREAM or CREATE TABLE."""
+
+    name: Name
+    type: pa.DataType
+
+
+@dataclass(frozen=True)
+class CreateSource:
+    """CREATE STREAM (`is_stream`) or CREATE TABLE."""
+
+    is_stream: bool
+    name: Name
+    columns: tuple[ColumnDef, ...]
+    time: Name | None
+    lateness_us: int
+    path: str | None
+    format: str | None
+
+
+@dataclass(frozen=True)
+class CreateQuery:
+    """CREATE QUERY, or a bare SELECT (then without a name)."""
+
+    name: Name | None
+    plan: str | None
+    select: Select
+
+
+Statement = CreateSource | CreateQuery

@@ -1,0 +1,285 @@
+"""The few operations on files that durable state needs, on a local disk, on anything pyarrow reaches, and in memory.
+
+The surface is small because each guarantee must hold on every implementation: a file is put whole or not at all (where
+the medium can promise it; where it cannot, checksums in `record` and `container` notice), is never changed in place,
+and is read whole. There is no append, no lock and no rename: object stores have none of them, and state whose files are
+immutable and uniquely named needs none.
+
+Paths are relative to the root, with forward slashes, on every platform. `LocalFilesystem` needs POSIX (`writev`, and
+renaming over a file that is still mapped); elsewhere use `ArrowFilesystem`. Both can be pickled, to travel to workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+Part: TypeAlias = bytes | bytearray | memoryview | pa.Buffer | npt.NDArray[Any]
+"""Anything contiguous that can be written without being copied first."""
+
+Names: TypeAlias = list[str]  # the classes below have a method called list, which would hide the type
+
+UNFINISHED_PREFIX = ".put-"
+"""How the temporary names of `put` begin; no other file may be called so."""
+
+PARTS_PER_CALL = 1024
+"""Linux takes at most this many buffers (IOV_MAX) in one `writev`."""
+
+STREAM_BUFFER_BYTES = 1 << 20
+"""Smaller parts are gathered into writes of this size on pyarrow filesystems; larger ones pass through uncopied."""
+
+OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
+"""Filesystems (by pyarrow's type name) without folders and without a cheap rename; an object appears when closed."""
+
+
+class Filesystem(Protocol):
+    """What the rest of the package may ask of a medium."""
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        """Write a whole file, the concatenation of `parts`; folders are made, a file already there is replaced."""
+
+    def get(self, path: str) -> pa.Buffer:
+        """Return the whole file, mapped rather than read where possible; FileNotFoundError if there is none."""
+
+    def list(self, directory: str) -> Names:
+        """Return the sorted names of the files directly in a directory; none if it does not exist."""
+
+    def unfinished(self, directory: str) -> Names:
+        """Return the names of what puts that never ended left in a directory; only the sweep wants to see them."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file; no error if there is none. Buffers that `get` returned stay readable."""
+
+    def age_s(self, path: str) -> float:
+        """Return the seconds since the file was written; FileNotFoundError if there is none."""
+
+
+def byte_view(part: Part) -> memoryview:
+    """See any contiguous part as plain bytes, without copying it.
+
+    Arrays go through numpy because times do not export the buffer protocol; parts that are not contiguous are refused
+    rather than copied in silence.
+
+    >>> byte_view(np.array([1, 2], dtype="<i2")).tobytes()
+    b'\\x01\\x00\\x02\\x00'
+    """
+    if isinstance(part, np.ndarray):
+        if not part.flags.c_contiguous:
+            raise ValueError(f"an array of shape {part.shape} is not contiguous: copy it before storing it")
+        return part.reshape(-1).view(np.uint8).data
+    view = memoryview(part)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _temporary_beside(path: str) -> str:
+    folder, slash, _ = path.rpartition("/")
+    return f"{folder}{slash}{UNFINISHED_PREFIX}{uuid.uuid4().hex}"
+
+
+class _Folders:
+    """The two ways to look at a folder in which `put` leaves temporary names if it is killed."""
+
+    def list(self, directory: str) -> Names:
+        return [name for name in self._files(directory) if not name.startswith(UNFINISHED_PREFIX)]
+
+    def unfinished(self, directory: str) -> Names:
+        return [name for name in self._files(directory) if name.startswith(UNFINISHED_PREFIX)]
+
+    def _files(self, directory: str) -> Names:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LocalFilesystem(_Folders):
+    """A folder of this machine, or one that is mounted.
+
+    With `fsync` a put survives a power cut once it has returned; without, it survives a killed process. The default is
+    without: the log is written for every batch, and sources can be read again from the last whole commit.
+    """
+
+    root: str
+    fsync: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", os.path.abspath(self.root))
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        target = self._absolute(path)
+        temporary = _temporary_beside(target)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            descriptor = os.open(temporary, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            descriptor = os.open(temporary, flags, 0o666)
+        try:
+            try:
+                _write_all(descriptor, [byte_view(part) for part in parts])
+                if self.fsync:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+        if self.fsync:
+            self._sync_folders(os.path.dirname(target))
+
+    def get(self, path: str) -> pa.Buffer:
+        with pa.memory_map(self._absolute(path), "r") as file:
+            return file.read_buffer()
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._absolute(path))
+
+    def age_s(self, path: str) -> float:
+        return max(0.0, time.time() - os.stat(self._absolute(path)).st_mtime)
+
+    def _absolute(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def _files(self, directory: str) -> Names:
+        try:
+            with os.scandir(self._absolute(directory)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file())
+        except FileNotFoundError:
+            return []
+
+    def _sync_folders(self, folder: str) -> None:
+        """Make the new name durable, and the names of folders that may be new, up to the root."""
+        synced = ""
+        while len(folder) >= len(self.root) and folder != synced:
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            synced, folder = folder, os.path.dirname(folder)
+
+
+def _write_all(descriptor: int, views: list[memoryview]) -> None:
+    """Hand the kernel all parts in few calls; a call may take less than offered (2 GiB at most): go on from there."""
+    views = [view for view in views if view.nbytes]
+    first = 0
+    while first < len(views):
+        written = os.writev(descriptor, views[first : first + PARTS_PER_CALL])
+        while first < len(views) and written >= views[first].nbytes:
+            written -= views[first].nbytes
+            first += 1
+        if written:
+            views[first] = views[first][written:]
+
+
+@dataclass(frozen=True)
+class ArrowFilesystem(_Folders):
+    """Any `pyarrow.fs.FileSystem`: S3, GCS, Azure, HDFS, or fsspec through pyarrow's wrapper.
+
+    Filesystems with folders get a temporary name and a rename. Object stores are written under the final name at once,
+    because there an object appears only when its stream is closed; a writer that dies before leaves nothing.
+    """
+
+    filesystem: pafs.FileSystem
+    root: str = ""
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        target = self._absolute(path)
+        if self._is_object_store():
+            self._write(target, parts)
+            return
+        temporary = _temporary_beside(target)
+        try:
+            try:
+                self._write(temporary, parts)
+            except FileNotFoundError:
+                self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+                self._write(temporary, parts)
+            self.filesystem.move(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.filesystem.delete_file(temporary)
+            raise
+
+    def get(self, path: str) -> pa.Buffer:
+        with self.filesystem.open_input_file(self._absolute(path)) as file:
+            return file.read_buffer()
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete_file(self._absolute(path))
+
+    def age_s(self, path: str) -> float:
+        info = self.filesystem.get_file_info(self._absolute(path))
+        if info.type == pafs.FileType.NotFound:
+            raise FileNotFoundError(path)
+        if info.mtime_ns is None:
+            return 0.0  # a store that does not tell: always too young to sweep
+        return max(0.0, time.time() - int(info.mtime_ns) / 1e9)
+
+    def _absolute(self, path: str) -> str:
+        return f"{self.root.rstrip('/')}/{path}".rstrip("/") if self.root else path
+
+    def _is_object_store(self) -> bool:
+        base = self.filesystem
+        while isinstance(base, pafs.SubTreeFileSystem):
+            base = base.base_fs
+        return base.type_name in OBJECT_STORES
+
+    def _write(self, path: str, parts: Sequence[Part]) -> None:
+        # compression is named because pyarrow's default would compress files by their ending
+        with self.filesystem.open_output_stream(path, compression=None, buffer_size=STREAM_BUFFER_BYTES) as stream:
+            for part in parts:
+                stream.write(byte_view(part))
+
+    def _files(self, directory: str) -> Names:
+        selector = pafs.FileSelector(self._absolute(directory), allow_not_found=True)
+        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.is_file)
+
+
+class MemoryFilesystem:
+    """A dictionary, for tests and simulations; its clock can be the simulation's."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._files: dict[str, tuple[pa.Buffer, float]] = {}
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        stream = pa.BufferOutputStream()
+        for part in parts:
+            stream.write(byte_view(part))
+        self._files[path] = (stream.getvalue().slice(), self._clock())  # a slice of a buffer is read-only
+
+    def get(self, path: str) -> pa.Buffer:
+        return self._entry(path)[0]
+
+    def list(self, directory: str) -> Names:
+        folder = f"{directory}/" if directory else ""
+        names = (path.removeprefix(folder) for path in tuple(self._files) if path.startswith(folder))
+        return sorted(name for name in names if "/" not in name)
+
+    def unfinished(self, directory: str) -> Names:
+        return []
+
+    def delete(self, path: str) -> None:
+        self._files.pop(path, None)
+
+    def age_s(self, path: str) -> float:
+        return max(0.0, self._clock() - self._entry(path)[1])
+
+    def _entry(self, path: str) -> tuple[pa.Buffer, float]:
+        try:
+            return self._files[path]
+        except KeyError:
+            raise FileNotFoundError(path) from None

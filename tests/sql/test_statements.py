@@ -1,0 +1,113 @@
+"""CREATE STREAM, CREATE TABLE, CREATE QUERY, scripts and catalogs."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from anabranch.errors import DuplicateNameError, MissingTimeColumnError, SqlError, SyntaxSqlError
+from anabranch.plan.query import Field, Stream, Table
+from anabranch.sql import Catalog, Location, bind_query, parse_duration, parse_script
+from tests.sql.sources import CATALOG, SOURCES
+
+
+def test_create_stream() -> None:
+    trades = CATALOG.source("TRADES")
+    assert isinstance(trades, Stream)
+    assert (trades.name, trades.time, trades.lateness_us) == ("trades", "ts", 5_000_000)
+    assert [(f.name, f.type) for f in trades.fields] == [
+        ("symbol", pa.string()),
+        ("price", pa.float64()),
+        ("qty", pa.int32()),
+        ("amount", pa.decimal128(10, 2)),
+        ("day", pa.date32()),
+        ("ok", pa.bool_()),
+        ("tags", pa.list_(pa.struct([("a", pa.int32()), ("b", pa.string())]))),
+        ("ts", pa.timestamp("us")),
+    ]
+    assert CATALOG.location("trades") == Location("trades/*.csv", "csv")
+
+
+def test_time_column_is_found_without_regard_to_case() -> None:
+    quotes = CATALOG.source("quotes")
+    assert isinstance(quotes, Stream)
+    assert (quotes.time, quotes.lateness_us) == ("ts", 0)
+    assert CATALOG.location("quotes") is None
+
+
+def test_create_table() -> None:
+    symbols = CATALOG.source("symbols")
+    assert isinstance(symbols, Table)
+    assert symbols.field("Kind") == Field("Kind", pa.int16())
+    assert CATALOG.location("SYMBOLS") == Location("symbols", "json")
+
+
+def test_script_keeps_plans_names_and_texts() -> None:
+    script = parse_script(
+        """-- two queries
+        CREATE QUERY Pairs PLAN '(t q)' AS SELECT t.symbol FROM trades t, quotes q /* both */ WINDOW 1 MINUTE;
+        SELECT qty FROM trades [NOW];;
+        """,
+        CATALOG,
+    )
+    assert [(b.query.name, b.plan) for b in script.queries] == [("Pairs", "(t q)"), ("query2", None)]
+    assert script.queries[1].query.sql == "SELECT qty FROM trades [NOW]"
+    assert script.catalog == CATALOG
+
+
+def test_empty_script() -> None:
+    assert parse_script(" -- nothing\n").queries == ()
+
+
+def test_names_in_quotes_and_words_that_are_no_keywords() -> None:
+    script = parse_script(
+        "CREATE STREAM `my stream` (`select` INT, time TIMESTAMP, date DATE, format STRING) TIME time FORMAT arrow;"
+        'SELECT `select`, "date", time, s.format FROM `my stream` [NOW] s'
+    )
+    assert script.queries[0].query.output_schema.names == ["select", "date", "time", "format"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "at"),
+    [
+        ("CREATE STREAM s (a INT)", MissingTimeColumnError, (1, 15)),
+        ("CREATE STREAM s (a INT)\nTIME b", MissingTimeColumnError, (2, 6)),
+        ("CREATE STREAM s (a INT) TIME a", MissingTimeColumnError, (1, 30)),
+        ("CREATE STREAM s (a INT, A INT, ts TIMESTAMP) TIME ts", DuplicateNameError, (1, 25)),
+        ("CREATE TABLE s (a INT);\nCREATE TABLE S (a INT)", DuplicateNameError, (2, 14)),
+        (SOURCES + "CREATE QUERY Trades AS SELECT 1 FROM trades [NOW]", DuplicateNameError, (8, 14)),
+        (SOURCES + "CREATE QUERY x AS SELECT qty FROM trades [NOW]; CREATE TABLE X (a INT)", DuplicateNameError, (8, 62)),
+        ("CREATE STREAM s (a INT, ts TIMESTAMP) TIME ts TIME ts", SyntaxSqlError, (1, 47)),
+        ("CREATE STREAM s", SyntaxSqlError, (1, 16)),
+        ("CREATE TABLE s (a INT) TIME a", SyntaxSqlError, (1, 24)),
+        ("CREATE TABLE s (a DECIMAL(40, 2))", SyntaxSqlError, (1, 19)),
+        ("CREATE VIEW v AS SELECT 1", SyntaxSqlError, (1, 8)),
+        ("CREATE STREAM s (a INT, ts TIMESTAMP) TIME ts FROM 'x", SyntaxSqlError, (1, 52)),
+    ],
+)
+def test_bad_create(sql: str, kind: type[SqlError], at: tuple[int, int]) -> None:
+    with pytest.raises(SqlError) as caught:
+        parse_script(sql)
+    assert type(caught.value) is kind
+    assert (caught.value.line, caught.value.column) == at
+
+
+def test_catalog_checks_what_code_adds() -> None:
+    stream = Stream("s", (Field("ts", pa.timestamp("ns")),), "ts")
+    with pytest.raises(MissingTimeColumnError):
+        Catalog().with_stream(stream)
+    with pytest.raises(DuplicateNameError):
+        CATALOG.with_table(Table("Trades", ()))
+
+
+def test_bind_query_takes_one_select() -> None:
+    for sql in ("", "CREATE TABLE x (a INT)", "SELECT qty FROM trades [NOW]; SELECT qty FROM trades [NOW]"):
+        with pytest.raises(SyntaxSqlError):
+            bind_query("q", sql, CATALOG)
+
+
+def test_durations() -> None:
+    assert parse_duration("1.5 hours 1 microsecond") == 5_400_000_001
+    for text in ("", "5", "5 months", "x seconds", "0.5 microseconds", "NaN days", "99999999999 days"):
+        with pytest.raises(SyntaxSqlError):
+            parse_duration(text)
