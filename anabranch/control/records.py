@@ -36,6 +36,7 @@ class RunSegment(msgspec.Struct, frozen=True, array_like=True):
     has_end: bool
     offset_bits: int
     base_start_us: int
+    start_max_us: int
     end_max_us: int
     entries: Segment
     directory: Segment

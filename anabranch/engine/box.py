@@ -26,6 +26,7 @@ from anabranch.control.records import SourceStatistics, StateStatistics, Statist
 from anabranch.engine.accept import Rows, accept
 from anabranch.engine.columns import Ids
 from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.engine.kernels.gather import take
 from anabranch.engine.kernels.probing import probe as probe_kernel
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
@@ -184,8 +185,8 @@ class Box:
                 continue
             combination = delta.combination(batch)
             hashes = hash_keys(self._keys(index.terms, combination), len(combination))
-            ordered, directory = sort_by_hash(hashes, delta.positions, delta.starts, delta.ends)
-            index.spine.arrive(run_of_batch(batch, ordered, directory, False, index.spine.retention_us))
+            ordered = sort_by_hash(hashes, delta.positions, delta.starts, delta.ends)
+            index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
             self._sorted[index.name] = ordered
 
     def _delta(self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> Delta:
@@ -209,12 +210,12 @@ class Box:
         stage = route.stages[place]
         if stage.is_root and not emit:
             return
-        for rows in self._stage(route, stage, 0, rows):
+        for combined in self._stage(route, stage, 0, rows):
             if not stage.is_root:
                 began = thread_time_ns()
-                self._keep(batch, stage, rows)
+                self._keep(batch, stage, combined)
                 self._spent("views", began)
-            self._follow(batch, route, place + 1, rows, emit)
+            self._follow(batch, route, place + 1, combined, emit)
 
     def _stage(self, route: Route, stage: Stage, step: int, rows: Combination) -> list[Combination]:
         """The combinations that the probes of a stage make of some rows, in chunks."""
@@ -242,7 +243,7 @@ class Box:
         positions, found, starts, ends = matches
         counts.lookups += int(lookups)
         counts.candidates += len(positions)
-        ids = {alias: values[positions] for alias, values in rows.ids.items()}
+        ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
         if len(probe.target) == 1:
             ids[probe.target[0]] = found
         else:
@@ -285,7 +286,7 @@ class Box:
                     )
                 return self._as_positions(ordered, delta), None
         keys = self._keys(tuple(k.bound for k in probe.keys), rows)
-        ordered, _ = sort_by_hash(hash_keys(keys, len(rows)), _NONE, rows.starts, rows.ends)
+        ordered = sort_by_hash(hash_keys(keys, len(rows)), _NONE, rows.starts, rows.ends)
         return ordered, keys
 
     def _as_positions(self, ordered: Words, delta: Delta) -> Words:
@@ -305,8 +306,8 @@ class Box:
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self.state.view_indexes[stage.joined]:
             hashes = hash_keys(self._keys(index.terms, rows), len(rows))
-            ordered, directory = sort_by_hash(hashes, positions, rows.starts, rows.ends)
-            index.spine.arrive(run_of_batch(batch, ordered, directory, True))
+            ordered = sort_by_hash(hashes, positions, rows.starts, rows.ends)
+            index.spine.arrive(run_of_batch(batch, ordered, True))
 
     def _emit(self, rows: Combination, emit: bool) -> None:
         if not emit or not len(rows):

@@ -62,8 +62,7 @@ def _words(column: pa.Array) -> Hashes:
         words: Hashes = values.view(np.uint64)
         return words
     if pa.types.is_boolean(type):
-        words = column.cast(pa.uint8()).to_numpy(zero_copy_only=False).astype(np.uint64)
-        return words
+        return np.asarray(column.cast(pa.uint8()).to_numpy(zero_copy_only=False), np.uint64)
     if pa.types.is_decimal128(type):
         pairs = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
         low, high = np.ascontiguousarray(pairs[0::2]), np.ascontiguousarray(pairs[1::2])
@@ -75,8 +74,7 @@ def _words(column: pa.Array) -> Hashes:
         return out
     integers = column.view({8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[type.bit_width])
     values = integers.to_numpy(zero_copy_only=False)
-    words = values.astype(np.int64, copy=False).view(np.uint64)
-    return words
+    return np.asarray(values, np.int64).view(np.uint64)
 
 
 def _hash_bytes(column: pa.Array) -> Hashes:

@@ -16,12 +16,13 @@ import pyarrow as pa
 from anabranch.control.ledger import Ledger
 from anabranch.control.records import Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
-from anabranch.engine.accept import Rows
+from anabranch.engine.accept import Rows, conform
 from anabranch.engine.box import Box
-from anabranch.engine.checkpoint import attach, relocate, save
-from anabranch.errors import ForeignStateError, StateError
+from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.states import BoxState
+from anabranch.errors import ForeignStateError, SchemaMismatchError, StateError
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan, left_deep, parse, show
+from anabranch.plan.jtree import Plan, check, left_deep, parse, show
 from anabranch.plan.query import BEGINNING_US, Query, Stream, Table
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
@@ -67,6 +68,8 @@ class LocalRun:
     ) -> None:
         self.graph = JoinGraph(query)
         self.plan = parse(plan, self.graph) if isinstance(plan, str) else plan or left_deep(self.graph)
+        check(self.plan, self.graph)
+        self._columns = BoxState(self.graph, self.plan).read_columns
         self.tables = dict(tables or {})
         for source in query.sources:
             if isinstance(source, Table) and source.name not in self.tables:
@@ -75,14 +78,14 @@ class LocalRun:
         self.reader = ContainerReader(filesystem)
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
-        self._box: Box | None = None
+        self._checkpoint: Checkpoint | None = None
         self._named: dict[int, frozenset[str]] = {}
         latest = self.commits.latest()
         self.commit = latest[1] if latest else None
         if self.commit is not None:
             self._check(self.commit)
             self._named[self.commit.batch] = self.commit.slots[SLOT].state.files()
-            if self.commit.batch > 0:
+            if self.commit.batch - 1 in self.commits.numbers():
                 before = self.commits.read(self.commit.batch - 1)
                 self._named[before.batch] = before.slots[SLOT].state.files()
         sweep(filesystem, STATE_FOLDER, frozenset().union(*self._named.values()), sweep_grace_s)
@@ -95,44 +98,60 @@ class LocalRun:
     def step(self, batch: int, rows: Mapping[str, Rows]) -> Step:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step."""
         base = self._base(batch)
+        conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
         watermark_us = self._watermark(base)
         self.controls.write(batch, Control(batch, watermark_us, self._identity, show(self.plan, self.graph)))
         try:
-            box = self._attached(base, watermark_us)
-            results = box.step(batch, {**(self.tables if batch == 0 else {}), **rows}, watermark_us)
-            saved = save(box, STATE_FOLDER, batch, uuid.uuid4().hex[:12], self.filesystem)
+            checkpoint = self._attached(base, watermark_us)
+            box = checkpoint.box
+            results = box.step(batch, conformed, watermark_us)
+            manifest = checkpoint.save(batch, uuid.uuid4().hex[:12])
             commit = Commit(
-                batch, self._identity, show(self.plan, self.graph), self._times(base, box), {SLOT: saved.manifest}
+                batch, self._identity, show(self.plan, self.graph), self._times(base, box), {SLOT: manifest}
             )
             self.commits.write(batch, commit)
+            self.commit = commit
+            checkpoint.relocate()
         except BaseException:
             # The box may be half-way through: the next attempt attaches to what is committed.
-            self._box = None
+            self._checkpoint = None
             raise
-        relocate(box, saved.files, self.reader)
         self._release(base, commit)
-        self.commit = commit
         table = pa.Table.from_batches(results, schema=self.graph.query.output_schema)
-        return Step(batch, watermark_us, table, saved.manifest.statistics)
+        return Step(batch, watermark_us, table, manifest.statistics)
+
+    def _conform(self, rows: Mapping[str, Rows]) -> dict[str, pa.RecordBatch]:
+        """The rows in their declared types: what does not fit is refused before anything is written."""
+        sources = {source.name: source for source in self.graph.query.sources}
+        if unknown := rows.keys() - sources.keys():
+            raise SchemaMismatchError(
+                f"query {self.graph.query.name} does not read {', '.join(sorted(unknown))}; it reads {', '.join(sources)}"
+            )
+        return {name: conform(sources[name], given, self._columns[name]) for name, given in rows.items()}
 
     def _base(self, batch: int) -> Commit | None:
         """The commit that a batch starts from."""
         if batch == self.last_batch + 1:
             return self.commit
         if batch == self.last_batch:
-            self._box = None
+            self._checkpoint = None
             return self.commits.read(batch - 1) if batch > 0 else None
         raise StateError(
             f"batch {batch} cannot follow batch {self.last_batch}: hand in batch {self.last_batch + 1}, "
             f"or batch {self.last_batch} again"
         )
 
-    def _attached(self, base: Commit | None, watermark_us: int) -> Box:
-        if self._box is None:
-            self._box = Box(self.graph, self.plan)
-            state = base.slots[SLOT].state if base is not None else SlotState()
-            attach(self._box, state, self.reader, watermark_us)
-        return self._box
+    def _attached(self, base: Commit | None, watermark_us: int) -> Checkpoint:
+        if self._checkpoint is None:
+            checkpoint = Checkpoint(Box(self.graph, self.plan), STATE_FOLDER, self.filesystem, self.reader)
+            checkpoint.attach(base.slots[SLOT].state if base is not None else SlotState(), watermark_us)
+            self._checkpoint = checkpoint
+        return self._checkpoint
+
+    def verify(self) -> None:
+        """Checks the invariants of the state in memory; for tests."""
+        if self._checkpoint is not None:
+            self._checkpoint.box.state.verify()
 
     def _watermark(self, base: Commit | None) -> int:
         """The minimum over the streams of the largest event time seen before the batch, less the lateness."""

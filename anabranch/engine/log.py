@@ -43,11 +43,15 @@ class Log:
     def __init__(self, source: Stream | Table, schema: pa.Schema) -> None:
         self.source, self.schema = source, schema
         self.segments: dict[int, Stored] = {}
+        self.rows = 0
+        self.bytes = 0
         self._columns: dict[str, ColumnStore] = {}
         self._places = {name: i for i, name in enumerate(schema.names)}
 
     def add(self, batch: int, stored: Stored) -> None:
         self.segments[batch] = stored
+        self.rows += stored.rows.num_rows
+        self.bytes += stored.data.size
 
     def relocate(self, batch: int, data: pa.Buffer, record: LogSegment) -> None:
         """The same rows at other addresses: they were in memory and are now mapped from their file."""
@@ -74,24 +78,22 @@ class Log:
         return starts_of(self.source, self.segments[batch].rows)
 
     def purge(self, watermark_us: int, retention_us: int) -> None:
-        """Drops segments of which no row is valid at or after the watermark."""
-        dead = [b for b, s in self.segments.items() if _over(s.start_max_us, retention_us, watermark_us)]
+        """Drops segments of which no row is valid at or after the watermark: the oldest ones, up to the first that lives."""
+        dead = []
+        for batch, stored in self.segments.items():
+            if not _over(stored.start_max_us, retention_us, watermark_us):
+                break
+            dead.append(batch)
         for batch in dead:
-            del self.segments[batch]
+            stored = self.segments.pop(batch)
+            self.rows -= stored.rows.num_rows
+            self.bytes -= stored.data.size
         if dead:
             base = min(self.segments, default=max(dead) + 1)
             for column in self._columns.values():
                 column.known.difference_update(dead)
                 if base - column.values.base > len(column.values.addresses) // 2:
                     column.forget(base)
-
-    @property
-    def rows(self) -> int:
-        return sum(s.rows.num_rows for s in self.segments.values())
-
-    @property
-    def bytes(self) -> int:
-        return sum(s.data.size for s in self.segments.values())
 
     def __iter__(self) -> Iterator[tuple[int, Stored]]:
         return iter(sorted(self.segments.items()))

@@ -35,11 +35,13 @@ class Run:
     has_end: bool
     offset_bits: int
     base_start_us: int
+    start_max_us: int
     end_max_us: int
     entries: npt.NDArray[np.uint64]
-    directory: npt.NDArray[np.uint32]
+    directory: npt.NDArray[np.uint64]
     record: RunSegment | None = None
     keeps_alive: pa.Buffer | None = field(default=None, repr=False)
+    _row: npt.NDArray[np.int64] | None = field(default=None, repr=False)
 
     @property
     def words(self) -> int:
@@ -49,23 +51,30 @@ class Run:
     def bytes(self) -> int:
         return self.entries.nbytes + self.directory.nbytes
 
-    def table_row(self) -> list[int]:
+    def table_row(self) -> npt.NDArray[np.int64]:
         """How kernels see the run."""
-        return [
-            self.entries.ctypes.data, self.rows, self.directory.ctypes.data, (len(self.directory) - 1).bit_length() - 1,
-            self.prefix_bits, self.lo, self.hi, self.words, int(self.narrow), int(self.has_end), self.first_batch,
-            self.offset_bits, self.base_start_us,
+        if self._row is None:
+            self._row = self._table_row()
+        self._row[kernels.LO] = self.lo
+        self._row[kernels.HI] = self.hi
+        return self._row
+
+    def _table_row(self) -> npt.NDArray[np.int64]:
+        row = [
+            self.entries.ctypes.data, self.rows, self.directory.ctypes.data,
+            (len(self.directory) // 2 - 1).bit_length() - 1, self.prefix_bits, self.lo, self.hi, self.words,
+            int(self.narrow), int(self.has_end), self.first_batch, self.offset_bits, self.base_start_us,
         ]  # fmt: skip
+        return np.array(row, np.int64)
 
 
-def run_of_batch(
-    batch: int, rows: Words, directory: npt.NDArray[np.uint32], has_end: bool, retention_us: int = FOREVER_US
-) -> Run:
+def run_of_batch(batch: int, rows: Words, has_end: bool, retention_us: int = FOREVER_US) -> Run:
     """The run of tier 0 that holds the sorted rows of one batch (at least one)."""
     starts = rows[:, 2].view(np.int64)
     base_start, start_max = int(starts.min()), int(starts.max())
     offset_max = int(rows[:, 1].max())
     narrow = start_max - base_start < 2**32 and offset_max < 2**32
+    directory = kernels.directory_of(rows, 0)
     entries = kernels.compact(rows, narrow, has_end, base_start)
     if has_end:
         end_max = int(rows[:, 3].view(np.int64).max())
@@ -73,7 +82,8 @@ def run_of_batch(
         end_max = FOREVER_US if retention_us == FOREVER_US else start_max + retention_us
     return Run(
         tier=0, first_batch=batch, last_batch=batch, lo=0, hi=ALL_HASHES, prefix_bits=0, rows=len(rows), narrow=narrow,
-        has_end=has_end, offset_bits=32, base_start_us=base_start, end_max_us=end_max,
+        has_end=has_end, offset_bits=max(offset_max.bit_length(), 1), base_start_us=base_start, start_max_us=start_max,
+        end_max_us=end_max,
         entries=entries, directory=directory,
     )  # fmt: skip
 
@@ -82,31 +92,29 @@ def merge_runs(
     runs: list[Run], tier: int, lo: int, hi: int, watermark_us: int, retention_us: int, has_end: bool
 ) -> Run | None:
     """One run of what is alive of several in the hashes [lo, hi); None if nothing is. The range is 1/2^k of all hashes."""
-    table = run_table(runs)
-    alive, start_min, start_max, end_max, offset_max = kernels.survey(table, lo, hi, watermark_us, retention_us)
-    if alive == 0:
-        return None
-    first, last = min(r.first_batch for r in runs), max(r.last_batch for r in runs)
-    offset_bits = max(int(offset_max).bit_length(), 1)
-    narrow = start_max - start_min < 2**32 and (last - first).bit_length() + offset_bits <= 32
-    if not narrow:
-        offset_bits = 32
-    prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
-    entries, directory = kernels.merge(
-        table, lo, hi, watermark_us, retention_us, alive, prefix_bits, narrow, has_end, first, offset_bits, start_min
+    runs = sorted(runs, key=lambda r: r.first_batch)
+    first, last = runs[0].first_batch, max(r.last_batch for r in runs)
+    base_start, start_max = min(r.base_start_us for r in runs), max(r.start_max_us for r in runs)
+    offset_bits = max(r.offset_bits for r in runs)
+    narrow = start_max - base_start < 2**32 and (last - first).bit_length() + offset_bits <= 32
+    entries, start_max, end_max = kernels.merge(
+        run_table(runs), lo, hi, watermark_us, retention_us, narrow, has_end, first, offset_bits, base_start
     )
+    if not len(entries):
+        return None
+    prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
     return Run(
-        tier=tier, first_batch=first, last_batch=last, lo=lo, hi=hi, prefix_bits=prefix_bits, rows=int(alive),
-        narrow=narrow, has_end=has_end, offset_bits=offset_bits, base_start_us=int(start_min),
-        end_max_us=int(end_max), entries=entries, directory=directory,
+        tier=tier, first_batch=first, last_batch=last, lo=lo, hi=hi, prefix_bits=prefix_bits, rows=len(entries),
+        narrow=narrow, has_end=has_end, offset_bits=offset_bits, base_start_us=base_start, start_max_us=int(start_max),
+        end_max_us=int(end_max), entries=entries, directory=kernels.directory_of(entries, prefix_bits),
     )  # fmt: skip
 
 
 def run_table(runs: list[Run]) -> npt.NDArray[np.int64]:
-    table = np.empty((len(runs), kernels.TABLE_COLUMNS), np.int64)
-    for place, run in enumerate(runs):
-        table[place] = run.table_row()
-    return table
+    """The runs as kernels see them."""
+    if not runs:
+        return np.empty((0, kernels.TABLE_COLUMNS), np.int64)
+    return np.stack([run.table_row() for run in runs])
 
 
 def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> Run:
@@ -115,7 +123,8 @@ def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> Run
     return Run(
         tier=record.tier, first_batch=record.first_batch, last_batch=record.last_batch, lo=record.lo, hi=record.hi,
         prefix_bits=record.prefix_bits, rows=record.rows, narrow=record.narrow, has_end=record.has_end,
-        offset_bits=record.offset_bits, base_start_us=record.base_start_us, end_max_us=record.end_max_us,
-        entries=np.frombuffer(entries, np.uint64).reshape(-1, words), directory=np.frombuffer(directory, np.uint32),
+        offset_bits=record.offset_bits, base_start_us=record.base_start_us,
+        start_max_us=record.start_max_us, end_max_us=record.end_max_us,
+        entries=np.frombuffer(entries, np.uint64).reshape(-1, words), directory=np.frombuffer(directory, np.uint64),
         record=record, keeps_alive=entries,
     )  # fmt: skip

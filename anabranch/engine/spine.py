@@ -31,30 +31,32 @@ WASTE = 4
 """A run may span at most 1/WASTE of the batches that are alive."""
 
 
-def due_merges(batch: int) -> Iterator[tuple[int, int, int, int, int]]:
+def due_merges(batch: int, phase: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
     """The merges due after a batch: tier, first and last batch of the group, and the range of hashes.
+
+    Groups of a spine begin `phase` batches late: spines of different phases do not merge in the same batch.
 
     >>> list(due_merges(3))
     [(1, 0, 3, 0, 65536)]
     >>> list(due_merges(16))
     [(2, 0, 15, 0, 16384)]
     """
-    delay, parts = 0, 1
+    delay, parts = phase, 1
     for tier in range(1, MAX_TIER):
         span = FAN_IN**tier
         ended = (batch - delay + 1) // span * span
         part = batch - delay + 1 - ended
-        if part < parts:
+        if part < parts and ended + phase > 0:
             width = ALL_HASHES // parts
-            yield tier, ended - span, ended - 1, part * width, (part + 1) * width
+            yield tier, ended - span + phase, ended - 1 + phase, part * width, (part + 1) * width
         delay, parts = delay + parts, parts * FAN_IN
 
 
 class Spine:
     """The runs of one index over a source or a view."""
 
-    def __init__(self, name: str, retention_us: int, has_end: bool) -> None:
-        self.name, self.retention_us, self.has_end = name, retention_us, has_end
+    def __init__(self, name: str, retention_us: int, has_end: bool, phase: int = 0) -> None:
+        self.name, self.retention_us, self.has_end, self.phase = name, retention_us, has_end, phase
         self.runs: list[Run] = []
         self.arriving: list[Run] = []
         self._settled_table: npt.NDArray[np.int64] | None = None
@@ -85,7 +87,7 @@ class Spine:
             self.arriving = [merged] if merged else []
         self.runs += self.arriving
         self.arriving = []
-        for tier, first, last, lo, hi in due_merges(batch):
+        for tier, first, last, lo, hi in due_merges(batch, self.phase):
             if self.retention_us == FOREVER_US or FAN_IN**tier * WASTE <= self.batches_alive(batch):
                 self._merge(tier, first, last, lo, hi, watermark_us)
         self._settled_table = None
@@ -99,9 +101,8 @@ class Spine:
             for r in self.runs
             if r.tier < tier and first <= r.first_batch and r.last_batch <= last and r.lo < hi and lo < r.hi
         ]
-        # A run that reaches beyond the part on both sides could not be cut; it waits for a larger tier.
-        group = [r for r in group if r.lo >= lo or r.hi <= hi]
-        if len(group) < 2:
+        # A run that reaches beyond the part on both sides could not be cut: its group waits for a larger tier.
+        if len(group) < 2 or any(r.lo < lo and r.hi > hi for r in group):
             return
         merged = merge_runs(group, tier, lo, hi, watermark_us, self.retention_us, self.has_end)
         for run in group:

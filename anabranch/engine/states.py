@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from anabranch.engine.keys import is_exact
 from anabranch.engine.log import Log
-from anabranch.engine.spine import Spine
+from anabranch.engine.spine import FAN_IN, Spine
 from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr, columns_of, replace
 from anabranch.plan.join_graph import Aliases, JoinGraph
@@ -112,11 +112,15 @@ class BoxState:
 
     def _index(self, name: str, index: Index) -> IndexState:
         if len(index.state) > 1:
-            return IndexState(name, None, index.state, index.terms, Spine(name, 0, has_end=True))
+            return IndexState(name, None, index.state, index.terms, Spine(name, 0, True, self._phase()))
         source = self.input(index.state[0]).source
         return IndexState(
-            name, source, index.state, index.terms, Spine(name, self.retention_us[source.name], has_end=False)
+            name, source, index.state, index.terms, Spine(name, self.retention_us[source.name], False, self._phase())
         )
+
+    def _phase(self) -> int:
+        """Spines take turns with their merges."""
+        return len(self.indexes) % FAN_IN
 
     def _name(self, index: Index) -> str:
         if len(index.state) > 1:

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.control.records import ViewSegment
 from anabranch.engine.columns import AddressTable, Ids
 from anabranch.engine.kernels.gather import gather_64
 from anabranch.plan.join_graph import Aliases
@@ -20,7 +19,6 @@ class Combined:
 
     parts: npt.NDArray[np.int64]
     end_max_us: int
-    record: ViewSegment | None = None
     keeps_alive: pa.Buffer | None = None
 
 

@@ -6,7 +6,7 @@ already have one common type (the binder inserts `cast` calls), so that whoever 
 The operations of `Call`, with their meaning (NULL in, NULL out, unless said otherwise):
 
 ===================== ==================================================================================================
-add sub mul           numbers of one type; integers wrap; decimals widen by Spark's rules
+add sub mul           numbers of one type; integers wrap; decimals widen by Spark's rules; a timestamp and a duration literal
 div                   float64 operands, or decimals; NULL when the divisor is 0
 mod                   sign of the dividend; NULL when the divisor is 0
 neg abs               a number

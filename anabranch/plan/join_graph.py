@@ -71,7 +71,7 @@ class JoinGraph:
         return bool(self.keys_between(left, right))
 
     def implied_filters(self, alias: str) -> tuple[Expr, ...]:
-        """What must hold for a row of an input to find any partner: its keys are not NULL, and equal where a class says so."""
+        """What a row of an input must have to find any partner: keys that are not NULL, and equal where a class says so."""
         filters: list[Expr] = []
         for terms in self.classes:
             mine = [t for t in terms if aliases_of(t) == {alias}]

@@ -23,7 +23,7 @@ from anabranch.errors import (
     UnknownStreamError,
     UnsupportedSqlError,
 )
-from anabranch.plan.expression import Call, Column, Expr, aliases_of
+from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, walk
 from anabranch.plan.query import STORED, Equality, Input, Query, Stream, Table, Window
 from anabranch.sql.catalog import Catalog
 from anabranch.sql.expressions import ExpressionBinder
@@ -78,7 +78,9 @@ def classify(conjuncts: Sequence[Expr]) -> tuple[dict[str, list[Expr]], list[Equ
     residuals: list[Expr] = []
     for conjunct in conjuncts:
         read = aliases_of(conjunct)
-        if len(read) == 1:
+        if any(isinstance(node, ResultTime) for node in walk(conjunct)):
+            residuals.append(conjunct)  # belongs to the whole result, however few inputs it names
+        elif len(read) == 1:
             filters.setdefault(next(iter(read)), []).append(conjunct)
         elif isinstance(conjunct, Call) and conjunct.op == "eq" and all(len(aliases_of(a)) == 1 for a in conjunct.args):
             equalities.append(Equality(*conjunct.args))
@@ -120,7 +122,7 @@ def _window_of(item: FromItem, source: Stream | Table, default: Window | None, t
 
 
 def _bind_condition(node: exp.Expr, text: SqlText, inputs: Sequence[Input]) -> list[Expr]:
-    bound = ExpressionBinder(text, Scope(text, inputs), result_time=False).predicate(node)
+    bound = ExpressionBinder(text, Scope(text, inputs)).predicate(node)
     conjuncts, left = [], [bound]
     while left:
         current = left.pop()
@@ -135,7 +137,7 @@ def _bind_select_list(
     items: Sequence[SelectItem], text: SqlText, inputs: Sequence[Input]
 ) -> tuple[tuple[str, Expr], ...]:
     scope = Scope(text, inputs)
-    binder = ExpressionBinder(text, scope, result_time=True)
+    binder = ExpressionBinder(text, scope)
     columns: list[tuple[str, Expr]] = []
     taken: set[str] = set()
     for item in items:
@@ -145,7 +147,7 @@ def _bind_select_list(
                 raise text.error(DuplicateNameError, f"two columns of the result are called {name}", at,
                                  f"list the columns and name one of them: … AS other_{name}")  # fmt: skip
             if pa.types.is_duration(expr.type):
-                raise text.error(TypeMismatchError, "an INTERVAL cannot be selected", at, "add it to a timestamp")
+                raise text.error(TypeMismatchError, "an INTERVAL cannot be selected", item.at, "add it to a timestamp")
             taken.add(name.lower())
             columns.append((name, expr))
     return tuple(columns)

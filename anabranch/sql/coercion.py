@@ -70,13 +70,11 @@ def parse_temporal(value: str, kind: pa.DataType) -> Literal:
     return Literal(TIMESTAMP, parsed)
 
 
-def _as_own_decimal(expr: Expr) -> Expr:
-    """An integer as a decimal; a literal with no more digits than it has."""
-    if not pa.types.is_integer(expr.type):
-        return expr
-    if isinstance(expr, Literal) and expr.value is not None:
+def _as_short_decimal(expr: Expr) -> Expr:
+    """An integer literal as a decimal with no more digits than it has."""
+    if isinstance(expr, Literal) and pa.types.is_integer(expr.type) and expr.value is not None:
         return Literal(pa.decimal128(len(str(abs(expr.value))), 0), Decimal(expr.value))
-    return cast_to(expr, as_decimal(expr.type))
+    return expr
 
 
 def _is_string_literal(expr: Expr) -> TypeGuard[Literal]:
@@ -88,7 +86,7 @@ def _adapt_literals(exprs: Sequence[Expr]) -> list[Expr]:
     if temporal is not None:
         exprs = [parse_temporal(e.value, temporal) if _is_string_literal(e) else e for e in exprs]
     if any(pa.types.is_decimal(e.type) for e in exprs) and not any(pa.types.is_floating(e.type) for e in exprs):
-        exprs = [_as_own_decimal(e) for e in exprs]
+        exprs = [_as_short_decimal(e) for e in exprs]
     return list(exprs)
 
 
@@ -136,13 +134,15 @@ def text(expr: Expr) -> Expr:
     raise BadTypesError(f"expected a STRING, not {spell(expr.type)}", "write CAST(… AS STRING)")
 
 
-def number(expr: Expr) -> Expr:
-    """An operand of arithmetic: integers as BIGINT."""
-    if pa.types.is_integer(expr.type) or pa.types.is_null(expr.type):
-        return cast_to(expr, pa.int64())
-    if not is_numeric(expr.type):
+def _check_number(expr: Expr) -> None:
+    if not is_numeric(expr.type) and not pa.types.is_null(expr.type):
         raise BadTypesError(f"expected a number, not {spell(expr.type)}")
-    return expr
+
+
+def number(expr: Expr) -> Expr:
+    """An operand that must be a number: integers as BIGINT."""
+    _check_number(expr)
+    return expr if pa.types.is_floating(expr.type) or pa.types.is_decimal(expr.type) else cast_to(expr, pa.int64())
 
 
 def arithmetic(op: str, left: Expr, right: Expr) -> Expr:
@@ -155,19 +155,19 @@ def arithmetic(op: str, left: Expr, right: Expr) -> Expr:
     if is_temporal(left.type) and is_temporal(right.type):
         raise BadTypesError(f"{spell(left.type)} and {spell(right.type)} cannot be combined by arithmetic",
                             "compare them: a.ts < b.ts + INTERVAL 5 SECONDS")  # fmt: skip
+    _check_number(left)
+    _check_number(right)
     if op == "div":
-        doubles = [cast_to(e if is_numeric(e.type) else number(e), pa.float64()) for e in (left, right)]
-        return Call(pa.float64(), op, tuple(doubles))
-    left, right = number(left), number(right)
+        return Call(pa.float64(), op, (cast_to(left, pa.float64()), cast_to(right, pa.float64())))
+    left, right = _adapt_literals([left, right])
+    kind = _meet(left.type, right.type)
+    if not pa.types.is_decimal(kind):
+        kind = kind if pa.types.is_floating(kind) else pa.int64()
+        return Call(kind, op, (cast_to(left, kind), cast_to(right, kind)))
+    own = [kind if pa.types.is_null(e.type) else as_decimal(e.type) for e in (left, right)]
     if op == "mul":
-        left, right = _adapt_literals([left, right])
-        if pa.types.is_decimal(left.type) and pa.types.is_decimal(right.type):
-            return Call(decimal_product(left.type, right.type), op, (left, right))
-    operands = unify([left, right])
-    kind = operands[0].type
-    if op in ("add", "sub") and pa.types.is_decimal(kind):
-        kind = decimal_sum(*(e.type for e in _adapt_literals([left, right])))
-    return Call(kind, op, operands)
+        return Call(decimal_product(*own), op, (cast_to(left, own[0]), cast_to(right, own[1])))
+    return Call(decimal_sum(*own) if op != "mod" else kind, op, (cast_to(left, kind), cast_to(right, kind)))
 
 
 def _shift(op: str, left: Expr, right: Expr) -> Expr:

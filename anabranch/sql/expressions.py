@@ -39,10 +39,10 @@ FALSE = Literal(pa.bool_(), False)
 
 
 class ExpressionBinder:
-    """Binds expressions over one scope. RESULT_TIME belongs to the result: it can be selected, not filtered by."""
+    """Binds expressions over one scope."""
 
-    def __init__(self, text: SqlText, scope: Scope, result_time: bool) -> None:
-        self.text, self.scope, self.result_time = text, scope, result_time
+    def __init__(self, text: SqlText, scope: Scope) -> None:
+        self.text, self.scope = text, scope
 
     def bind(self, node: exp.Expr) -> Expr:
         try:
@@ -109,9 +109,6 @@ class ExpressionBinder:
     def _column(self, node: exp.Column) -> Expr:
         name, owner = name_of(node.this), node.args.get("table")
         if owner is None and not name.quoted and name.text.upper() == RESULT_TIME:
-            if not self.result_time:
-                raise self.text.error(UnsupportedSqlError, "RESULT_TIME in a condition is not supported", name.at,
-                                      "compare the time columns of the inputs, or select it")  # fmt: skip
             return ResultTime(TIMESTAMP)
         return self.scope.column(name_of(owner) if owner is not None else None, name)
 

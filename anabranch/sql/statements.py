@@ -221,8 +221,11 @@ def tokenize(text: SqlText) -> list[Token]:
         return tokenizer.tokenize(text.sql)
     except TokenError as error:
         start = int(getattr(tokenizer._core, "_start", 0))
-        quoted = text.sql[start : start + 1] in ("'", '"', "`")
-        message = "the quotes that open here are never closed" if quoted else "the text cannot be read here"
+        message = "the quotes that open here are never closed"
+        if text.sql.startswith("/*", start):
+            message = "the comment that opens here is never closed"
+        elif text.sql[start : start + 1] in ("x", "X"):
+            message = "the bytes that start here are not in hexadecimal, or never closed"
         raise text.error(SyntaxSqlError, message, start) from error
 
 
@@ -246,5 +249,3 @@ def parse_statements(sql: str) -> list[Statement]:
             # Operators are read by sqlglot, whose parser trips over some malformed texts instead of reporting them.
             raise text.error(SyntaxSqlError, "the text cannot be read here", reader.here()) from error
     return statements
-
-

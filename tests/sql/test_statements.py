@@ -76,7 +76,7 @@ def test_names_in_quotes_and_words_that_are_no_keywords() -> None:
         ("CREATE STREAM s (a INT, A INT, ts TIMESTAMP) TIME ts", DuplicateNameError, (1, 25)),
         ("CREATE TABLE s (a INT);\nCREATE TABLE S (a INT)", DuplicateNameError, (2, 14)),
         (SOURCES + "CREATE QUERY Trades AS SELECT 1 FROM trades [NOW]", DuplicateNameError, (8, 14)),
-        (SOURCES + "CREATE QUERY x AS SELECT qty FROM trades [NOW]; CREATE TABLE X (a INT)", DuplicateNameError, (8, 62)),
+        (SOURCES + "CREATE QUERY x AS SELECT n FROM quotes [NOW];\nCREATE TABLE X(a INT)", DuplicateNameError, (9, 14)),
         ("CREATE STREAM s (a INT, ts TIMESTAMP) TIME ts TIME ts", SyntaxSqlError, (1, 47)),
         ("CREATE STREAM s", SyntaxSqlError, (1, 16)),
         ("CREATE TABLE s (a INT) TIME a", SyntaxSqlError, (1, 24)),

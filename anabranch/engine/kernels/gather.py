@@ -97,3 +97,12 @@ def same_bytes(left_offsets, left, right_offsets, right, out):
             if load_u8(left + at + b) != load_u8(right + other + b):
                 out[i] = False
                 break
+
+
+@njit(cache=True, nogil=True)
+def take(values, positions):
+    """`values[positions]`, for positions that are known to be in range."""
+    out = np.empty(len(positions), values.dtype)
+    for i in range(len(positions)):
+        out[i] = values[positions[i]]
+    return out

@@ -37,7 +37,7 @@ def hash_words(words, out):
 def combine(words, out):
     """Folds the hash of a further column into `out`."""
     for i in range(len(words)):
-        out[i] = mix((out[i] ^ mix(words[i] + GOLDEN)) * M2 + GOLDEN)
+        out[i] = mix(out[i] * M1 + mix(words[i] + GOLDEN))
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,5 @@
-"""Loads from an address: state is memory-mapped, and one loop reads hundreds of mapped segments."""
+"""What numba does not offer: loads from an address (state is memory-mapped, and one loop reads hundreds of mapped
+segments), the population count of a word, and prefetching."""
 
 from __future__ import annotations
 
@@ -30,3 +31,29 @@ load_u32 = _loader(32, types.uint32)
 load_u64 = _loader(64, types.uint64)
 load_i32 = _loader(32, types.int32)
 load_i64 = _loader(64, types.int64)
+
+
+@intrinsic
+def popcount(typing_context: Any, word: Any) -> Any:
+    """How many bits of a 64-bit word are set."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Asks for the cache line at an address, which need not be valid."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer_type, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [pointer_type], ir.FunctionType(ir.VoidType(), [pointer_type, word, word, word])
+        )
+        pointer = builder.inttoptr(args[0], pointer_type)
+        builder.call(function, [pointer, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate

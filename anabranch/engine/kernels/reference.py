@@ -1,0 +1,261 @@
+"""Slow twins of all kernels in plain Python: read this first to understand the kernels.
+
+A twin says what its kernel computes, on lists and integers and without a thought for speed; property tests hold each
+kernel to it. Where a kernel reads addresses, its twin takes the values that lie there; where a kernel reads a table of
+runs, its twin takes a list of `Run`; where a kernel fills an array, its twin returns a list.
+
+Hashes are integers in [0, 2^64), times are signed 64-bit microseconds, a row id is `batch << 32 | offset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+WORD = 2**64
+LOW = 2**32 - 1
+FOREVER_US = 2**63 - 1
+ALL_HASHES = 65536
+"""Hash ranges [lo, hi) are counted in 1/65536 of all hashes."""
+
+T = TypeVar("T")
+
+
+# -- hashing -------------------------------------------------------------------------------------------------------------
+
+M1, M2, GOLDEN = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15
+
+
+def mix(x: int) -> int:
+    """A bijection on 64 bits."""
+    x ^= x >> 30
+    x = x * M1 % WORD
+    x ^= x >> 27
+    x = x * M2 % WORD
+    return x ^ (x >> 31)
+
+
+def hash_words(words: Sequence[int]) -> list[int]:
+    """The hash of each 64-bit word."""
+    return [mix((word + GOLDEN) % WORD) for word in words]
+
+
+def combine(words: Sequence[int], hashes: Sequence[int]) -> list[int]:
+    """The hashes so far, with those of a further column folded in."""
+    return [mix((so_far * M1 + hashed) % WORD) for so_far, hashed in zip(hashes, hash_words(words), strict=True)]
+
+
+def hash_bytes(values: Sequence[bytes]) -> list[int]:
+    """The hash of each variable-length value: its length, whole words of eight bytes, then what is left, zero-padded."""
+    hashes = []
+    for value in values:
+        h = mix((len(value) + GOLDEN) % WORD)
+        whole = len(value) // 8 * 8
+        for at in range(0, whole, 8):
+            h = mix(((h ^ int.from_bytes(value[at : at + 8], "little")) * M2 + GOLDEN) % WORD)
+        hashes.append(mix(((h ^ int.from_bytes(value[whole:], "little")) * M1 + GOLDEN) % WORD))
+    return hashes
+
+
+# -- rows and runs -------------------------------------------------------------------------------------------------------
+
+
+class SortedRow(NamedTuple):
+    """A row of the batch at hand; `position` says where it stands in the batch."""
+
+    hash: int
+    position: int
+    start: int
+    end: int
+
+
+class Entry(NamedTuple):
+    """A stored row. Rows of a source have no end of their own (None): it follows from a window."""
+
+    hash: int
+    id: int
+    start: int
+    end: int | None = None
+
+    def end_under(self, window_us: int) -> int:
+        if self.end is not None:
+            return self.end
+        return FOREVER_US if window_us == FOREVER_US else self.start + window_us
+
+    def is_within(self, lo: int, hi: int) -> bool:
+        return lo << 48 <= self.hash < hi << 48
+
+
+@dataclass(frozen=True)
+class Run:
+    """Entries in the order of their hashes, of which those with hashes in [lo, hi) are visible."""
+
+    entries: tuple[Entry, ...]
+    lo: int = 0
+    hi: int = ALL_HASHES
+
+    def visible(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.is_within(self.lo, self.hi)]
+
+
+def directory_bits(rows: int) -> int:
+    """How many bits of a hash choose its bucket: as few as leave eight rows to a bucket, and at most 26."""
+    return next((bits for bits in range(26) if 8 * 2**bits >= rows), 26)
+
+
+def directory(hashes: Sequence[int], prefix_bits: int) -> tuple[list[int], list[int]]:
+    """The place of the first entry of each bucket, then the number of entries; and the filter of each bucket.
+
+    All hashes agree in their first `prefix_bits` bits, the next ones are the bucket. The six bits behind those are the
+    suffix; bit s of a bucket's filter is set iff some hash in the bucket has the suffix s.
+    """
+    bits = directory_bits(len(hashes))
+    parts = [(h << prefix_bits) % WORD >> (58 - bits) for h in hashes]
+    buckets, suffixes = [part >> 6 for part in parts], [part & 63 for part in parts]
+    firsts = [sum(bucket < b for bucket in buckets) for b in range(2**bits + 1)]
+    filters = [0] * 2**bits
+    for bucket, suffix in zip(buckets, suffixes, strict=True):
+        filters[bucket] |= 1 << suffix
+    return firsts, filters
+
+
+def sort_by_hash(
+    hashes: Sequence[int], positions: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+) -> list[SortedRow]:
+    """The rows in the order of their hashes, equal ones as they came. Without positions, row i has position i."""
+    rows = [SortedRow(h, positions[i] if len(positions) else i, starts[i], ends[i]) for i, h in enumerate(hashes)]
+    return sorted(rows, key=lambda row: row.hash)
+
+
+def pack(
+    entry: Entry, narrow: bool, has_end: bool, base_batch: int, offset_bits: int, base_start: int
+) -> tuple[int, ...]:
+    """The words of an entry in a run: its id relative to the run's first batch, its end only in runs that have it."""
+    local = ((entry.id >> 32) - base_batch) << offset_bits | (entry.id & LOW)
+    if narrow:
+        words: tuple[int, ...] = (entry.hash, local << 32 | (entry.start - base_start))
+    else:
+        words = (entry.hash, local, entry.start % WORD)
+    if has_end:
+        assert entry.end is not None
+        words += (entry.end % WORD,)
+    assert all(0 <= word < WORD for word in words), "the entry does not fit the form"
+    return words
+
+
+def unpack(
+    words: Sequence[int], narrow: bool, has_end: bool, base_batch: int, offset_bits: int, base_start: int
+) -> Entry:
+    """The entry that `pack` made the words of."""
+    local = words[1] >> 32 if narrow else words[1]
+    start = (words[1] & LOW) + base_start if narrow else signed(words[2])
+    batch, offset = base_batch + (local >> offset_bits), local & (2**offset_bits - 1)
+    return Entry(words[0], batch << 32 | offset, start, signed(words[-1]) if has_end else None)
+
+
+def signed(word: int) -> int:
+    """The signed number with these 64 bits."""
+    return word - WORD if word >= WORD // 2 else word
+
+
+def compact(rows: Sequence[SortedRow], narrow: bool, has_end: bool, base_start: int) -> list[tuple[int, ...]]:
+    """Rows of one batch as entries of a run that begins with this batch: their ids are their positions."""
+    return [pack(Entry(row.hash, row.position, row.start, row.end), narrow, has_end, 0, 32, base_start) for row in rows]
+
+
+# -- merging and probing -------------------------------------------------------------------------------------------------
+
+
+class Survey(NamedTuple):
+    """What a merge will find alive."""
+
+    alive: int
+    start_min: int
+    start_max: int
+    end_max: int
+    offset_max: int
+
+
+def merge(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool) -> list[Entry]:
+    """The visible entries with hashes in [lo, hi) that end after the watermark, in the order of their hashes; equal ones
+    in the order of the runs. With `has_end` the merged entries keep their ends."""
+    alive = [
+        Entry(e.hash, e.id, e.start, e.end_under(window_us) if has_end else None)
+        for run in runs
+        for e in run.visible()
+        if e.is_within(lo, hi) and e.end_under(window_us) > watermark_us
+    ]
+    return sorted(alive, key=lambda entry: entry.hash)
+
+
+def survey(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int) -> Survey | None:
+    """What a merge has to know beforehand; None if nothing is alive."""
+    found = merge(runs, lo, hi, watermark_us, window_us, has_end=False)
+    if not found:
+        return None
+    ends = [e.end for e in merge(runs, lo, hi, watermark_us, window_us, has_end=True) if e.end is not None]
+    starts, offsets = [e.start for e in found], [e.id & LOW for e in found]
+    return Survey(len(found), min(starts), max(starts), max(ends), max(offsets))
+
+
+class Match(NamedTuple):
+    """A row and an entry with one hash, and when both are valid."""
+
+    position: int
+    id: int
+    start: int
+    end: int
+
+
+def probe(rows: Sequence[SortedRow], runs: Sequence[Run], window_us: int) -> tuple[list[Match], int]:
+    """All pairs of a row and a visible entry with the same hash and intersecting validity, and the number of lookups:
+    one for each row and each run that has entries and is visible at the row's hash."""
+    matches, lookups = [], 0
+    for run in runs:
+        by_hash: dict[int, list[Entry]] = {}
+        for entry in run.visible():
+            by_hash.setdefault(entry.hash, []).append(entry)
+        for row in rows:
+            lookups += bool(run.entries) and run.lo << 48 <= row.hash < run.hi << 48
+            for entry in by_hash.get(row.hash, []):
+                start, end = max(row.start, entry.start), min(row.end, entry.end_under(window_us))
+                if start < end:
+                    matches.append(Match(row.position, entry.id, start, end))
+    return matches, lookups
+
+
+# -- gathering -----------------------------------------------------------------------------------------------------------
+
+
+def gather(segments: Mapping[int, Sequence[T]], ids: Sequence[int]) -> list[T]:
+    """The values of the rows with these ids; `segments` has the values of each batch. The twin of `gather_8` to
+    `gather_128`."""
+    return [segments[row_id >> 32][row_id & LOW] for row_id in ids]
+
+
+def gather_bits(segments: Mapping[int, Sequence[bool] | None], ids: Sequence[int]) -> tuple[list[bool], int]:
+    """The bits of the rows, and how many are zero; None stands for a bitmap of ones."""
+    bits = []
+    for row_id in ids:
+        bitmap = segments[row_id >> 32]
+        bits.append(bitmap is None or bitmap[row_id & LOW])
+    return bits, bits.count(False)
+
+
+def gather_offsets(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) -> tuple[list[int], int]:
+    """Where each of the values will begin when they lie one after the other, where the last will end, and that again."""
+    offsets = [0]
+    for value in gather(segments, ids):
+        offsets.append(offsets[-1] + len(value))
+    return offsets, offsets[-1]
+
+
+def gather_bytes(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) -> bytes:
+    """The variable-length values, one after the other."""
+    return b"".join(gather(segments, ids))
+
+
+def same_bytes(left: Sequence[bytes], right: Sequence[bytes]) -> list[bool]:
+    """Where two lists of variable-length values agree."""
+    return [ours == theirs for ours, theirs in zip(left, right, strict=True)]

@@ -1,0 +1,1 @@
+"""What a user would pick instead, each made as fast as we know how."""

@@ -1,0 +1,139 @@
+"""Gathering equals its twins, from any address."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.engine.kernels import gather as kernels
+from anabranch.engine.kernels import reference
+
+FIXED = {
+    1: (kernels.gather_8, np.uint8),
+    2: (kernels.gather_16, np.uint16),
+    4: (kernels.gather_32, np.uint32),
+    8: (kernels.gather_64, np.uint64),
+    16: (kernels.gather_128, np.uint64),
+}
+
+
+class Placed:
+    """Bytes of each batch, each beginning `shift` bytes behind an aligned address."""
+
+    def __init__(self, segments: dict[int, bytes | None], base: int, shift: int = 0) -> None:
+        self.addresses = np.zeros(max(segments, default=base) - base + 1, np.int64)
+        self.buffers = []
+        for batch, data in segments.items():
+            if data is None:
+                continue
+            buffer = np.empty(len(data) + 16, np.uint8)
+            first = -buffer.ctypes.data % 8 + shift
+            buffer[first : first + len(data)] = np.frombuffer(data, np.uint8)
+            self.buffers.append(buffer)
+            self.addresses[batch - base] = buffer.ctypes.data + first
+
+
+def gather_fixed(segments, base, ids, width, shift):
+    kernel, dtype = FIXED[width]
+    placed = Placed({b: b"".join(values) for b, values in segments.items()}, base, shift)
+    out = np.empty(len(ids) * width // dtype().itemsize, dtype)
+    kernel(placed.addresses, base, np.array(ids, np.int64), out)
+    data = out.tobytes()
+    return [data[at : at + width] for at in range(0, len(data), width)]
+
+
+def gather_bits(segments, base, ids, shift):
+    bitmaps = {
+        b: None if bits is None else np.packbits(np.array(bits, bool), bitorder="little").tobytes()
+        for b, bits in segments.items()
+    }
+    placed = Placed(bitmaps, base, shift)
+    out = np.zeros((len(ids) + 7) // 8, np.uint8)
+    zeros = kernels.gather_bits(placed.addresses, base, np.array(ids, np.int64), out)
+    bits = np.unpackbits(out, bitorder="little").astype(bool)
+    assert not bits[len(ids) :].any(), "bits behind the last row are not zero"
+    return bits[: len(ids)].tolist(), zeros
+
+
+def gather_bytes(segments, base, ids, shift, before=b""):
+    """Offsets, total and bytes; in each segment the values lie behind `before`."""
+    offsets = {
+        b: np.cumsum([len(before), *map(len, values)]).astype(np.int32).tobytes() for b, values in segments.items()
+    }
+    placed_offsets = Placed(offsets, base, shift)
+    placed_data = Placed({b: before + b"".join(values) for b, values in segments.items()}, base, shift)
+    given_ids = np.array(ids, np.int64)
+    out_offsets = np.empty(len(ids) + 1, np.int32)
+    total = kernels.gather_offsets(placed_offsets.addresses, base, given_ids, out_offsets)
+    out = np.empty(total, np.uint8)
+    kernels.gather_bytes(placed_offsets.addresses, placed_data.addresses, base, given_ids, out_offsets, out)
+    return out_offsets.tolist(), total, out.tobytes()
+
+
+def same_bytes(left, right):
+    def parts(values):
+        data = np.frombuffer(b"".join(values) + b"\0", np.uint8)
+        return np.cumsum([0, *map(len, values)]).astype(np.int32), data
+
+    (left_offsets, left_data), (right_offsets, right_data) = parts(left), parts(right)
+    out = np.ones(len(left), bool)
+    kernels.same_bytes(left_offsets, left_data.ctypes.data, right_offsets, right_data.ctypes.data, out)
+    return out.tolist()
+
+
+@st.composite
+def segments_and_ids(draw, values):
+    """Values by batch (with gaps between the batches), the first batch known, and ids of some of the rows."""
+    batches = draw(st.lists(st.integers(0, 2000), min_size=1, max_size=4, unique=True))
+    segments = {b: draw(values) for b in batches}
+    base = draw(st.sampled_from([0, min(batches)]))
+    known = [b << 32 | i for b in batches for i in range(len(segments[b]))]
+    ids = draw(st.lists(st.sampled_from(known), max_size=60)) if known else []
+    return segments, base, ids
+
+
+@pytest.mark.parametrize("width", list(FIXED))
+@given(data=st.data(), shift=st.integers(0, 7))
+@settings(deadline=None, max_examples=60)
+def test_fixed_widths_equal_their_twin(width, data, shift):
+    values = st.lists(st.binary(min_size=width, max_size=width), max_size=12)
+    segments, base, ids = data.draw(segments_and_ids(values))
+    assert gather_fixed(segments, base, ids, width, shift) == reference.gather(segments, ids)
+
+
+@given(segments_and_ids(st.lists(st.booleans(), max_size=40)), st.sets(st.integers(0, 3)), st.integers(0, 7))
+@settings(deadline=None)
+def test_gather_bits_equals_its_twin(case, without_nulls, shift):
+    """Bitmaps at any address, some of them left out because all bits are one."""
+    segments, base, ids = case
+    bitmaps = {b: None if place in without_nulls else bits for place, (b, bits) in enumerate(segments.items())}
+    assert gather_bits(bitmaps, base, ids, shift) == reference.gather_bits(bitmaps, ids)
+
+
+texts = st.binary(max_size=20) | st.sampled_from([b"", b"\0", b"\0\0a\0"])
+
+
+@given(segments_and_ids(st.lists(texts, max_size=12)), st.integers(0, 7), st.binary(max_size=5))
+@settings(deadline=None)
+def test_variable_lengths_equal_their_twins(case, shift, before):
+    segments, base, ids = case
+    offsets, total, data = gather_bytes(segments, base, ids, shift, before)
+    assert (offsets, total) == reference.gather_offsets(segments, ids)
+    assert data == reference.gather_bytes(segments, ids)
+
+
+@given(st.lists(st.tuples(texts, texts) | texts.map(lambda v: (v, v)), max_size=30))
+@settings(deadline=None)
+def test_same_bytes_equals_its_twin(pairs):
+    left, right = [p[0] for p in pairs], [p[1] for p in pairs]
+    assert same_bytes(left, right) == reference.same_bytes(left, right)
+
+
+def test_large_offsets_of_rows_and_late_batches():
+    """A row id has 31 bits for the batch; offsets use the whole lower word."""
+    batch = 2**31 - 1
+    segments = {batch: [bytes([i % 256]) for i in range(70_000)]}
+    ids = [batch << 32 | i for i in (0, 255, 65_535, 69_999)]
+    assert gather_fixed(segments, batch, ids, 1, 3) == reference.gather(segments, ids)

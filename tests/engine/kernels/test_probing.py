@@ -1,0 +1,90 @@
+"""Probing equals its twin."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.engine.kernels import probing, reference
+from anabranch.engine.kernels.reference import ALL_HASHES, Entry, Match, SortedRow
+from anabranch.engine.kernels.runs import LARGE_BUCKET
+from anabranch.engine.run import run_table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US
+from tests.engine.kernels.stored import ANY_HASH, WINDOWS, Packed, engine_run, states
+
+
+def probe(rows, engine_runs, window_us, expected):
+    """The matches as a multiset (kernels owe no order), and the number of lookups."""
+    words = np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
+    found, lookups = probing.probe(words, run_table(engine_runs), window_us, expected)
+    return Counter(Match(*column) for column in found.T.tolist()), lookups
+
+
+def twin(rows, plain_runs, window_us):
+    matches, lookups = reference.probe(rows, plain_runs, window_us)
+    return Counter(matches), lookups
+
+
+@st.composite
+def probing_rows(draw, pool):
+    hashes = st.sampled_from(pool) | ANY_HASH
+    starts = st.integers(-15, 40) | st.sampled_from([BEGINNING_US, -(2**40), 2**40])
+    rows = draw(st.lists(st.tuples(hashes, starts, st.integers(1, 60) | st.just(None)), max_size=40))
+    return reference.sort_by_hash(
+        [r[0] for r in rows], [], [r[1] for r in rows], [FOREVER_US if r[2] is None else r[1] + r[2] for r in rows]
+    )
+
+
+@given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), st.data())
+@settings(deadline=None, max_examples=200)
+def test_probe_equals_its_twin(state, window_us, expected, data):
+    pool, _, plain, stored = state
+    rows = data.draw(probing_rows(pool))
+    assert probe(rows, stored, window_us, expected) == twin(rows, plain, window_us)
+
+
+@pytest.mark.parametrize("rows", [1, LARGE_BUCKET, LARGE_BUCKET + 1, 400])
+def test_large_buckets_and_more_matches_than_expected(rows):
+    """Hashes that share a bucket: before, at and behind the one looked up."""
+    entries = tuple(Entry(h, i, 10 * i) for h in (6, 7, 8) for i in range(rows))
+    run = reference.Run(entries)
+    probing_with = [SortedRow(h, h, 5, 10 * rows) for h in (5, 6, 7, 7, 8, 9)]
+    stored = engine_run(run, Packed(True, False, 0, 32, 0))
+    for window_us in (1, 5, 6, FOREVER_US):
+        found = probe(probing_with, [stored], window_us, 0)
+        assert found == twin(probing_with, [run], window_us)
+        assert found[1] == len(probing_with)
+
+
+def test_validities_that_touch_do_not_intersect():
+    run = reference.Run((Entry(1, 0, 10, 20),))
+    stored = engine_run(run, Packed(False, True, 0, 32, 0))
+    rows = [SortedRow(1, i, start, end) for i, (start, end) in enumerate([(0, 10), (0, 11), (19, 30), (20, 30)])]
+    assert probe(rows, [stored], 0, 0)[0] == Counter([Match(1, 0, 10, 11), Match(2, 0, 19, 20)])
+
+
+@pytest.mark.parametrize("lo", [0, 1, 2, 3])
+@pytest.mark.parametrize("hi", [2, 3, ALL_HASHES])
+def test_only_what_is_visible_is_found(lo, hi):
+    if lo >= hi:
+        return
+    hashes = [0, 2**48 - 1, 2**48, 2 * 2**48, 3 * 2**48 - 1, 3 * 2**48, 2**64 - 1]
+    run = reference.Run(tuple(Entry(h, i, 0) for i, h in enumerate(hashes)), lo, hi)
+    rows = [SortedRow(h, i, 0, 1) for i, h in enumerate(hashes)]
+    visible = [i for i, h in enumerate(hashes) if lo <= h >> 48 < hi]
+    found, lookups = probe(rows, [engine_run(run, Packed(True, False, 0, 32, 0))], 1, 0)
+    assert found == Counter(Match(i, i, 0, 1) for i in visible)
+    assert lookups == len(visible)
+
+
+def test_no_rows_and_no_runs():
+    run = reference.Run((Entry(1, 0, 0),))
+    empty = reference.Run(())
+    packed = Packed(True, False, 0, 32, 0)
+    assert probe([], [engine_run(run, packed)], 1, 0) == (Counter(), 0)
+    assert probe([SortedRow(1, 0, 0, 1)], [], 1, 0) == (Counter(), 0)
+    assert probe([SortedRow(1, 0, 0, 1)], [engine_run(empty, packed)], 1, 0) == (Counter(), 0)

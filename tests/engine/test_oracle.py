@@ -1,0 +1,192 @@
+"""The engine against DuckDB, for random queries, plans and batches: the law of the design, one check per promise.
+
+Every check runs in `make test` on the same few hundred cases, and in `make test-long` on thousands of others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from anabranch.engine.local import STATE_FOLDER, LocalRun, Step
+from anabranch.plan.query import BEGINNING_US, Stream
+from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
+from tests import oracle
+from tests.regressions import REGRESSIONS
+from tests.scenarios import Scenario, never_late, properties, recut, scenarios, then_far_later
+
+FAILED_ONCE = list(REGRESSIONS.values())
+
+
+def start(scenario: Scenario, disk: Filesystem, plan: int = 0) -> LocalRun:
+    return LocalRun(scenario.query, disk, scenario.plans[plan % len(scenario.plans)], scenario.arrow_tables)
+
+
+def step(run: LocalRun, scenario: Scenario, batch: int) -> Step:
+    """Runs a batch (one without rows, past the last) and checks what must hold after every step."""
+    done = run.step(batch, scenario.feed(batch) if batch < len(scenario.batches) else {})
+    run.verify()
+    assert done.results.schema == scenario.query.output_schema
+    assert done.statistics.results == done.results.num_rows
+    done.results.validate(full=True)
+    return done
+
+
+def expected(scenario: Scenario) -> oracle.Bag:
+    return oracle.expected(scenario.query, scenario.arrow_batches, scenario.arrow_tables)
+
+
+def assert_same(ours: oracle.Bag, scenario: Scenario) -> None:
+    assert not (wrong := oracle.difference(ours, expected(scenario))), wrong
+
+
+def files(disk: Filesystem) -> set[str]:
+    return {f"{STATE_FOLDER}/{name}" for name in disk.list(STATE_FOLDER)}
+
+
+def named(run: LocalRun) -> frozenset[str]:
+    """The files that the newest commit and the one before it name."""
+    commits = [run.commits.read(number) for number in run.commits.numbers()]
+    return frozenset().union(*(c.slots["0"].state.files() for c in commits))
+
+
+# Any plan gives the results of the oracle, turns away the rows that are late, and leaves no file that nobody names.
+
+
+def check_any_plan(scenario: Scenario) -> None:
+    disk = MemoryFilesystem()
+    run = start(scenario, disk)
+    law = oracle.accepted(scenario.arrow_batches, scenario.streams)
+    found: oracle.Bag = Counter()
+    for batch, rows in enumerate(scenario.arrow_batches):
+        done = step(run, scenario, batch)
+        found += oracle.bag(done.results)
+        watermark = law.watermarks[batch]
+        assert done.watermark_us == (BEGINNING_US if watermark is None else watermark)
+        for name in rows:
+            counts = done.statistics.sources[name]
+            counted = (counts.rows, counts.late_rows, counts.untimed_rows)
+            assert counted == (rows[name].num_rows, law.late[batch][name], law.untimed[batch][name])
+        assert files(disk) == named(run)
+        assert len(run.commits.numbers()) <= 2
+    closing = step(run, scenario, len(scenario.batches))
+    assert closing.results.num_rows == 0
+    assert_same(found, scenario)
+
+
+test_any_plan, test_any_plan_long = properties(
+    check_any_plan, 160, 12_000, [{"scenario": s} for s in FAILED_ONCE], scenario=scenarios()
+)
+test_many_batches, test_many_batches_long = properties(
+    check_any_plan, 15, 1_000, scenario=scenarios(batches=(70, 110, 150), inputs=(2, 3))
+)
+
+
+# Stopping and starting again changes nothing, with the same plan or another one.
+
+WHAT_NEXT = st.lists(st.sampled_from(["go on", "plan 0", "plan 1", "plan 2"]), min_size=1, max_size=6)
+
+
+def check_restarts(scenario: Scenario, what_next: Sequence[str]) -> None:
+    disk = MemoryFilesystem()
+    run = start(scenario, disk)
+    found: oracle.Bag = Counter()
+    for batch in range(len(scenario.batches) + 1):
+        found += oracle.bag(step(run, scenario, batch).results)
+        action = what_next[batch % len(what_next)]
+        if action != "go on":
+            run = start(scenario, disk, int(action[-1]))
+            assert run.last_batch == batch
+    assert_same(found, scenario)
+
+
+test_restarts, test_restarts_long = properties(
+    check_restarts,
+    120,
+    8_000,
+    [{"scenario": s, "what_next": [w]} for s in FAILED_ONCE for w in ("plan 0", "plan 1")],
+    scenario=scenarios(),
+    what_next=WHAT_NEXT,
+)
+
+
+# A batch that runs again after its commit supersedes it, with the same results whatever the plan.
+
+
+def check_again(scenario: Scenario, what_next: Sequence[str]) -> None:
+    disk = MemoryFilesystem()
+    run = start(scenario, disk)
+    found: oracle.Bag = Counter()
+    for batch in range(len(scenario.batches) + 1):
+        results = oracle.bag(step(run, scenario, batch).results)
+        for attempt in range(1 + batch % 2):
+            action = what_next[(batch + attempt) % len(what_next)]
+            if action == "go on":
+                continue
+            if action != "plan 0":
+                run = start(scenario, disk, int(action[-1]))
+            again = oracle.bag(step(run, scenario, batch).results)
+            assert not (wrong := oracle.difference(again, results)), wrong
+        found += results
+    assert_same(found, scenario)
+
+
+test_again, test_again_long = properties(
+    check_again,
+    70,
+    5_000,
+    [{"scenario": s, "what_next": [w]} for s in FAILED_ONCE for w in ("plan 0", "plan 1")],
+    scenario=scenarios(),
+    what_next=WHAT_NEXT,
+)
+
+
+# The results depend on the accepted rows alone: other cuts of the same rows give the same.
+
+
+def check_cuts(scenario: Scenario, seed: int, batches: int) -> None:
+    scenario = never_late(scenario)
+    cut = recut(scenario, seed, batches)
+    found: list[oracle.Bag] = []
+    for version in (scenario, cut):
+        run = start(version, MemoryFilesystem(), len(found))
+        results = [oracle.bag(step(run, version, batch).results) for batch in range(len(version.batches))]
+        found.append(sum(results, Counter()))
+    assert not (wrong := oracle.difference(*found)), wrong
+    assert_same(found[0], scenario)
+
+
+test_cuts, test_cuts_long = properties(
+    check_cuts, 40, 3_000, scenario=scenarios(), seed=st.integers(0, 2**32 - 1), batches=st.integers(1, 20)
+)
+
+
+# State goes away: once the watermark has passed everything, only stored tables and the newest rows are left.
+
+
+def check_state_goes_away(scenario: Scenario) -> None:
+    disk = MemoryFilesystem()
+    first_new = len(scenario.batches)
+    scenario = then_far_later(scenario)
+    run = start(scenario, disk)
+    for batch in range(len(scenario.batches) + 2):
+        step(run, scenario, batch)
+    assert run._checkpoint is not None
+    state = run._checkpoint.box.state
+    timed = {i.alias for i in scenario.query.inputs if isinstance(i.source, Stream)}
+    for log in state.logs.values():
+        assert not isinstance(log.source, Stream) or all(batch >= first_new for batch in log.segments)
+    for view in state.views.values():
+        assert not timed & set(view.aliases) or all(batch >= first_new for batch in view.segments)
+    for index in state.indexes.values():
+        assert not timed & set(index.aliases) or all(r.first_batch >= first_new for r in index.spine.runs)
+    assert files(disk) == named(run)
+    if not scenario.tables:
+        assert all(int(name.rpartition("/")[2].split("-")[0]) >= first_new for name in files(disk))
+
+
+test_state_goes_away, test_state_goes_away_long = properties(
+    check_state_goes_away, 40, 3_000, scenario=scenarios(finite=True)
+)
