@@ -1,1 +1,29 @@
-"""Continuous SQL over several streams: windowed multi-joins under plans that can change while they run."""
+"""Continuous SQL over several streams on Apache Spark: windowed multi-joins under plans that can change while they run.
+
+>>> import anabranch as ab
+>>> ab.Budget(cpu=1.5, memory="2 GiB")
+Budget(cpu=1.5, memory='2 GiB')
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch.session import Budget as Budget
+    from anabranch.session import Run as Run
+    from anabranch.session import Session as Session
+    from anabranch.spark import sinks as sinks
+
+__all__ = ["Budget", "Run", "Session", "sinks"]
+
+
+def __getattr__(name: str) -> Any:
+    # The engine is used without Spark, too: importing a room below must not load it.
+    if name == "sinks":
+        from anabranch.spark import sinks
+
+        return sinks
+    if name in __all__:
+        from anabranch import session
+
+        return getattr(session, name)
+    raise AttributeError(f"module 'anabranch' has no attribute {name!r}")

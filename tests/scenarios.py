@@ -152,6 +152,7 @@ class Shape:
     uneven: bool
     wide: bool
     finite: bool
+    tight: bool
     unit_us: int
     base_us: int
 
@@ -234,7 +235,11 @@ INPUTS = (2, 3, 4, 5, 6, 1, 3, 2)
 
 @st.composite
 def shapes(
-    draw: st.DrawFn, finite: bool = False, batches: Sequence[int] = BATCHES, inputs: Sequence[int] = INPUTS
+    draw: st.DrawFn,
+    finite: bool = False,
+    tight: bool = False,
+    batches: Sequence[int] = BATCHES,
+    inputs: Sequence[int] = INPUTS,
 ) -> Shape:
     count = draw(st.sampled_from(inputs))
     topologies = [t for t in TOPOLOGIES if t != "disconnected" or count <= 3]
@@ -255,21 +260,27 @@ def shapes(
         nulls=draw(often),
         skewed=draw(st.booleans()),
         disordered=draw(often),
-        late=draw(st.booleans()),
+        late=tight or draw(st.booleans()),
         uneven=draw(st.booleans()),
         wide=draw(often),
         finite=finite,
-        unit_us=draw(st.sampled_from([1_000_000, 1, 1_000, 3_600_000_000, 10**12])),
+        tight=tight,
+        unit_us=draw(st.sampled_from([1] if tight else [1_000_000, 1, 1_000, 3_600_000_000, 10**12])),
         base_us=draw(st.sampled_from([0, 1_700_000_000_000_000, -(10**14)])),
     )
 
 
 @st.composite
 def scenarios(
-    draw: st.DrawFn, finite: bool = False, batches: Sequence[int] = BATCHES, inputs: Sequence[int] = INPUTS
+    draw: st.DrawFn,
+    finite: bool = False,
+    tight: bool = False,
+    batches: Sequence[int] = BATCHES,
+    inputs: Sequence[int] = INPUTS,
 ) -> Scenario:
-    """Any scenario. With `finite` every window ends, so that state must go away."""
-    return build(draw(shapes(finite, batches, inputs)), draw(st.integers(0, 2**32 - 1)))
+    """Any scenario. With `finite` every window ends, so that state must go away. With `tight` windows and lateness are a
+    few instants long, so that the ends of rows, the watermark and the next rows often fall on the same instant."""
+    return build(draw(shapes(finite, tight, batches, inputs)), draw(st.integers(0, 2**32 - 1)))
 
 
 def properties(
@@ -350,6 +361,8 @@ def _sources(builder: Builder) -> list[str]:
 def _window(builder: Builder, place: int) -> str:
     shape, rng = builder.shape, builder.rng(f"window {place}")
     kind = rng.integers(10)
+    if shape.tight:
+        return f"[RANGE {int(rng.integers(1, 5))} MICROSECONDS]"
     if kind == 0 and rng.integers(1, 6) > shape.inputs - 2:
         return "[NOW]"
     if kind == 1 and not shape.finite:
@@ -452,8 +465,8 @@ def _values(builder: Builder, source: str, column: str, batch_of: np.ndarray[Any
         return list(range(count))
     nulls = rng.random(count) < ((0.15 if shape.inputs < 4 else 0.06) if shape.nulls else 0.0)
     if column == "ts":
-        pace = (0, 1, 1, 3)[int(builder.rng("pace").integers(4))]
-        units = batch_of * pace + rng.integers(-4 if shape.disordered else 0, 2, count)
+        pace = (1, 0, 1, 3)[0 if shape.tight else int(builder.rng("pace").integers(4))]
+        units = batch_of * pace + rng.integers(-4 if shape.disordered and not shape.tight else 0, 2, count)
         times = shape.base_us + units * shape.unit_us
         if shape.disordered and shape.unit_us > 1:
             times = times + rng.choice([0, 0, 0, 1, -1], count)

@@ -18,6 +18,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     batch: int
     rows: int
     start_max_us: int
+    cells: tuple[int, ...]
+    """The cells whose rows these are, one after the other."""
     data: Segment
 
 
@@ -114,27 +116,56 @@ class Statistics(msgspec.Struct):
     bytes_written: int = 0
 
 
-class Manifest(msgspec.Struct, frozen=True):
-    """What one slot reports of one batch."""
+class Attempt(msgspec.Struct, frozen=True):
+    """What a task that ran one batch of one slot reports; a commit keeps it for the attempt that won."""
 
-    state: SlotState
+    slot: int
+    token: str
+    """Names the attempt: in its files, and in the worker that may still have the box."""
+    state: msgspec.Raw
+    """An encoded `SlotState`: it passes through the driver unread."""
     statistics: Statistics
+    results: str = ""
+    """The file its results were written to, if the sink is one that tasks write to."""
+    results_bytes: int = 0
+
+    def slot_state(self) -> SlotState:
+        return msgspec.json.decode(self.state, type=SlotState)
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """How rows are spread: the grid, as its dimensions and shares, and the slot that owns each cell."""
+
+    dimensions: tuple[str, ...] = ()
+    shares: tuple[int, ...] = ()
+    slots: tuple[int, ...] = (0,)
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What a batch starts from, written before it runs. A batch that runs again starts from the same."""
+    """What a batch starts from, written before it runs. A batch that runs again starts from the same.
+
+    `trigger` is the number under which the source handed the rows out; closing steps repeat the one before them.
+    """
 
     batch: int
+    trigger: int
     watermark_us: int
     query: str
     plan: str
+    layout: Layout = Layout()
 
 
 class Commit(msgspec.Struct, frozen=True):
     """What a batch left behind: the files that won in every slot, and the largest event time each stream has shown."""
 
     batch: int
+    trigger: int
+    watermark_us: int
     query: str
     plan: str
     largest_time_us: dict[str, int]
-    slots: dict[str, Manifest]
+    slots: dict[str, Attempt]
+    layout: Layout = Layout()
+
+    def files(self) -> frozenset[str]:
+        return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))

@@ -66,6 +66,7 @@ def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.
             if isinstance(column, pa.ChunkedArray):
                 column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
         if column.type != declared.type:
+            _check_fields(f"column {name} of {source.name}", column.type, declared.type)
             try:
                 column = column.cast(declared.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -78,3 +79,20 @@ def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.
         # A source of which nothing is needed but the number of its rows.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _check_fields(where: str, given: pa.DataType, declared: pa.DataType) -> None:
+    """Refuses structs with other fields than declared: a cast would lose them without a word."""
+    if pa.types.is_struct(given) and pa.types.is_struct(declared):
+        ours, theirs = [declared.field(i) for i in range(declared.num_fields)], [f.name for f in given]
+        if sorted(f.name for f in ours) != sorted(theirs):
+            raise SchemaMismatchError(
+                f"{where} has the fields {', '.join(theirs)}, declared are {', '.join(f.name for f in ours)}"
+            )
+        for field in ours:
+            _check_fields(f"{field.name} in {where}", given.field(field.name).type, field.type)
+    elif pa.types.is_list(given) and pa.types.is_list(declared):
+        _check_fields(where, given.value_type, declared.value_type)
+    elif pa.types.is_map(given) and pa.types.is_map(declared):
+        _check_fields(where, given.key_type, declared.key_type)
+        _check_fields(where, given.item_type, declared.item_type)

@@ -31,10 +31,12 @@ from anabranch.engine.kernels.probing import probe as probe_kernel
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
+from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.spine import Spine
-from anabranch.engine.states import BoxState, InputState
+from anabranch.engine.states import WHOLE, BoxState, InputState
 from anabranch.plan.expression import Column, Expr
+from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
@@ -90,9 +92,9 @@ class Delta:
 class Box:
     """The engine of one query in one slot."""
 
-    def __init__(self, graph: JoinGraph, plan: Plan) -> None:
+    def __init__(self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0) -> None:
         self.graph, self.plan = graph, plan
-        self.state = BoxState(graph, plan)
+        self.state = BoxState(graph, plan, grid, cell)
         self.statistics = Statistics()
         self._sorted: dict[str, Words] = {}
         self._deltas: dict[str, Delta] = {}
@@ -150,6 +152,15 @@ class Box:
     def _mask(self, filters: tuple[Expr, ...], rows: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
         return predicate_mask(filters, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
 
+    def _members(self, input_state: InputState, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which rows are in this cell for the sake of an input: others came for another input over the same source."""
+
+        def fetch(column: Column) -> pa.Array:
+            return rows.column(rows.schema.get_field_index(column.name))
+
+        times = pa.array(starts_of(input_state.source, rows))
+        return member_mask(self.state.grid, self.state.cell, input_state.alias, fetch, times, rows.num_rows)
+
     def _run(self, batch: int, stored: Mapping[str, pa.RecordBatch], watermark_us: int, emit: bool) -> None:
         began = thread_time_ns()
         for name, segment in stored.items():
@@ -191,11 +202,13 @@ class Box:
 
     def _delta(self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> Delta:
         positions = np.arange(rows.num_rows, dtype=np.int64)
-        if len(self.state.filters[log.source.name]) > 1:
-            mask = self._mask(input_state.filters, rows)
-            if mask is not None and not mask.all():
-                positions = np.flatnonzero(mask)
-                starts = starts[positions]
+        mask = self._mask(input_state.filters, rows) if len(self.state.filters[log.source.name]) > 1 else None
+        if self.state.shares_slot(log.source):
+            members = self._members(input_state, rows)
+            mask = members if mask is None else mask & members
+        if mask is not None and not mask.all():
+            positions = np.flatnonzero(mask)
+            starts = starts[positions]
         window_us = input_state.window_us
         ends = np.full(len(starts), FOREVER_US, np.int64) if window_us == FOREVER_US else starts + window_us
         return Delta(input_state.alias, rows, positions, starts, ends)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from anabranch.control.records import LogSegment, Manifest, RunSegment, SlotState, ViewSegment
+from anabranch.control.records import LogSegment, RunSegment, SlotState, ViewSegment
 from anabranch.engine.box import Box
 from anabranch.engine.log import Stored, decode
 from anabranch.engine.run import Run, map_run
@@ -89,8 +89,8 @@ class Checkpoint:
             for index in self.box.state.indexes.values()
         )
 
-    def save(self, batch: int, attempt: str) -> Manifest:
-        """Writes what is not yet on disk, and returns the manifest that names all of the box's state."""
+    def save(self, batch: int, attempt: str) -> SlotState:
+        """Writes what is not yet on disk, and returns what names all of the box's state."""
         files = Files(self.folder, batch, attempt)
         self._save_logs(files)
         runs = self._save_runs(files)
@@ -100,7 +100,7 @@ class Checkpoint:
         statistics = self.box.statistics
         statistics.files_written = len(files.writers)
         statistics.bytes_written = sum(w.size_bytes for w in files.writers.values())
-        return Manifest(SlotState(tuple(self._logs.values()), runs, tuple(self._views.values())), statistics)
+        return SlotState(tuple(self._logs.values()), runs, tuple(self._views.values()))
 
     def _save_logs(self, files: Files) -> None:
         self._fresh_logs = []
@@ -112,7 +112,9 @@ class Checkpoint:
             for batch in sorted(log.segments.keys() - known):
                 stored = log.segments[batch]
                 segment = files.of(kind).add(stored.data)
-                self._logs[name, batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, segment)
+                self._logs[name, batch] = LogSegment(
+                    name, batch, stored.rows.num_rows, stored.start_max_us, (self.box.state.cell,), segment
+                )
                 self._fresh_logs.append((name, batch))
 
     def _save_runs(self, files: Files) -> tuple[RunSegment, ...]:

@@ -11,16 +11,18 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from anabranch.control.ledger import Ledger
-from anabranch.control.records import Commit, Control, SlotState, Statistics
+from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.box import Box
 from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.identity import identity_of, require_same
 from anabranch.engine.states import BoxState
-from anabranch.errors import ForeignStateError, SchemaMismatchError, StateError
+from anabranch.errors import SchemaMismatchError, StateError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse, show
 from anabranch.plan.query import BEGINNING_US, Query, Stream, Table
@@ -71,6 +73,7 @@ class LocalRun:
         check(self.plan, self.graph)
         self._columns = BoxState(self.graph, self.plan).read_columns
         self.tables = dict(tables or {})
+        self._identity = identity_of(query)
         for source in query.sources:
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
@@ -83,11 +86,11 @@ class LocalRun:
         latest = self.commits.latest()
         self.commit = latest[1] if latest else None
         if self.commit is not None:
-            self._check(self.commit)
-            self._named[self.commit.batch] = self.commit.slots[SLOT].state.files()
+            require_same(query, self.commit.query, self._identity)
+            self._named[self.commit.batch] = self.commit.files()
             if self.commit.batch - 1 in self.commits.numbers():
                 before = self.commits.read(self.commit.batch - 1)
-                self._named[before.batch] = before.slots[SLOT].state.files()
+                self._named[before.batch] = before.files()
         sweep(filesystem, STATE_FOLDER, frozenset().union(*self._named.values()), sweep_grace_s)
 
     @property
@@ -100,15 +103,17 @@ class LocalRun:
         base = self._base(batch)
         conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
         watermark_us = self._watermark(base)
-        self.controls.write(batch, Control(batch, watermark_us, self._identity, show(self.plan, self.graph)))
+        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, show(self.plan, self.graph)))
         try:
             checkpoint = self._attached(base, watermark_us)
             box = checkpoint.box
             results = box.step(batch, conformed, watermark_us)
-            manifest = checkpoint.save(batch, uuid.uuid4().hex[:12])
-            commit = Commit(
-                batch, self._identity, show(self.plan, self.graph), self._times(base, box), {SLOT: manifest}
-            )
+            token = uuid.uuid4().hex[:12]
+            state = checkpoint.save(batch, token)
+            attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), box.statistics)
+            plan = show(self.plan, self.graph)
+            times = self._times(base, box)
+            commit = Commit(batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt})
             self.commits.write(batch, commit)
             self.commit = commit
             checkpoint.relocate()
@@ -116,9 +121,9 @@ class LocalRun:
             # The box may be half-way through: the next attempt attaches to what is committed.
             self._checkpoint = None
             raise
-        self._release(base, commit)
+        self._release(base, commit, state)
         table = pa.Table.from_batches(results, schema=self.graph.query.output_schema)
-        return Step(batch, watermark_us, table, manifest.statistics)
+        return Step(batch, watermark_us, table, box.statistics)
 
     def _conform(self, rows: Mapping[str, Rows]) -> dict[str, pa.RecordBatch]:
         """The rows in their declared types: what does not fit is refused before anything is written."""
@@ -133,18 +138,18 @@ class LocalRun:
         """The commit that a batch starts from."""
         if batch == self.last_batch + 1:
             return self.commit
-        if batch == self.last_batch:
+        if batch == self.last_batch >= 0:
             self._checkpoint = None
             return self.commits.read(batch - 1) if batch > 0 else None
         raise StateError(
-            f"batch {batch} cannot follow batch {self.last_batch}: hand in batch {self.last_batch + 1}, "
-            f"or batch {self.last_batch} again"
+            f"batch {batch} cannot follow batch {self.last_batch}: hand in batch {self.last_batch + 1}"
+            + (f", or batch {self.last_batch} again" if self.last_batch >= 0 else "")
         )
 
     def _attached(self, base: Commit | None, watermark_us: int) -> Checkpoint:
         if self._checkpoint is None:
             checkpoint = Checkpoint(Box(self.graph, self.plan), STATE_FOLDER, self.filesystem, self.reader)
-            checkpoint.attach(base.slots[SLOT].state if base is not None else SlotState(), watermark_us)
+            checkpoint.attach(base.slots[SLOT].slot_state() if base is not None else SlotState(), watermark_us)
             self._checkpoint = checkpoint
         return self._checkpoint
 
@@ -168,11 +173,11 @@ class LocalRun:
                 times[name] = max(counts.largest_time_us, times.get(name, counts.largest_time_us))
         return times
 
-    def _release(self, base: Commit | None, commit: Commit) -> None:
+    def _release(self, base: Commit | None, commit: Commit, state: SlotState) -> None:
         """Deletes what neither this commit nor the one before it names: this batch may have to run again from that."""
-        keep = {commit.batch: commit.slots[SLOT].state.files()}
+        keep = {commit.batch: state.files()}
         if base is not None:
-            keep[base.batch] = self._named.get(base.batch) or base.slots[SLOT].state.files()
+            keep[base.batch] = self._named.get(base.batch) or base.files()
         needed = frozenset().union(*keep.values())
         for path in frozenset().union(*self._named.values()) - needed:
             self.filesystem.delete(path)
@@ -181,17 +186,3 @@ class LocalRun:
         if base is not None:
             self.commits.prune(base.batch)
             self.controls.prune(base.batch)
-
-    @property
-    def _identity(self) -> str:
-        """What state belongs to: the query, whatever its plan."""
-        query = self.graph.query
-        return repr((query.inputs, query.equalities, query.residuals, query.select))
-
-    def _check(self, commit: Commit) -> None:
-        if commit.query != self._identity:
-            raise ForeignStateError(
-                f"the checkpoint belongs to another query than {self.graph.query.name}:\n"
-                f"  written for {commit.query}\n  this query  {self._identity}\n"
-                "use another checkpoint, or the query it was written for"
-            )

@@ -99,11 +99,14 @@ class Log:
         return iter(sorted(self.segments.items()))
 
 
-def starts_of(source: Stream | Table, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def starts_of(source: Stream | Table, rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int64]:
     """The event times of a stream's rows; a stored table's rows were always there."""
     if isinstance(source, Table):
         return np.full(rows.num_rows, BEGINNING_US, np.int64)
-    starts: npt.NDArray[np.int64] = rows.column(rows.schema.get_field_index(source.time)).view(pa.int64()).to_numpy()
+    times = rows.column(rows.schema.get_field_index(source.time))
+    if isinstance(times, pa.ChunkedArray):
+        times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
+    starts: npt.NDArray[np.int64] = times.view(pa.int64()).to_numpy(zero_copy_only=False)
     return starts
 
 

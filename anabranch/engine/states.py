@@ -17,10 +17,14 @@ from anabranch.engine.log import Log
 from anabranch.engine.spine import FAN_IN, Spine
 from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr, columns_of, replace
+from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.jtree import Plan
 from anabranch.plan.query import Stream, Table
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
+
+WHOLE = Grid()
+"""The grid of one cell."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class IndexState:
 class BoxState:
     """All state of a box."""
 
-    def __init__(self, graph: JoinGraph, plan: Plan) -> None:
-        self.graph = graph
+    def __init__(self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0) -> None:
+        self.graph, self.grid, self.cell = graph, grid, cell
         self.routes = routes(plan, graph)
         self.inputs = tuple(
             InputState(i.alias, i.source, i.window.length_us, i.filters + graph.implied_filters(i.alias))
@@ -128,7 +132,17 @@ class BoxState:
         i = self.input(index.state[0])
         terms = ", ".join(str(_unaliased(t, i)) for t in index.terms)
         filters = " and ".join(sorted(str(_unaliased(f, i)) for f in i.filters))
-        return f"{i.source.name} by ({terms})" + (f" where {filters}" if filters else "")
+        rows = f"{i.source.name} by ({terms})" + (f" where {filters}" if filters else "")
+        return rows + (f" at ({', '.join(self._membership(i))})" if self.shares_slot(i.source) else "")
+
+    def shares_slot(self, source: Stream | Table) -> bool:
+        """Whether a row of a source may be in this cell for the sake of one input and not of another."""
+        return len({tuple(self._membership(i)) for i in self.inputs if i.source is source}) > 1
+
+    def _membership(self, i: InputState) -> list[str]:
+        """What decides whether a row belongs to a cell as a row of an input."""
+        terms = [(place, self.grid.dimensions[place].term_of(i.alias)) for place in self.grid.own(i.alias)]
+        return [f"{place}: {_unaliased(term, i) if term else 'rows'}" for place, term in terms]
 
     def _distinct_filters(self, source: Stream | Table) -> list[tuple[Expr, ...]]:
         """The sets of predicates of the inputs over a source, each once."""

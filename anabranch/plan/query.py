@@ -121,13 +121,15 @@ class Query:
     def __post_init__(self) -> None:
         if len(set(self.aliases)) != len(self.aliases):
             raise PlanError(f"query {self.name}: an alias stands twice in FROM")
+        if odd := [a for a in self.aliases if not a.isidentifier()]:
+            raise PlanError(f"query {self.name}: {odd[0]!r} cannot name an input: plans are written in plain words")
         known = set(self.aliases)
         for expr in (*self.residuals, *(e for _, e in self.select)):
             if not aliases_of(expr) <= known:
                 raise PlanError(f"query {self.name}: {expr} reads an input that is not in FROM")
         for equality in self.equalities:
             sides = aliases_of(equality.left), aliases_of(equality.right)
-            if len(sides[0]) != 1 or len(sides[1]) != 1 or sides[0] == sides[1]:
+            if len(sides[0]) != 1 or len(sides[1]) != 1 or sides[0] == sides[1] or not sides[0] | sides[1] <= known:
                 raise PlanError(f"query {self.name}: {equality} does not connect two inputs")
             if equality.left.type != equality.right.type:
                 raise PlanError(

@@ -100,6 +100,9 @@ def _bind_inputs(select: Select, catalog: Catalog, text: SqlText) -> tuple[Input
         if any(i.alias.lower() == item.alias.text.lower() for i in inputs):
             message = f"{item.alias.text} stands twice in FROM"
             raise text.error(DuplicateNameError, message, item.alias.at, "give each its own name: AS …")
+        if not item.alias.text.isidentifier():
+            raise text.error(UnsupportedSqlError, f"{item.alias.text!r} cannot name an input", item.alias.at,
+                             "give it a plain word with AS: plans are written in them")  # fmt: skip
         inputs.append(Input(item.alias.text, source, _window_of(item, source, select.window, text)))
     if all(isinstance(i.source, Table) for i in inputs):
         raise text.error(UnsupportedSqlError, "a query over stored tables alone is not supported",

@@ -232,7 +232,7 @@ def check_log_damage(scenario: Scenario, batches: int, how: str, which: int, pos
     for batch in range(batches):
         step(run, scenario, batch)
     assert run.commit is not None
-    logs = run.commit.slots["0"].state.logs
+    logs = run.commit.slots["0"].slot_state().logs
     assume(logs)
     segment = logs[which % len(logs)].data
     damage(disk, segment.file, how, segment.offset + position % segment.length)

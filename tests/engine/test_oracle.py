@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest import mock
 
+import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 
+from anabranch.engine.keys import hash_keys, is_exact
 from anabranch.engine.local import STATE_FOLDER, LocalRun, Step
 from anabranch.plan.query import BEGINNING_US, Stream
-from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 from tests import oracle
 from tests.regressions import REGRESSIONS
 from tests.scenarios import Scenario, never_late, properties, recut, scenarios, then_far_later
@@ -49,7 +55,7 @@ def files(disk: Filesystem) -> set[str]:
 def named(run: LocalRun) -> frozenset[str]:
     """The files that the newest commit and the one before it name."""
     commits = [run.commits.read(number) for number in run.commits.numbers()]
-    return frozenset().union(*(c.slots["0"].state.files() for c in commits))
+    return frozenset().union(*(c.files() for c in commits))
 
 
 # Any plan gives the results of the oracle, turns away the rows that are late, and leaves no file that nobody names.
@@ -82,6 +88,36 @@ test_any_plan, test_any_plan_long = properties(
 test_many_batches, test_many_batches_long = properties(
     check_any_plan, 15, 1_000, scenario=scenarios(batches=(70, 110, 150), inputs=(2, 3))
 )
+test_tight, test_tight_long = properties(
+    check_any_plan, 50, 5_000, scenario=scenarios(tight=True, batches=(25, 9, 40), inputs=(2, 3))
+)
+
+
+# What only size or bad luck would bring about: routes in many chunks, and keys whose hashes collide.
+
+
+def check_small_chunks(scenario: Scenario, chunk_rows: int) -> None:
+    with mock.patch("anabranch.engine.box.CHUNK_ROWS", chunk_rows):
+        check_any_plan(scenario)
+
+
+test_small_chunks, test_small_chunks_long = properties(
+    check_small_chunks, 25, 2_000, scenario=scenarios(inputs=(2, 3, 4)), chunk_rows=st.sampled_from([1, 2, 3, 7])
+)
+
+
+def colliding_hashes(columns: Sequence[pa.Array], rows: int) -> Any:
+    """As the engine's, but all keys that are not looked up by their exact value have one of two hashes."""
+    hashes = hash_keys(columns, rows)
+    return hashes if is_exact([c.type for c in columns]) else (hashes & np.uint64(1)) << np.uint64(63)
+
+
+def check_collisions(scenario: Scenario) -> None:
+    with mock.patch("anabranch.engine.box.hash_keys", colliding_hashes):
+        check_any_plan(scenario)
+
+
+test_collisions, test_collisions_long = properties(check_collisions, 30, 2_000, scenario=scenarios(inputs=(2, 3, 4)))
 
 
 # Stopping and starting again changes nothing, with the same plan or another one.
@@ -90,7 +126,10 @@ WHAT_NEXT = st.lists(st.sampled_from(["go on", "plan 0", "plan 1", "plan 2"]), m
 
 
 def check_restarts(scenario: Scenario, what_next: Sequence[str]) -> None:
-    disk = MemoryFilesystem()
+    run_with_restarts(scenario, what_next, MemoryFilesystem())
+
+
+def run_with_restarts(scenario: Scenario, what_next: Sequence[str], disk: Filesystem) -> None:
     run = start(scenario, disk)
     found: oracle.Bag = Counter()
     for batch in range(len(scenario.batches) + 1):
@@ -109,6 +148,19 @@ test_restarts, test_restarts_long = properties(
     [{"scenario": s, "what_next": [w]} for s in FAILED_ONCE for w in ("plan 0", "plan 1")],
     scenario=scenarios(),
     what_next=WHAT_NEXT,
+)
+
+
+# On a real disk files are mapped, and deleted while they are.
+
+
+def check_on_disk(scenario: Scenario, what_next: Sequence[str]) -> None:
+    with TemporaryDirectory() as folder:
+        run_with_restarts(scenario, what_next, LocalFilesystem(folder))
+
+
+test_on_disk, test_on_disk_long = properties(
+    check_on_disk, 15, 500, scenario=scenarios(inputs=(2, 3, 4)), what_next=WHAT_NEXT
 )
 
 

@@ -104,20 +104,23 @@ def directory_bits(rows: int) -> int:
     return next((bits for bits in range(26) if 8 * 2**bits >= rows), 26)
 
 
-def directory(hashes: Sequence[int], prefix_bits: int) -> tuple[list[int], list[int]]:
-    """The place of the first entry of each bucket, then the number of entries; and the filter of each bucket.
+def directory(hashes: Sequence[int], prefix_bits: int) -> list[int]:
+    """Two words for each bucket, and two more with the number of entries where another bucket would begin.
 
-    All hashes agree in their first `prefix_bits` bits, the next ones are the bucket. The six bits behind those are the
-    suffix; bit s of a bucket's filter is set iff some hash in the bucket has the suffix s.
+    All hashes agree in their first `prefix_bits` bits; the next ones are the bucket, then come six bits of suffix and five
+    of mark. The first word of a bucket says which suffixes occur in it, the second which marks and where it begins.
     """
     bits = directory_bits(len(hashes))
-    parts = [(h << prefix_bits) % WORD >> (58 - bits) for h in hashes]
-    buckets, suffixes = [part >> 6 for part in parts], [part & 63 for part in parts]
-    firsts = [sum(bucket < b for bucket in buckets) for b in range(2**bits + 1)]
-    filters = [0] * 2**bits
-    for bucket, suffix in zip(buckets, suffixes, strict=True):
-        filters[bucket] |= 1 << suffix
-    return firsts, filters
+    split = [
+        (rest >> 11, rest >> 5 & 63, rest & 31) for h in hashes for rest in [(h << prefix_bits) % WORD >> (53 - bits)]
+    ]
+    words = []
+    for b in range(2**bits + 1):
+        suffixes = {suffix for bucket, suffix, _ in split if bucket == b}
+        marks = {mark for bucket, _, mark in split if bucket == b}
+        first = sum(bucket < b for bucket, _, _ in split)
+        words += [sum(1 << s for s in suffixes), sum(1 << m for m in marks) << 32 | first]
+    return words
 
 
 def sort_by_hash(
@@ -167,36 +170,22 @@ def compact(rows: Sequence[SortedRow], narrow: bool, has_end: bool, base_start: 
 # -- merging and probing -------------------------------------------------------------------------------------------------
 
 
-class Survey(NamedTuple):
-    """What a merge will find alive."""
-
-    alive: int
-    start_min: int
-    start_max: int
-    end_max: int
-    offset_max: int
-
-
-def merge(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool) -> list[Entry]:
+def merge(
+    runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool
+) -> tuple[list[Entry], int | None, int | None]:
     """The visible entries with hashes in [lo, hi) that end after the watermark, in the order of their hashes; equal ones
-    in the order of the runs. With `has_end` the merged entries keep their ends."""
+    in the order of the runs. With `has_end` the merged entries keep their ends. Then the greatest start and the greatest
+    end among them, if there are any."""
     alive = [
-        Entry(e.hash, e.id, e.start, e.end_under(window_us) if has_end else None)
+        entry
         for run in runs
-        for e in run.visible()
-        if e.is_within(lo, hi) and e.end_under(window_us) > watermark_us
+        for entry in run.visible()
+        if entry.is_within(lo, hi) and entry.end_under(window_us) > watermark_us
     ]
-    return sorted(alive, key=lambda entry: entry.hash)
-
-
-def survey(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int) -> Survey | None:
-    """What a merge has to know beforehand; None if nothing is alive."""
-    found = merge(runs, lo, hi, watermark_us, window_us, has_end=False)
-    if not found:
-        return None
-    ends = [e.end for e in merge(runs, lo, hi, watermark_us, window_us, has_end=True) if e.end is not None]
-    starts, offsets = [e.start for e in found], [e.id & LOW for e in found]
-    return Survey(len(found), min(starts), max(starts), max(ends), max(offsets))
+    alive.sort(key=lambda entry: entry.hash)
+    start_max = max((entry.start for entry in alive), default=None)
+    end_max = max((entry.end_under(window_us) for entry in alive), default=None)
+    return [entry if has_end else entry._replace(end=None) for entry in alive], start_max, end_max
 
 
 class Match(NamedTuple):
@@ -259,3 +248,8 @@ def gather_bytes(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) ->
 def same_bytes(left: Sequence[bytes], right: Sequence[bytes]) -> list[bool]:
     """Where two lists of variable-length values agree."""
     return [ours == theirs for ours, theirs in zip(left, right, strict=True)]
+
+
+def take(values: Sequence[T], positions: Sequence[int]) -> list[T]:
+    """The values at some positions."""
+    return [values[position] for position in positions]

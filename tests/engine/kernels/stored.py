@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from anabranch.engine.kernels import reference
+from anabranch.engine.kernels import runs as kernels
 from anabranch.engine.kernels.reference import ALL_HASHES, Entry
-from anabranch.engine.run import Run
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
 
 ANY_HASH = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**48 - 1, 2**48, 2**63, 2**64 - 2**48, 2**64 - 1])
@@ -37,21 +37,32 @@ class Packed:
         ]
 
 
-def engine_run(run: reference.Run, packed: Packed, prefix_bits: int = 0) -> Run:
-    """The run as the engine stores it."""
-    words = [
-        reference.pack(e, packed.narrow, packed.has_end, packed.base_batch, packed.offset_bits, packed.base_start)
-        for e in run.entries
-    ]
-    width = (2 if packed.narrow else 3) + packed.has_end
-    directory, filters = reference.directory([e.hash for e in run.entries], prefix_bits)
-    return Run(
-        tier=0, first_batch=packed.base_batch, last_batch=packed.base_batch, lo=run.lo, hi=run.hi,
-        prefix_bits=prefix_bits, rows=len(words), narrow=packed.narrow, has_end=packed.has_end,
-        offset_bits=packed.offset_bits, base_start_us=packed.base_start, end_max_us=FOREVER_US,
-        entries=np.array(words, np.uint64).reshape(-1, width),
-        directory=np.array(directory, np.uint32), filter=np.array(filters, np.uint64),
-    )  # fmt: skip
+class Stored:
+    """A run in memory, as kernels read it."""
+
+    def __init__(self, run: reference.Run, packed: Packed, prefix_bits: int = 0) -> None:
+        form = packed.narrow, packed.has_end, packed.base_batch, packed.offset_bits, packed.base_start
+        words = [reference.pack(entry, *form) for entry in run.entries]
+        width = (2 if packed.narrow else 3) + packed.has_end
+        self.entries = np.array(words, np.uint64).reshape(-1, width)
+        self.directory = np.array(reference.directory([e.hash for e in run.entries], prefix_bits), np.uint64)
+        self.columns = {
+            kernels.ENTRIES: self.entries.ctypes.data, kernels.ROWS: len(words),
+            kernels.DIRECTORY: self.directory.ctypes.data, kernels.BITS: reference.directory_bits(len(words)),
+            kernels.PREFIX_BITS: prefix_bits, kernels.LO: run.lo, kernels.HI: run.hi, kernels.WORDS: width,
+            kernels.NARROW: int(packed.narrow), kernels.HAS_END: int(packed.has_end),
+            kernels.BASE_BATCH: packed.base_batch, kernels.OFFSET_BITS: packed.offset_bits,
+            kernels.BASE_START: packed.base_start,
+        }  # fmt: skip
+
+
+def run_table(stored: list[Stored]) -> Any:
+    """The table of runs that kernels take; the runs must outlive it."""
+    table = np.zeros((len(stored), kernels.TABLE_COLUMNS), np.int64)
+    for place, run in enumerate(stored):
+        for column, value in run.columns.items():
+            table[place, column] = value
+    return table
 
 
 @st.composite
@@ -68,7 +79,7 @@ def hash_ranges(bits: int, pool: list[int]) -> st.SearchStrategy[tuple[int, int]
 
 
 @st.composite
-def runs(draw, pool: list[int], has_end: bool, max_rows: int = 80) -> tuple[reference.Run, Run]:
+def runs(draw, pool: list[int], has_end: bool, max_rows: int = 80) -> tuple[reference.Run, Stored]:
     """One run, both ways: narrow or wide, over all hashes or a part of them, wholly or partly visible."""
     prefix_bits = draw(st.sampled_from([0, 0, 2, 14]))
     lo, hi = draw(hash_ranges(prefix_bits, pool))
@@ -95,7 +106,7 @@ def runs(draw, pool: list[int], has_end: bool, max_rows: int = 80) -> tuple[refe
     if not draw(st.booleans()) or cuts[0] == cuts[1]:
         cuts = [lo, hi]
     run = reference.Run(tuple(entries), cuts[0], cuts[1])
-    return run, engine_run(run, packed, prefix_bits)
+    return run, Stored(run, packed, prefix_bits)
 
 
 def _end(packed: Packed, start: int, length: int | None) -> int | None:
@@ -105,7 +116,7 @@ def _end(packed: Packed, start: int, length: int | None) -> int | None:
 
 
 @st.composite
-def states(draw) -> tuple[list[int], bool, list[reference.Run], list[Run]]:
+def states(draw) -> tuple[list[int], bool, list[reference.Run], list[Stored]]:
     """The runs of one index: hashes to look up, whether entries have ends, and the runs both ways."""
     pool, has_end = draw(hash_pools()), draw(st.booleans())
     pairs = draw(st.lists(runs(pool, has_end), max_size=4))

@@ -131,6 +131,17 @@ def test_same_bytes_equals_its_twin(pairs):
     assert same_bytes(left, right) == reference.same_bytes(left, right)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@given(data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_take_equals_its_twin(dtype, data):
+    values = data.draw(st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=20))
+    positions = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=30))
+    found = kernels.take(np.array(values, dtype), np.array(positions, np.int64))
+    assert found.dtype == dtype
+    assert found.tolist() == reference.take(values, positions)
+
+
 def test_large_offsets_of_rows_and_late_batches():
     """A row id has 31 bits for the batch; offsets use the whole lower word."""
     batch = 2**31 - 1

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from anabranch.engine.kernels import probing, reference
 from anabranch.engine.kernels.reference import ALL_HASHES, Entry, Match, SortedRow
 from anabranch.engine.kernels.runs import LARGE_BUCKET
-from anabranch.engine.run import run_table
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
-from tests.engine.kernels.stored import ANY_HASH, WINDOWS, Packed, engine_run, states
+from tests.engine.kernels.stored import ANY_HASH, WINDOWS, Packed, Stored, run_table, states
 
 
-def probe(rows, engine_runs, window_us, expected):
+def probe(rows, stored_runs, window_us, expected):
     """The matches as a multiset (kernels owe no order), and the number of lookups."""
     words = np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
-    found, lookups = probing.probe(words, run_table(engine_runs), window_us, expected)
+    found, lookups = probing.probe(words, run_table(stored_runs), window_us, expected)
     return Counter(Match(*column) for column in found.T.tolist()), lookups
 
 
@@ -53,7 +52,7 @@ def test_large_buckets_and_more_matches_than_expected(rows):
     entries = tuple(Entry(h, i, 10 * i) for h in (6, 7, 8) for i in range(rows))
     run = reference.Run(entries)
     probing_with = [SortedRow(h, h, 5, 10 * rows) for h in (5, 6, 7, 7, 8, 9)]
-    stored = engine_run(run, Packed(True, False, 0, 32, 0))
+    stored = Stored(run, Packed(True, False, 0, 32, 0))
     for window_us in (1, 5, 6, FOREVER_US):
         found = probe(probing_with, [stored], window_us, 0)
         assert found == twin(probing_with, [run], window_us)
@@ -62,13 +61,13 @@ def test_large_buckets_and_more_matches_than_expected(rows):
 
 def test_validities_that_touch_do_not_intersect():
     run = reference.Run((Entry(1, 0, 10, 20),))
-    stored = engine_run(run, Packed(False, True, 0, 32, 0))
+    stored = Stored(run, Packed(False, True, 0, 32, 0))
     rows = [SortedRow(1, i, start, end) for i, (start, end) in enumerate([(0, 10), (0, 11), (19, 30), (20, 30)])]
     assert probe(rows, [stored], 0, 0)[0] == Counter([Match(1, 0, 10, 11), Match(2, 0, 19, 20)])
 
 
 @pytest.mark.parametrize("lo", [0, 1, 2, 3])
-@pytest.mark.parametrize("hi", [2, 3, ALL_HASHES])
+@pytest.mark.parametrize("hi", [2, 3, ALL_HASHES - 1, ALL_HASHES])
 def test_only_what_is_visible_is_found(lo, hi):
     if lo >= hi:
         return
@@ -76,15 +75,29 @@ def test_only_what_is_visible_is_found(lo, hi):
     run = reference.Run(tuple(Entry(h, i, 0) for i, h in enumerate(hashes)), lo, hi)
     rows = [SortedRow(h, i, 0, 1) for i, h in enumerate(hashes)]
     visible = [i for i, h in enumerate(hashes) if lo <= h >> 48 < hi]
-    found, lookups = probe(rows, [engine_run(run, Packed(True, False, 0, 32, 0))], 1, 0)
+    found, lookups = probe(rows, [Stored(run, Packed(True, False, 0, 32, 0))], 1, 0)
     assert found == Counter(Match(i, i, 0, 1) for i in visible)
     assert lookups == len(visible)
+
+
+def test_more_rows_than_a_block_over_runs_that_see_parts_of_them():
+    """Rows are probed in blocks; runs begin and end anywhere in them."""
+    random = np.random.default_rng(3)
+    hashes = sorted(random.integers(0, 2**64, 700, dtype=np.uint64).tolist())
+    rows = [SortedRow(h, i, 0, 10) for i, h in enumerate(h for h in hashes for _ in range(4))]
+    assert len(rows) > 2 * probing.BLOCK_ROWS
+    plain, stored = [], []
+    for batch, (lo, hi) in enumerate([(0, ALL_HASHES), (1, 2), (20_000, 20_400), (30_000, ALL_HASHES), (0, 40_000)]):
+        entries = tuple(Entry(h, batch << 32 | i, i % 12) for i, h in enumerate(hashes) if i % 3 or batch)
+        plain.append(reference.Run(entries, lo, hi))
+        stored.append(Stored(plain[-1], Packed(True, False, batch, 32, 0)))
+    assert probe(rows, stored, 3, 0) == twin(rows, plain, 3)
 
 
 def test_no_rows_and_no_runs():
     run = reference.Run((Entry(1, 0, 0),))
     empty = reference.Run(())
     packed = Packed(True, False, 0, 32, 0)
-    assert probe([], [engine_run(run, packed)], 1, 0) == (Counter(), 0)
+    assert probe([], [Stored(run, packed)], 1, 0) == (Counter(), 0)
     assert probe([SortedRow(1, 0, 0, 1)], [], 1, 0) == (Counter(), 0)
-    assert probe([SortedRow(1, 0, 0, 1)], [engine_run(empty, packed)], 1, 0) == (Counter(), 0)
+    assert probe([SortedRow(1, 0, 0, 1)], [Stored(empty, packed)], 1, 0) == (Counter(), 0)

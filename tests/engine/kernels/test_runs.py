@@ -1,4 +1,4 @@
-"""Sorting, compacting, surveying and merging equal their twins."""
+"""Sorting, compacting and merging equal their twins."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from anabranch.engine.kernels import reference
 from anabranch.engine.kernels import runs as kernels
-from anabranch.engine.kernels.reference import ALL_HASHES, LOW, Entry, SortedRow, Survey
-from anabranch.engine.run import run_table
+from anabranch.engine.kernels.reference import ALL_HASHES, LOW, Entry, SortedRow
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
 from tests.engine.kernels.stored import (
     ANY_HASH,
     WATERMARKS,
     WINDOWS,
     Packed,
-    engine_run,
+    Stored,
     hash_pools,
     hash_ranges,
+    run_table,
     states,
 )
 
@@ -38,9 +38,8 @@ def sorted_words(rows):
     return np.array(words, np.uint64).reshape(-1, 4)
 
 
-def directory_of(rows):
-    directory, filters = kernels.directory_of(sorted_words(rows))
-    return directory.tolist(), filters.tolist()
+def directory_of(rows, prefix_bits):
+    return kernels.directory_of(sorted_words(rows), prefix_bits).tolist()
 
 
 def compact(rows, narrow, has_end, base_start):
@@ -48,19 +47,15 @@ def compact(rows, narrow, has_end, base_start):
     return [tuple(row) for row in out.tolist()]
 
 
-def survey(engine_runs, lo, hi, watermark_us, window_us):
-    alive, *rest = kernels.survey(run_table(engine_runs), lo, hi, watermark_us, window_us)
-    return Survey(alive, *rest) if alive else None
-
-
-def merge(engine_runs, lo, hi, watermark_us, window_us, alive, packed):
-    """The merged entries, unpacked, and their directory."""
-    prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
-    words, directory, filters = kernels.merge(
-        run_table(engine_runs), lo, hi, watermark_us, window_us, alive, prefix_bits, packed.narrow, packed.has_end,
-        packed.base_batch, packed.offset_bits, packed.base_start,
+def merge(stored_runs, lo, hi, watermark_us, window_us, packed):
+    """The merged entries, unpacked, their greatest start and end, and the directory that a run of them gets."""
+    words, start_max, end_max = kernels.merge(
+        run_table(stored_runs), lo, hi, watermark_us, window_us, packed.narrow, packed.has_end, packed.base_batch,
+        packed.offset_bits, packed.base_start,
     )  # fmt: skip
-    return packed.entries(words), (directory.tolist(), filters.tolist())
+    prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
+    directory = kernels.directory_of(words, prefix_bits).tolist()
+    return packed.entries(words), start_max, end_max, directory
 
 
 @st.composite
@@ -103,7 +98,7 @@ def test_directory_bits_equals_its_twin(rows):
 @settings(deadline=None)
 def test_directory_of_equals_its_twin(batch):
     rows = reference.sort_by_hash(*batch)
-    assert directory_of(rows) == reference.directory([r.hash for r in rows], 0)
+    assert directory_of(rows, 0) == reference.directory([r.hash for r in rows], 0)
 
 
 @given(batches(), st.booleans(), st.booleans())
@@ -118,25 +113,26 @@ def test_compact_equals_its_twin(batch, narrow, has_end):
 
 @given(states(), st.sampled_from([0, 2, 14]), WATERMARKS, WINDOWS, st.data())
 @settings(deadline=None, max_examples=200)
-def test_survey_and_merge_equal_their_twins(state, range_bits, watermark_us, window_us, data):
+def test_merge_equals_its_twin(state, range_bits, watermark_us, window_us, data):
     pool, has_end, plain, stored = state
     lo, hi = data.draw(hash_ranges(range_bits, pool))
-    found = survey(stored, lo, hi, watermark_us, window_us)
-    wanted = reference.survey(plain, lo, hi, watermark_us, window_us)
-    if wanted is None:
-        assert found is None
-        return
-    # The kernel never reports a start below -(2^63 - 1), see the test below.
-    assert found == wanted._replace(start_max=max(wanted.start_max, -FOREVER_US))
+    wanted, start_max, end_max = reference.merge(plain, lo, hi, watermark_us, window_us, has_end)
 
-    batches = [e.id >> 32 for run in plain for e in run.entries]
-    offset_bits = max(wanted.offset_max.bit_length(), 1)
-    fits = (max(batches) - min(batches)).bit_length() + offset_bits <= 32 and wanted.start_max - wanted.start_min <= LOW
+    ids, starts = [e.id for e in wanted], [e.start for e in wanted]
+    base_batch, last_batch = min((i >> 32 for i in ids), default=0), max((i >> 32 for i in ids), default=0)
+    offset_bits = max((i & LOW for i in ids), default=1).bit_length() or 1
+    fits = (last_batch - base_batch).bit_length() + offset_bits <= 32 and max(starts, default=0) - min(
+        starts, default=0
+    ) <= LOW
     narrow = fits and data.draw(st.booleans())
-    packed = Packed(narrow, has_end, min(batches), offset_bits if narrow else 32, wanted.start_min)
-    entries, directory = merge(stored, lo, hi, watermark_us, window_us, found.alive, packed)
-    assert entries == reference.merge(plain, lo, hi, watermark_us, window_us, has_end)
-    assert directory == reference.directory([e.hash for e in entries], range_bits)
+    packed = Packed(narrow, has_end, base_batch, offset_bits, min(starts, default=0))
+    found, found_start_max, found_end_max, directory = merge(stored, lo, hi, watermark_us, window_us, packed)
+    assert found == wanted
+    assert directory == reference.directory([e.hash for e in wanted], range_bits)
+    if wanted:
+        # The kernel says BEGINNING_US + 1 where all rows were always there: one more does not make a run wide.
+        assert found_start_max == max(start_max, BEGINNING_US + 1)
+        assert found_end_max == end_max
 
 
 @pytest.mark.parametrize("rows", [kernels.LARGE_BUCKET, kernels.LARGE_BUCKET + 1, 300])
@@ -150,10 +146,9 @@ def test_merging_large_buckets_keeps_the_order_of_arrival(rows, has_end):
             key=lambda e: e.hash,
         )
         plain.append(reference.Run(tuple(entries)))
-        stored.append(engine_run(plain[-1], Packed(True, has_end, batch, 16, 0)))
+        stored.append(Stored(plain[-1], Packed(True, has_end, batch, 16, 0)))
     packed = Packed(True, has_end, 0, 16, 0)
-    wanted = reference.merge(plain, 0, ALL_HASHES, 50, 100, has_end)
-    assert merge(stored, 0, ALL_HASHES, 50, 100, len(wanted), packed)[0] == wanted
+    assert merge(stored, 0, ALL_HASHES, 50, 100, packed)[:3] == reference.merge(plain, 0, ALL_HASHES, 50, 100, has_end)
 
 
 def test_merge_of_runs_with_different_bases():
@@ -163,16 +158,16 @@ def test_merge_of_runs_with_different_bases():
         reference.Run((Entry(1, 1000 << 32 | 2**31, BEGINNING_US),)),
     ]
     stored = [
-        engine_run(plain[0], Packed(True, False, 7, 3, -1000)),
-        engine_run(plain[1], Packed(False, False, 1000, 32, 0)),
+        Stored(plain[0], Packed(True, False, 7, 3, -1000)),
+        Stored(plain[1], Packed(False, False, 1000, 32, 0)),
     ]
-    entries, directory = merge(stored, 0, ALL_HASHES, 0, FOREVER_US, 3, Packed(False, False, 7, 32, BEGINNING_US))
+    entries, *_, directory = merge(stored, 0, ALL_HASHES, 0, FOREVER_US, Packed(False, False, 7, 32, BEGINNING_US))
     assert entries == [plain[0].entries[0], plain[1].entries[0], plain[0].entries[1]]
-    assert directory == ([0, 3], [1])
+    assert directory == [1, 1 << 32, 0, 3]
 
 
-def test_nothing_alive():
-    run = reference.Run((Entry(1, 0, 5),))
-    assert survey([engine_run(run, Packed(True, False, 0, 1, 5))], 0, ALL_HASHES, 15, 10) is None
-    assert survey([engine_run(run, Packed(True, False, 0, 1, 5))], 0, ALL_HASHES, 14, 10) == (1, 5, 5, 15, 0)
-    assert survey([], 0, ALL_HASHES, BEGINNING_US, FOREVER_US) is None
+def test_a_row_ends_with_its_window():
+    run, packed = reference.Run((Entry(1, 0, 5),)), Packed(True, False, 0, 1, 5)
+    assert merge([Stored(run, packed)], 0, ALL_HASHES, 14, 10, packed)[:3] == ([Entry(1, 0, 5)], 5, 15)
+    assert merge([Stored(run, packed)], 0, ALL_HASHES, 15, 10, packed)[0] == []
+    assert merge([], 0, ALL_HASHES, BEGINNING_US, FOREVER_US, packed)[0] == []

@@ -1,0 +1,68 @@
+"""The exchange as a HyperCube: which cells a row goes to, so that every result arises in exactly one of them.
+
+A grid has one dimension for each class of join attributes (`JoinGraph.classes`) and, where that is not enough, one for the
+rows of a single input. Its *shares* say into how many parts each dimension is cut; cells are their product. A row goes to
+the cells that its own attributes select, and to all of those along dimensions it lacks: it is *replicated* there. The rows
+of a result agree on every attribute class, so exactly one cell has them all. `balance.shares` finds good ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+from anabranch.plan.expression import Expr, aliases_of
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A class of terms that are equal in every result, or (`terms` empty) the rows of the input `rows_of`."""
+
+    terms: tuple[Expr, ...]
+    rows_of: str = ""
+
+    def term_of(self, alias: str) -> Expr | None:
+        return next((t for t in self.terms if aliases_of(t) == {alias}), None)
+
+    def has(self, alias: str) -> bool:
+        return self.rows_of == alias or self.term_of(alias) is not None
+
+    def __str__(self) -> str:
+        return f"rows of {self.rows_of}" if self.rows_of else " = ".join(map(str, self.terms))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Dimensions and into how many parts each is cut. Cells are numbered with the last dimension counting fastest."""
+
+    dimensions: tuple[Dimension, ...] = ()
+    shares: tuple[int, ...] = ()
+
+    @property
+    def cells(self) -> int:
+        return prod(self.shares)
+
+    def stride(self, place: int) -> int:
+        """How far apart neighbouring cells along a dimension are numbered."""
+        return prod(self.shares[place + 1 :])
+
+    def own(self, alias: str) -> tuple[int, ...]:
+        """The dimensions in which a row of an input has a coordinate of its own."""
+        return tuple(i for i, d in enumerate(self.dimensions) if self.shares[i] > 1 and d.has(alias))
+
+    def offsets(self, alias: str) -> tuple[int, ...]:
+        """What is added to the cell of a row's own coordinates: one number for each cell it goes to."""
+        free = [i for i in range(len(self.dimensions)) if self.shares[i] > 1 and i not in self.own(alias)]
+        steps = [[c * self.stride(i) for c in range(self.shares[i])] for i in free]
+        return tuple(sorted(sum(combination) for combination in product(*steps)))
+
+    def coordinate(self, cell: int, place: int) -> int:
+        """Where a cell lies along a dimension."""
+        return cell // self.stride(place) % self.shares[place]
+
+    def replication(self, rates: Mapping[str, float]) -> float:
+        """Rows sent per row received."""
+        total = sum(rates.values())
+        return sum(rate * len(self.offsets(alias)) for alias, rate in rates.items()) / total if total else 1.0

@@ -1,0 +1,317 @@
+"""The public API: declare streams, tables and queries, start them, watch them."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from anabranch.balance.shares import choose_grid
+from anabranch.control.lease import Holder
+from anabranch.engine.accept import conform
+from anabranch.engine.log import encode
+from anabranch.engine.states import BoxState
+from anabranch.errors import AnabranchError
+from anabranch.plan.explain import explain_text
+from anabranch.plan.grid import Grid
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan, left_deep, parse, show
+from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.spark.create import create_session
+from anabranch.spark.frames import check_stream, check_table, fields_of
+from anabranch.spark.host import Host, Progress
+from anabranch.spark.pack import pack, pack_blobs, packing_of
+from anabranch.spark.reader import FileOptions, file_stream, infer_fields
+from anabranch.spark.sinks import Sink, as_sink, console
+from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
+from anabranch.storage.filesystem import LocalFilesystem
+
+
+class SessionError(AnabranchError):
+    """A session that is used in a way that cannot work."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the queries of a session may use: CPU in cores, memory in bytes or like "2 GiB". (Accepted; not used yet.)"""
+
+    cpu: float | None = None
+    memory: int | str | None = None
+
+
+@dataclass
+class _Query:
+    query: Query
+    plan: Plan
+    sink: Sink
+
+
+@dataclass(frozen=True)
+class _Files:
+    path: str
+    format: str
+    options: FileOptions
+
+
+class Session:
+    """Streams, tables and continuous queries over them.
+
+    `spark` is your SparkSession, or None for a local one of our own. State, control records and Spark's own checkpoint go
+    below `checkpoint`, a folder per query. `slots` is the number of tasks of a batch (default: Spark's parallelism); it is
+    fixed when a query first starts.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        checkpoint: str = "checkpoint",
+        budget: Budget | None = None,
+        slots: int | None = None,
+    ) -> None:
+        self._spark, self.checkpoint, self.budget, self._slots = spark, os.path.abspath(checkpoint), budget, slots
+        self.catalog = Catalog()
+        self._frames: dict[str, DataFrame | _Files] = {}
+        self._queries: dict[str, _Query] = {}
+
+    @property
+    def spark(self) -> SparkSession:
+        """The SparkSession in use."""
+        if self._spark is None:
+            self._spark = create_session()
+        return self._spark
+
+    @property
+    def slots(self) -> int:
+        return self._slots or int(self.spark.sparkContext.defaultParallelism)
+
+    def stream(
+        self,
+        name: str,
+        source: DataFrame | str,
+        time: str,
+        lateness: str = "0 seconds",
+        format: str | None = None,
+        columns: tuple[Field, ...] | None = None,
+        max_files_per_trigger: int | None = None,
+    ) -> None:
+        """Declares a stream: a streaming DataFrame, or a path of files (parquet, csv, json, arrow) for our own reader."""
+        if isinstance(source, str):
+            format = format or _format_of(source)
+            fields = columns or infer_fields(source, format)
+            self._frames[name] = _Files(source, format, FileOptions(max_files_per_trigger=max_files_per_trigger))
+        else:
+            check_stream(name, source)
+            fields = fields_of(name, source)
+            self._frames[name] = source
+        self.catalog = self.catalog.with_stream(Stream(name, fields, time, parse_duration(lateness)))
+
+    def table(self, name: str, rows: DataFrame) -> None:
+        """Declares a stored table: a DataFrame that is read when the query first starts. Its rows are valid for ever."""
+        check_table(name, rows)
+        self._frames[name] = rows
+        self.catalog = self.catalog.with_table(Table(name, fields_of(name, rows)))
+
+    def query(
+        self,
+        name: str,
+        sql: str,
+        sink: Sink | Callable[[DataFrame, int], None] | None = None,
+        plan: str | None = None,
+    ) -> None:
+        """Declares a continuous query. `plan` pins it, in the aliases of the query: `((t q) o)`."""
+        self._add(BoundQuery(bind_query(name, sql, self.catalog), plan), sink)
+
+    def _add(self, bound: BoundQuery, sink: Sink | Callable[[DataFrame, int], None] | None) -> None:
+        if bound.query.name in self._queries:
+            raise SessionError(f"there is a query {bound.query.name} already: give this one another name")
+        graph = JoinGraph(bound.query)
+        plan = parse(bound.plan, graph) if bound.plan else left_deep(graph)
+        self._queries[bound.query.name] = _Query(bound.query, plan, as_sink(sink or console()))
+
+    def script(self, text: str, sinks: Callable[[str], Sink] | None = None, max_files_per_trigger: int | None = None) -> None:
+        """Declares what a SQL script creates; `sinks` gives the sink of each query by its name."""
+        parsed = parse_script(text, self.catalog)
+        for source in parsed.catalog:
+            location = parsed.catalog.location(source.name)
+            if self.catalog.source(source.name) is not None:
+                continue
+            if location is None:
+                raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
+            if isinstance(source, Table):
+                self._frames[source.name] = self.spark.read.format(location.format).load(location.path)
+            else:
+                options = FileOptions(max_files_per_trigger=max_files_per_trigger)
+                self._frames[source.name] = _Files(location.path, location.format, options)
+        self.catalog = parsed.catalog
+        for bound in parsed.queries:
+            self._add(bound, sinks(bound.query.name) if sinks is not None else None)
+
+    def explain(self, name: str) -> str:
+        """The plan of a query, and how its rows are spread."""
+        declared = self._declared(name)
+        graph = JoinGraph(declared.query)
+        return explain_text(declared.plan, graph) + "\n\n" + _explain_grid(choose_grid(graph, self.slots), graph)
+
+    def start(self, **trigger: Any) -> Run:
+        """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
+        if not self._queries:
+            raise SessionError("there is no query to start: declare one with query()")
+        run = Run(self.spark)
+        try:
+            for declared in self._queries.values():
+                run.add(self._start(declared, trigger or {"processingTime": "0 seconds"}))
+        except BaseException:
+            run.stop()
+            raise
+        return run
+
+    def _declared(self, name: str) -> _Query:
+        if name not in self._queries:
+            known = ", ".join(self._queries) or "none"
+            raise SessionError(f"there is no query {name}; declared are: {known}")
+        return self._queries[name]
+
+    def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
+        query, plan = declared.query, declared.plan
+        graph = JoinGraph(query)
+        grid = choose_grid(graph, self.slots)
+        folder = os.path.join(self.checkpoint, query.name)
+        filesystem = LocalFilesystem(folder)
+        holder = Holder(filesystem)
+        holder.acquire()
+        try:
+            state = BoxState(graph, plan, grid)
+            frames = {s.name: self._frames[s.name] for s in query.sources}
+            schemas = {
+                name: frame.schema if isinstance(frame, DataFrame) and not self._is_table(name) else None
+                for name, frame in frames.items()
+            }
+            packing = packing_of(state, query, schemas)
+            tables = {
+                s.name: self._store_table(s, frames[s.name], state, filesystem)
+                for s in query.sources
+                if isinstance(s, Table)
+            }
+            host = Host(query, plan, grid, packing, filesystem, declared.sink, tables)
+            host.open(uuid.uuid4().hex)
+            packed = [
+                self._packed(s, frames[s.name], query, grid, state, packing, folder)
+                for s in query.sources
+                if isinstance(s, Stream)
+            ]
+            writer = reduce(DataFrame.unionByName, packed).writeStream.foreachBatch(host.step).queryName(query.name)
+            streaming = writer.option("checkpointLocation", os.path.join(folder, "spark")).trigger(**trigger).start()
+        except BaseException:
+            holder.release()
+            raise
+        return Started(query, plan, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once")))
+
+    def _is_table(self, name: str) -> bool:
+        return isinstance(self.catalog.source(name), Table)
+
+    def _packed(
+        self, source: Stream, frame: DataFrame | _Files, query: Query, grid: Grid, state: BoxState, packing: Any, folder: str
+    ) -> DataFrame:
+        if isinstance(frame, _Files):
+            log = os.path.join(folder, "files", source.name)
+            columns = state.read_columns[source.name]
+            options = FileOptions(frame.options.max_files_per_trigger, frame.options.partitions, log)
+            blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options)
+            return pack_blobs(blobs, packing, source)
+        return pack(frame, packing, grid, query, source)
+
+    def _store_table(self, source: Table, frame: Any, state: BoxState, filesystem: LocalFilesystem) -> str:
+        """Writes the rows of a table to where tasks find them, unless the query has them already."""
+        path = f"tables/{source.name}.arrow"
+        try:
+            filesystem.get(path)
+        except FileNotFoundError:
+            columns = state.read_columns[source.name]
+            rows: pa.Table = frame.select(*columns).toArrow()
+            filesystem.put(path, [encode(conform(source, rows, columns))])
+        return path
+
+
+@dataclass
+class Started:
+    """A query that runs."""
+
+    query: Query
+    plan: Plan
+    host: Host
+    streaming: StreamingQuery
+    holder: Holder
+    closes: bool
+    closed: bool = False
+
+
+@dataclass
+class Run:
+    """The queries of a session, running."""
+
+    spark: SparkSession
+    started: dict[str, Started] = field(default_factory=dict)
+
+    def add(self, started: Started) -> None:
+        self.started[started.query.name] = started
+
+    @property
+    def plans(self) -> dict[str, str]:
+        """The plan each query runs under."""
+        return {name: show(s.plan, JoinGraph(s.query)) for name, s in self.started.items()}
+
+    @property
+    def progress(self) -> dict[str, list[Progress]]:
+        """What each query did in its latest batches."""
+        return {name: list(s.host.progress) for name, s in self.started.items()}
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """What was decided, by query and batch."""
+        return [
+            {"query": name, "event": "started", "plan": show(s.plan, JoinGraph(s.query)), "shares": s.host.grid.shares}
+            for name, s in self.started.items()
+        ]
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Waits until all queries have ended; a query that failed raises its error. False if time ran out."""
+        for s in self.started.values():
+            ended = s.streaming.awaitTermination(timeout_s) if timeout_s is not None else s.streaming.awaitTermination() or True
+            if not ended:
+                return False
+            if s.closes and not s.closed:
+                s.host.close(self.spark)
+                s.closed = True
+            s.holder.release()
+        return True
+
+    def stop(self) -> None:
+        """Stops all queries. What was committed stays; start the session again to go on."""
+        for s in self.started.values():
+            s.streaming.stop()
+            s.holder.release()
+
+
+def _explain_grid(grid: Grid, graph: JoinGraph) -> str:
+    lines = ["spread", f"  over {grid.cells} slots, fixed when the query first starts"]
+    for dimension, share in zip(grid.dimensions, grid.shares, strict=True):
+        lines.append(f"  {dimension} in {share} parts")
+    for alias in graph.query.aliases:
+        copies = len(grid.offsets(alias))
+        if copies > 1:
+            lines.append(f"  rows of {alias} go to {copies} slots each")
+    factor = grid.replication(dict.fromkeys(graph.query.aliases, 1.0))
+    lines.append(f"  replication {factor:.2f} rows sent per row, at equal rates")
+    return "\n".join(lines)
+
+
+def _format_of(path: str) -> str:
+    ending = path.rsplit(".", 1)[-1].lower()
+    return {"csv": "csv", "json": "json", "jsonl": "json", "arrow": "arrow", "ipc": "arrow"}.get(ending, "parquet")

