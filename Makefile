@@ -21,7 +21,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup  ## run the demonstration
-	@$(BIN)/python -m anabranch.demo
+	@$(BIN)/python -m anabranch.cli demo
 
 lint: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -135,7 +135,9 @@ class Session:
         plan = parse(bound.plan, graph) if bound.plan else left_deep(graph)
         self._queries[bound.query.name] = _Query(bound.query, plan, as_sink(sink or console()))
 
-    def script(self, text: str, sinks: Callable[[str], Sink] | None = None, max_files_per_trigger: int | None = None) -> None:
+    def script(
+        self, text: str, sinks: Callable[[str], Sink] | None = None, max_files_per_trigger: int | None = None
+    ) -> None:
         """Declares what a SQL script creates; `sinks` gives the sink of each query by its name."""
         parsed = parse_script(text, self.catalog)
         for source in parsed.catalog:
@@ -211,13 +213,22 @@ class Session:
         except BaseException:
             holder.release()
             raise
-        return Started(query, plan, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once")))
+        return Started(
+            query, plan, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once"))
+        )
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)
 
     def _packed(
-        self, source: Stream, frame: DataFrame | _Files, query: Query, grid: Grid, state: BoxState, packing: Any, folder: str
+        self,
+        source: Stream,
+        frame: DataFrame | _Files,
+        query: Query,
+        grid: Grid,
+        state: BoxState,
+        packing: Any,
+        folder: str,
     ) -> DataFrame:
         if isinstance(frame, _Files):
             log = os.path.join(folder, "files", source.name)
@@ -283,7 +294,7 @@ class Run:
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits until all queries have ended; a query that failed raises its error. False if time ran out."""
         for s in self.started.values():
-            ended = s.streaming.awaitTermination(timeout_s) if timeout_s is not None else s.streaming.awaitTermination() or True
+            ended = _wait(s.streaming, timeout_s)
             if not ended:
                 return False
             if s.closes and not s.closed:
@@ -297,6 +308,13 @@ class Run:
         for s in self.started.values():
             s.streaming.stop()
             s.holder.release()
+
+
+def _wait(streaming: StreamingQuery, timeout_s: float | None) -> bool:
+    if timeout_s is None:
+        streaming.awaitTermination()
+        return True
+    return bool(streaming.awaitTermination(timeout_s))  # type: ignore[arg-type] # takes fractions, whatever it says
 
 
 def _explain_grid(grid: Grid, graph: JoinGraph) -> str:

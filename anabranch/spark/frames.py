@@ -46,7 +46,8 @@ def fields_of(name: str, frame: DataFrame) -> tuple[Field, ...]:
 def _check_classic(name: str, frame: Any) -> None:
     if type(frame).__module__.startswith("pyspark.sql.connect"):
         raise UnsupportedFrameError(
-            f"{name} is a Spark Connect DataFrame: tasks and commits need a driver in this process; use a classic SparkSession"
+            f"{name} is a Spark Connect DataFrame: batches are committed by a driver in this process; "
+            "use a classic SparkSession"
         )
     if not isinstance(frame, DataFrame):
         raise UnsupportedFrameError(f"{name} is a {type(frame).__name__}, not a Spark DataFrame")

@@ -217,17 +217,17 @@ class Host:
                 wall_s[name] = max(wall_s.get(name, 0.0), spent / 1e9)
         self.progress.append(
             Progress(
-                commit.batch,
-                commit.trigger,
-                {n: sum(s.sources[n].rows for s in counted) for n in names},
-                {n: sum(s.sources[n].late_rows for s in counted) for n in names},
-                sum(s.results for s in counted),
-                commit.watermark_us,
-                sum(s.sources[n].state_rows for s in counted for n in names),
-                sum(s.sources[n].state_bytes for s in counted for n in names)
+                batch=commit.batch,
+                trigger=commit.trigger,
+                rows={n: sum(s.sources[n].rows for s in counted) for n in names},
+                late_rows={n: sum(s.sources[n].late_rows for s in counted) for n in names},
+                results=sum(s.results for s in counted),
+                watermark_us=commit.watermark_us,
+                state_rows=sum(s.sources[n].state_rows for s in counted for n in names),
+                state_bytes=sum(s.sources[n].state_bytes for s in counted for n in names)
                 + sum(state.bytes for s in counted for state in s.states),
-                wall_s,
-            )  # fmt: skip
+                wall_s=wall_s,
+            )
         )
         del self.progress[:-1000]
 

@@ -26,7 +26,9 @@ Deliver = Callable[[DataFrame, int], None]
 class Sink(Protocol):
     """Takes the results of one batch, numbered by the trigger that brought its rows."""
 
-    guarantee: str
+    @property
+    def guarantee(self) -> str:
+        """What happens when a batch runs again."""
 
     def staging(self) -> Filesystem | None:
         """Where tasks write results themselves; None: they are handed over as a DataFrame."""
@@ -143,4 +145,4 @@ def table(name: str) -> CallableSink:
 
 def as_sink(sink: Sink | Deliver) -> Sink:
     """A sink, or a function made one."""
-    return sink if hasattr(sink, "guarantee") else CallableSink(sink)  # type: ignore[arg-type, return-value]
+    return sink if hasattr(sink, "guarantee") else CallableSink(sink)  # type: ignore[return-value]

@@ -127,7 +127,7 @@ class Task:
             return "", 0
         sink = pa.BufferOutputStream()
         schema = zoned_schema(self.query.output_schema)
-        with pq.ParquetWriter(sink, schema, compression="lz4") as writer:
+        with pq.ParquetWriter(sink, schema, compression="lz4", use_dictionary=False) as writer:
             for batch in results:
                 writer.write_batch(batch.cast(schema))
         name = f"{STAGING}/{self.batch:010d}-{slot}-{token}.parquet"

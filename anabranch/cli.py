@@ -1,0 +1,176 @@
+"""The command line: `anabranch run file.sql`, `anabranch explain file.sql`, `anabranch demo`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from anabranch.errors import AnabranchError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; errors are told in a few lines, with a stack trace only if asked for."""
+    given = _parser().parse_args(arguments)
+    try:
+        return int(given.command(given) or 0)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except AnabranchError as error:
+        return _tell(error, given.debug)
+    except Exception as error:
+        return _tell(_cause(error), given.debug)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="anabranch", description="Continuous SQL over several streams on Apache Spark."
+    )
+    parser.add_argument("--debug", action="store_true", help="show stack traces")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    run = commands.add_parser("run", help="run the queries of a SQL file")
+    run.add_argument("file", help="CREATE STREAM …; CREATE QUERY … AS SELECT …")
+    run.add_argument("--checkpoint", default="checkpoint", help="where state is kept (default: %(default)s)")
+    run.add_argument("--output", help="folder for results, one parquet folder per query (default: print them)")
+    run.add_argument("--master", default="local[*]", help="Spark master (default: %(default)s)")
+    run.add_argument("--slots", type=int, help="tasks per batch (default: Spark's parallelism)")
+    run.add_argument("--files-per-batch", type=int, help="files of each stream in one batch (default: all there are)")
+    run.add_argument("--once", action="store_true", help="process what is there, then end")
+    run.set_defaults(command=_run)
+
+    explain = commands.add_parser("explain", help="show the plans of a SQL file without running it")
+    explain.add_argument("file")
+    explain.add_argument("--json", action="store_true", help="for programs")
+    explain.set_defaults(command=_explain)
+
+    demo = commands.add_parser("demo", help="a three-way join over generated streams")
+    demo.add_argument("--seconds", type=int, default=20, help="seconds of event time (default: %(default)s)")
+    demo.add_argument("--rate", type=int, default=20_000, help="rows per second and stream (default: %(default)s)")
+    demo.set_defaults(command=_demo)
+    return parser
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise AnabranchError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise AnabranchError(f"{path} is not a text file in UTF-8") from None
+
+
+def _run(given: argparse.Namespace) -> int:
+    from anabranch.session import Session
+    from anabranch.spark import sinks
+    from anabranch.spark.create import create_session
+    from anabranch.sql import parse_script
+
+    text = _read(given.file)
+    parse_script(text)  # refuse what is wrong before Spark is started
+    warm_up_visibly()
+    session = Session(create_session(given.master), given.checkpoint, slots=given.slots)
+
+    def sink(query: str) -> sinks.Sink:
+        return sinks.parquet(os.path.join(given.output, query)) if given.output else sinks.console()
+
+    session.script(text, sink, given.files_per_batch)
+    run = session.start(availableNow=True) if given.once else session.start(processingTime="0 seconds")
+    return watch(run, sys.stderr.isatty())
+
+
+def _explain(given: argparse.Namespace) -> int:
+    import json
+
+    from anabranch.plan.explain import explain_json, explain_text
+    from anabranch.plan.join_graph import JoinGraph
+    from anabranch.plan.jtree import left_deep, parse
+    from anabranch.sql import parse_script
+
+    plans = []
+    for bound in parse_script(_read(given.file)).queries:
+        graph = JoinGraph(bound.query)
+        plans.append((parse(bound.plan, graph) if bound.plan else left_deep(graph), graph))
+    if given.json:
+        print(json.dumps([explain_json(plan, graph) for plan, graph in plans], indent=1))
+    else:
+        print("\n\n".join(explain_text(plan, graph) for plan, graph in plans))
+    return 0
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from anabranch import demo
+
+    return demo.run(given.seconds, given.rate)
+
+
+def warm_up_visibly() -> None:
+    """Compiles the kernels, and says so if it takes a while."""
+    from anabranch.engine.warm import warm_up
+
+    began = time.monotonic()
+    print("preparing kernels (takes a while on first use) …", end="", file=sys.stderr, flush=True)
+    warm_up()
+    print(f" {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+def watch(run: object, live: bool) -> int:
+    """Prints progress until all queries have ended: a line that is rewritten on a terminal, a line per batch elsewhere."""
+    from anabranch.session import Run
+
+    assert isinstance(run, Run)
+    shown: dict[str, int] = {}
+    try:
+        while True:
+            ended = run.await_termination(0.2)
+            for name, steps in run.progress.items():
+                for step in steps:
+                    if step.batch > shown.get(name, -1):
+                        shown[name] = step.batch
+                        rows, spent = (
+                            sum(step.rows.values()),
+                            sum(step.wall_s[k] for k in ("control", "tasks", "commit")),
+                        )
+                        late = sum(step.late_rows.values())
+                        line = (
+                            f"{name}: batch {step.batch}, {rows:,} rows in {spent:.2f} s, {step.results:,} results, "
+                            f"{late:,} late, {step.state_rows:,} rows in state ({step.state_bytes / 1e6:.1f} MB)"
+                        )
+                        print(f"\r{line:<110}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+            if ended:
+                if live:
+                    print(file=sys.stderr)
+                return 0
+    except BaseException:
+        run.stop()
+        raise
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error of ours that Spark wrapped, if it can be told."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, AnabranchError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return error
+
+
+def _tell(error: BaseException, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    else:
+        text = str(error).strip() or type(error).__name__
+        print(f"anabranch: {text[:2000]}", file=sys.stderr)
+        if not isinstance(error, AnabranchError):
+            print("(anabranch --debug … shows where)", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Compiles the kernels before the first row needs them.
+
+numba keeps compiled kernels beside the code, or in the user's cache folder where that cannot be written, so this takes long
+only once per machine; workers then load what is there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.engine.kernels.routing import coordinates, route_bytes, route_words
+from anabranch.engine.local import LocalRun
+from anabranch.plan.expression import Column
+from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
+from anabranch.storage.filesystem import MemoryFilesystem
+
+
+def warm_up() -> None:
+    """Runs a small join that uses every kernel: integer and text keys, views, merges, all widths of columns."""
+    types = {
+        "k": pa.int64(), "s": pa.string(), "b": pa.bool_(), "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(),
+        "d": pa.decimal128(30, 2), "ts": pa.timestamp("us"),
+    }  # fmt: skip
+    fields = tuple(Field(name, type) for name, type in types.items())
+    streams = [Stream(name, fields, "ts") for name in "abc"]
+
+    def column(alias: str, name: str) -> Column:
+        return Column(types[name], alias, name)
+
+    query = Query(
+        "warm_up",
+        tuple(Input(s.name, s, range_window(100)) for s in streams),
+        (
+            Equality(column("a", "k"), column("b", "k")),
+            Equality(column("b", "s"), column("c", "s")),
+            Equality(column("b", "d"), column("c", "d")),
+        ),
+        (),
+        tuple((f"{s}_{f.name}", column(s, f.name)) for s in "abc" for f in fields),
+    )
+    for plan in ("((a b) c)", "(a b c)"):
+        run = LocalRun(query, MemoryFilesystem(), plan)
+        for batch in range(20):
+            rows = {
+                "k": [1, 2, None], "s": ["x", "y", None], "b": [True, None, False], "i8": [1, None, 2],
+                "i16": [1, None, 2], "i32": [1, None, 2], "d": [1, 2, None], "ts": [batch, batch, batch],
+            }  # fmt: skip
+            table = pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
+            run.step(batch, dict.fromkeys("abc", table))
+    _warm_routing()
+
+
+def _warm_routing() -> None:
+    words, out, cells = np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    route_words(words, out)
+    text = pa.array(["a text that is longer than thirty-two bytes"])
+    _, offsets, data = text.buffers()
+    route_bytes(np.frombuffer(offsets, np.int32)[:2], data.address, out)
+    coordinates(out, 2, cells)

@@ -1,0 +1,566 @@
+# ruff: noqa: N802 (the names of Spark's methods)
+"""Files as a stream: a Python data source that hands out Arrow blobs, one for each cell, instead of rows.
+
+Life of a file: `FileList.discover` finds it on the driver and appends it to a durable list; `latestOffset` counts it in;
+`partitions` puts it into a task with others; `read` decodes the needed columns in a worker, splits the rows by cell
+(`CellRouter`) and encodes those of a cell as one Arrow IPC stream, which the JVM and the shuffle carry like one value.
+
+Invariants:
+
+- An offset is a number of files of an append-only list, kept under the checkpoint and written before any offset that counts
+  them is told to Spark. So a batch that runs again reads the same files, and a file that appears with an old modification
+  time is neither lost nor read twice. Files that appear together are ordered by (modification time, path).
+- Every row goes exactly once to each distinct cell that some input over the source sends it to. Rows that no input can use
+  go along too: their times move the watermark.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from weakref import WeakSet
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from anabranch.control.ledger import Ledger
+from anabranch.errors import DamagedStateError, StateError
+from anabranch.plan import expression
+from anabranch.plan.expression import Column, Expr
+from anabranch.plan.grid import Grid
+from anabranch.plan.query import Field, Query, Stream
+from anabranch.spark.file_formats import FilesError, check_format, ends_whole, gone, read_fields, read_rows
+from anabranch.storage.filesystem import LocalFilesystem
+
+FORMAT = "anabranch_files"
+"""Under what name Spark knows the data source."""
+
+UNFINISHED = (".tmp", ".crc", ".inprogress")
+"""Files with these endings, and with names that begin with a dot or an underscore, are somebody's work in progress."""
+
+SETTLE_S = 2.0
+"""A new file that does not end as it should is given so long to be finished; clocks of filesystems may be this coarse."""
+
+MIN_PARTITION_BYTES = 1 << 20
+"""Less than this is not worth a task of its own."""
+
+FLUSH_BYTES = 64 << 20
+"""Blobs are handed out before more rows than this are held; a blob is at most about this large."""
+
+FEW_GROUPS = 8
+"""Up to so many groups are found by one comparison each, more by sorting."""
+
+LIST_FAN_IN = 32
+"""So many segments of the list of files are merged into one: the list has few files however long it gets."""
+
+_MAGIC = re.compile(r"[*?\[]")
+_BLOB_SCHEMA = pa.schema([pa.field("cell", pa.int32()), pa.field("blob", pa.binary())])
+_SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How files are taken in."""
+
+    max_files_per_trigger: int | None = None
+    """At most so many files in one batch; None: all there are."""
+    partitions: int | None = None
+    """Into how many tasks the files of a batch are grouped at most; None: as many as there are cores."""
+    log_path: str = ""
+    """A local folder, under the query's checkpoint, for the list of files found."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_files_per_trigger", "partitions"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise FilesError(f"{name} must be at least 1, not {value}")
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """All that the processes that read files need to know; travels pickled."""
+
+    source: Stream
+    path: str
+    format: str
+    query: Query
+    grid: Grid
+    columns: tuple[str, ...]
+    options: FileOptions
+
+
+def file_stream(
+    spark: SparkSession,
+    source: Stream,
+    location_path: str,
+    format: str,
+    query: Query,
+    grid: Grid,
+    columns: tuple[str, ...],
+    options: FileOptions,
+) -> DataFrame:
+    """A streaming DataFrame (cell INT, blob BINARY) of the files under a path; a blob holds rows with the named columns."""
+    check_format(format)
+    path = _local(location_path)
+    if not os.path.isdir(start := FileListing(path, format).start):
+        raise FilesError(f"{source.name}: there is no folder {start} to read {location_path} from")
+    if not options.log_path:
+        raise FilesError(f"{source.name}: FileOptions.log_path must name a folder for the list of files found")
+    settled = replace(
+        options,
+        partitions=options.partitions or spark.sparkContext.defaultParallelism,
+        log_path=os.path.abspath(options.log_path),
+    )
+    files = FileSource(source, path, format, query, grid, columns, settled)
+    if spark not in _registered:
+        spark.dataSource.register(FileDataSource)
+        _registered.add(spark)
+    reader = spark.readStream.format(FORMAT).option("source", base64.b64encode(pickle.dumps(files)).decode())
+    if spark.conf.get(_SOURCE_NAMES, "false") == "true":
+        reader = reader.name(re.sub(r"\W", "_", source.name, flags=re.ASCII))
+    return reader.load()
+
+
+def infer_fields(path: str, format: str) -> tuple[Field, ...]:
+    """The columns of the first file under a path, for a stream whose columns are not declared."""
+    check_format(format)
+    listing = FileListing(_local(path), format)
+    first = next((f for f in listing.settled(frozenset()) if f.size_bytes), None)
+    if first is None:
+        raise FilesError(
+            f"no {format} file with rows matches {path}: check the path, or declare the columns of the stream, "
+            "so that it can start before its files arrive"
+        )
+    return read_fields(first.path, format)
+
+
+def _local(path: str) -> str:
+    """An absolute path of this machine.
+
+    >>> _local("file:///data/a%20b/*.csv")
+    '/data/a b/*.csv'
+    """
+    scheme = urlsplit(path).scheme if ":/" in path else ""
+    if scheme == "file":
+        path = unquote(urlsplit(path).path)
+    elif scheme:
+        raise FilesError(f"{path}: files are read from local or mounted folders; use spark.readStream for {scheme}")
+    return os.path.abspath(path)
+
+
+# -- which files there are -------------------------------------------------------------------------------------------
+
+
+class FoundFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file as it was when it was found."""
+
+    path: str
+    modified_ns: int
+    size_bytes: int
+
+
+def _in_order(file: FoundFile) -> tuple[int, str]:
+    return file.modified_ns, file.path
+
+
+class FileListing:
+    """Finds the files under a path or glob (`*`, `?`, `[…]` within a name, `**` for any folders between).
+
+    A folder that has not changed since it was last listed is not listed again, and a known file is not looked at: asking
+    costs a `stat` for each folder.
+    """
+
+    def __init__(self, path: str, format: str) -> None:
+        self.format = format
+        self.start, self._pattern = _start_and_pattern(path)
+        self._quiet: dict[tuple[str, tuple[str, ...]], tuple[int, list[tuple[str, tuple[str, ...]]]]] = {}
+        self.waiting = 0
+        """How many files of the last listing were left out because they did not look finished."""
+
+    def new(self, known: AbstractSet[str]) -> list[FoundFile]:
+        """The files that are not known, in order. What is returned once must be known the next time."""
+        found: dict[str, FoundFile] = {}
+        self.waiting = 0
+        self._list(self.start, self._pattern, known, found)
+        return sorted(found.values(), key=_in_order)
+
+    def settled(self, known: AbstractSet[str]) -> list[FoundFile]:
+        """The files that are not known, after those that are being written have had their time."""
+        deadline = time.monotonic() + 2 * SETTLE_S
+        found = self.new(known)
+        while self.waiting and time.monotonic() < deadline:
+            time.sleep(SETTLE_S / 40)
+            found += self.new(known | {f.path for f in found})
+        return sorted(found, key=_in_order)
+
+    def _list(
+        self, folder: str, pattern: tuple[str, ...], known: AbstractSet[str], found: dict[str, FoundFile]
+    ) -> None:
+        try:
+            modified_ns = os.stat(folder).st_mtime_ns
+            quiet = self._quiet.get((folder, pattern))
+            if quiet is not None and quiet[0] == modified_ns:
+                inner = quiet[1]
+            else:
+                inner = self._list_changed(folder, pattern, modified_ns, known, found)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for subfolder, rest in inner:
+            self._list(subfolder, rest, known, found)
+
+    def _list_changed(
+        self,
+        folder: str,
+        pattern: tuple[str, ...],
+        modified_ns: int,
+        known: AbstractSet[str],
+        found: dict[str, FoundFile],
+    ) -> list[tuple[str, tuple[str, ...]]]:
+        began, waiting = time.time(), self.waiting
+        name_pattern, rest = (pattern[0], pattern[1:]) if pattern else ("*", ())
+        inner = [(folder, rest)] if name_pattern == "**" else []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.path in known or entry.path in found or _is_unfinished(entry.name):
+                    continue
+                if name_pattern == "**":
+                    if entry.is_dir():
+                        inner.append((entry.path, pattern))
+                elif fnmatchcase(entry.name, name_pattern):
+                    if entry.is_dir():
+                        if pattern:
+                            inner.append((entry.path, rest))
+                    elif not rest and (file := self._look_at(entry)) is not None:
+                        found[entry.path] = file
+        # A change within the same tick of the filesystem's clock would not show: such a folder is listed again.
+        if began - modified_ns / 1e9 > SETTLE_S and self.waiting == waiting:
+            self._quiet[folder, pattern] = (modified_ns, inner)
+        else:
+            self._quiet.pop((folder, pattern), None)
+        return inner
+
+    def _look_at(self, entry: os.DirEntry[str]) -> FoundFile | None:
+        try:
+            status = entry.stat()
+            is_young = abs(time.time() - status.st_mtime) < SETTLE_S
+            if is_young and not ends_whole(entry.path, self.format, status.st_size):
+                self.waiting += 1
+                return None
+        except FileNotFoundError:
+            return None
+        return FoundFile(entry.path, status.st_mtime_ns, status.st_size)
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith((".", "_")) or name.endswith(UNFINISHED)
+
+
+def _start_and_pattern(path: str) -> tuple[str, tuple[str, ...]]:
+    """The folder where listing begins, and patterns for what follows; none for all files of the folder.
+
+    >>> _start_and_pattern("/data/day-*/trades/*.parquet")
+    ('/data', ('day-*', 'trades', '*.parquet'))
+    """
+    if os.path.isdir(path):
+        return path, ()
+    folder, name = os.path.split(path)
+    pattern = [name if _MAGIC.search(name) else name.replace("[", "[[]")]
+    while _MAGIC.search(folder) and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+        pattern.insert(0, name)
+    return folder, tuple(pattern)
+
+
+class ListSegment(msgspec.Struct):
+    """A part of the list of files. `level` counts how often it was merged."""
+
+    level: int
+    files: list[FoundFile]
+
+
+class FileList:
+    """The files of a stream in the order in which they are read: a list that only grows, kept in a folder.
+
+    A segment is numbered by the place of its first file. When there are many of one level they are merged: the merged one
+    is written over the first of them, then the others are deleted; those that a crash leaves behind lie within the merged
+    one and are passed over.
+    """
+
+    def __init__(self, listing: FileListing, log_path: str) -> None:
+        self.listing = listing
+        self._filesystem = LocalFilesystem(log_path)
+        self._ledger = Ledger(self._filesystem, "found", "files", ListSegment)
+        self._log_path = log_path
+        self._files: list[FoundFile] = []
+        self._segments: list[tuple[int, int]] = []
+        for number in self._ledger.numbers():
+            if number > len(self._files):
+                raise DamagedStateError(f"{self._ledger.path(number)}: the part of the list before it is missing")
+            if number == len(self._files):
+                segment = self._ledger.read(number)
+                self._segments.append((number, segment.level))
+                self._files += segment.files
+        self._known = {f.path for f in self._files}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def discover(self, wait: bool = False) -> int:
+        """Appends the files that are new; returns how many there are. With `wait`, unfinished ones are waited for."""
+        new = self.listing.settled(self._known) if wait else self.listing.new(self._known)
+        if new:
+            self._ledger.write(len(self._files), ListSegment(0, new))
+            self._segments.append((len(self._files), 0))
+            self._files += new
+            self._known.update(f.path for f in new)
+            self._merge()
+        return len(self._files)
+
+    def between(self, start: int, end: int) -> list[FoundFile]:
+        self.require(end)
+        return self._files[start:end]
+
+    def require(self, count: int) -> None:
+        if count > len(self._files):
+            raise StateError(
+                f"Spark's checkpoint counts {count} files, the list in {self._log_path} has {len(self._files)}: "
+                "parts of the checkpoint do not belong together; restore all of it, or start with an empty one"
+            )
+
+    def _merge(self) -> None:
+        while len(last := self._segments[-LIST_FAN_IN:]) == LIST_FAN_IN and len({level for _, level in last}) == 1:
+            first, level = last[0]
+            self._ledger.write(first, ListSegment(level + 1, self._files[first:]))
+            for number, _ in last[1:]:
+                self._filesystem.delete(self._ledger.path(number))
+            self._segments[-LIST_FAN_IN:] = [(first, level + 1)]
+
+
+# -- the data source -------------------------------------------------------------------------------------------------
+
+
+class FileDataSource(DataSource):
+    """What Spark asks for a reader. Lives in short-lived processes: it must be quick to import."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return "cell int, blob binary"
+
+    def streamReader(self, schema: StructType) -> FileStreamReader:
+        return FileStreamReader(pickle.loads(base64.b64decode(self.options["source"])))
+
+
+class FilePartition(InputPartition):
+    """The files of one task."""
+
+    def __init__(self, files: tuple[FoundFile, ...]) -> None:
+        self.files = files
+
+
+class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets and partitions, in one process on the driver's machine; `read`, in the workers."""
+
+    def __init__(self, files: FileSource) -> None:
+        self.files = files
+        self._end_of_input: int | None = None
+
+    @cached_property
+    def found(self) -> FileList:
+        return FileList(FileListing(self.files.path, self.files.format), self.files.options.log_path)
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"files": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self.files.options.max_files_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._end_of_input = self.found.discover(wait=True)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        self.found.require(start["files"])
+        end = self.found.discover() if self._end_of_input is None else max(start["files"], self._end_of_input)
+        if isinstance(limit, ReadMaxFiles):
+            end = min(end, start["files"] + limit.max_files)
+        return {"files": end}
+
+    def reportLatestOffset(self) -> dict[str, int]:
+        return {"files": len(self.found)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        files = self.found.between(start["files"], end["files"])
+        for file in files:
+            _require_unchanged(file)
+        return [FilePartition(group) for group in grouped(files, self.files.options.partitions or 1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, FilePartition)
+        return blobs(self.files, partition.files)
+
+
+def _require_unchanged(file: FoundFile) -> None:
+    try:
+        size = os.stat(file.path).st_size
+    except FileNotFoundError:
+        raise gone(file.path) from None
+    if size != file.size_bytes:
+        raise FilesError(
+            f"{file.path} had {file.size_bytes} bytes when it was found and has {size} now: files of a stream must not "
+            "change; write them under a name that begins with a dot and rename them when they are complete"
+        )
+
+
+def grouped(files: Sequence[FoundFile], most: int) -> list[tuple[FoundFile, ...]]:
+    """The files in at most so many groups of about equal size; small ones share a group."""
+    total = sum(f.size_bytes for f in files)
+    count = min(len(files), most, max(1, total // MIN_PARTITION_BYTES))
+    groups: list[list[int]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for place in sorted(range(len(files)), key=lambda i: -files[i].size_bytes):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(place)
+        sizes[smallest] += files[place].size_bytes
+    return [tuple(files[i] for i in sorted(group)) for group in groups if group]
+
+
+# -- rows to blobs ---------------------------------------------------------------------------------------------------
+
+Cells = tuple[int, ...]
+
+
+def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.RecordBatch]:
+    """The rows of some files as (cell, blob): one blob for each cell, or a few if there are very many rows."""
+    router = CellRouter(files.query, files.grid, files.source)
+    held: dict[Cells, list[pa.RecordBatch]] = {}
+    held_bytes = 0
+    for file in partition:
+        _require_unchanged(file)
+        for rows in _slices(read_rows(file.path, files.format, files.source, files.columns)):
+            if held_bytes + rows.nbytes > FLUSH_BYTES:
+                yield from _encoded(held)
+                held, held_bytes = {}, 0
+            held_bytes += rows.nbytes
+            for cells, piece in router.split(rows):
+                held.setdefault(cells, []).append(piece)
+    yield from _encoded(held)
+
+
+def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not rows.num_rows:
+        return
+    count = min(-(-rows.nbytes // FLUSH_BYTES), rows.num_rows) or 1
+    step = -(-rows.num_rows // count)
+    for first in range(0, rows.num_rows, step):
+        yield rows.slice(first, step)
+
+
+def _encoded(held: dict[Cells, list[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    for cells, pieces in held.items():
+        blob = encode(pieces)
+        value = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, blob.size], np.int32)), blob])
+        for cell in cells:
+            yield pa.RecordBatch.from_arrays([pa.array([cell], pa.int32()), value], schema=_BLOB_SCHEMA)
+
+
+def encode(pieces: Sequence[pa.RecordBatch]) -> pa.Buffer:
+    """An Arrow IPC stream of the pieces, written into a buffer of the right size: a growing one costs twice as much."""
+    schema = pieces[0].schema
+    framing = schema.serialize().size + 64
+    buffer = pa.allocate_buffer(framing + sum(pa.ipc.get_record_batch_size(p) for p in pieces))
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for piece in pieces:
+                writer.write_batch(piece)
+        size = sink.tell()
+    return buffer.slice(0, size)
+
+
+class CellRouter:
+    """Splits rows of a source by cell."""
+
+    def __init__(self, query: Query, grid: Grid, source: Stream) -> None:
+        self.grid, self.source = grid, source
+        aliases = [i.alias for i in query.inputs if i.source.name == source.name]
+        self.aliases = tuple({_route(grid, alias): alias for alias in reversed(aliases)}.values())
+        """One input of each way of routing: inputs that differ in their alias alone go to the same cells."""
+
+    def split(self, rows: pa.RecordBatch) -> Iterator[tuple[Cells, pa.RecordBatch]]:
+        """The rows that go to each cell; cells that get the same rows together. Rows that all go there are not copied."""
+        if len(self.aliases) == 1:
+            offsets = self.grid.offsets(self.aliases[0])
+            for base, positions in _positions_by_value(self._bases(self.aliases[0], rows)):
+                yield tuple(base + offset for offset in offsets), _take(rows, positions)
+            return
+        bases = [(alias, self._bases(alias, rows)) for alias in self.aliases]
+        for cell in range(self.grid.cells):
+            mask = np.zeros(rows.num_rows, np.bool_)
+            for alias, values in bases:
+                mask |= values == self._base_of(alias, cell)
+            positions = np.flatnonzero(mask)
+            if len(positions):
+                yield (cell,), _take(rows, positions)
+
+    def _bases(self, alias: str, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        # Numba takes a second to import, and only workers need it: not the processes that plan.
+        from anabranch.engine.routing import base_cells
+
+        def fetch(column: Column) -> pa.Array:
+            return rows.column(rows.schema.get_field_index(column.name))
+
+        times = rows.column(rows.schema.get_field_index(self.source.time)).view(pa.int64())
+        return base_cells(self.grid, alias, fetch, times, rows.num_rows)
+
+    def _base_of(self, alias: str, cell: int) -> int:
+        """What `_bases` gives for the rows of an input that go to a cell."""
+        return sum(self.grid.coordinate(cell, place) * self.grid.stride(place) for place in self.grid.own(alias))
+
+
+def _route(grid: Grid, alias: str) -> tuple[tuple[int, Expr | None], ...]:
+    """What decides where the rows of an input go: its terms, without the alias."""
+
+    def nameless(expr: Expr) -> Expr:
+        return Column(expr.type, "", expr.name) if isinstance(expr, Column) else expr
+
+    terms = [(place, grid.dimensions[place].term_of(alias)) for place in grid.own(alias)]
+    return tuple((place, None if term is None else expression.replace(term, nameless)) for place, term in terms)
+
+
+def _positions_by_value(values: npt.NDArray[np.int64]) -> Iterable[tuple[int, npt.NDArray[Any]]]:
+    """For each value the places where it stands, in order.
+
+    >>> [(v, p.tolist()) for v, p in _positions_by_value(np.array([4, 0, 4]))]
+    [(0, [1]), (4, [0, 2])]
+    """
+    counts = np.bincount(values)
+    present = np.flatnonzero(counts)
+    if len(present) <= FEW_GROUPS:
+        return [(int(value), np.flatnonzero(values == value)) for value in present]
+    order = np.argsort(values.astype(np.uint16 if len(counts) < 1 << 16 else np.int64), kind="stable")
+    groups = np.split(order, np.cumsum(counts[present])[:-1])
+    return [(int(value), group) for value, group in zip(present, groups, strict=True)]
+
+
+def _take(rows: pa.RecordBatch, positions: npt.NDArray[Any]) -> pa.RecordBatch:
+    return rows if len(positions) == rows.num_rows else rows.take(pa.array(positions))
