@@ -250,14 +250,14 @@ def shapes(
         topology=draw(st.sampled_from(topologies)),
         batches=draw(st.sampled_from(batches)),
         rows=draw(st.sampled_from([ROWS[count] // 2, ROWS[count] // 4, ROWS[count], ROWS[count]])),
-        keys=draw(st.sampled_from(KEYS)),
-        domain=draw(st.sampled_from([2, 3, 6] if count < 4 else [2, 3, 1])),
+        keys=draw(st.sampled_from(KEYS if not tight else KEYS[:1])),
+        domain=draw(st.sampled_from([2, 3, 6] if count < 4 and not tight else [2, 3, 1])),
         plans=3,
         self_joins=draw(seldom),
         tables=draw(seldom),
-        filters=draw(st.booleans()),
-        residuals=draw(st.booleans()),
-        nulls=draw(often),
+        filters=draw(st.booleans()) and not tight,
+        residuals=draw(st.booleans()) and not tight,
+        nulls=draw(often) and not tight,
         skewed=draw(st.booleans()),
         disordered=draw(often),
         late=tight or draw(st.booleans()),
@@ -362,7 +362,7 @@ def _window(builder: Builder, place: int) -> str:
     shape, rng = builder.shape, builder.rng(f"window {place}")
     kind = rng.integers(10)
     if shape.tight:
-        return f"[RANGE {int(rng.integers(1, 5))} MICROSECONDS]"
+        return f"[RANGE {int(rng.integers(1, 7))} MICROSECONDS]"
     if kind == 0 and rng.integers(1, 6) > shape.inputs - 2:
         return "[NOW]"
     if kind == 1 and not shape.finite:
@@ -431,7 +431,11 @@ def _create(builder: Builder, source: str, columns: Sequence[str]) -> str:
     if source.startswith("t"):
         return f"CREATE TABLE {source} ({declared});"
     unit_us, rng = builder.shape.unit_us, builder.rng(f"lateness {source}")
-    options = [0, unit_us, 3 * unit_us] if builder.shape.late else [5 * unit_us, 10**9 * min(unit_us, 10**6)]
+    options = (
+        [0, unit_us, (2 if builder.shape.tight else 3) * unit_us]
+        if builder.shape.late
+        else [5 * unit_us, 10**9 * min(unit_us, 10**6)]
+    )
     return (
         f"CREATE STREAM {source} ({declared}) TIME ts LATENESS {options[int(rng.integers(len(options)))]} MICROSECONDS;"
     )
@@ -466,7 +470,7 @@ def _values(builder: Builder, source: str, column: str, batch_of: np.ndarray[Any
     nulls = rng.random(count) < ((0.15 if shape.inputs < 4 else 0.06) if shape.nulls else 0.0)
     if column == "ts":
         pace = (1, 0, 1, 3)[0 if shape.tight else int(builder.rng("pace").integers(4))]
-        units = batch_of * pace + rng.integers(-4 if shape.disordered and not shape.tight else 0, 2, count)
+        units = batch_of * pace + rng.integers((-2 if shape.tight else -4) if shape.disordered else 0, 2, count)
         times = shape.base_us + units * shape.unit_us
         if shape.disordered and shape.unit_us > 1:
             times = times + rng.choice([0, 0, 0, 1, -1], count)

@@ -89,7 +89,7 @@ test_many_batches, test_many_batches_long = properties(
     check_any_plan, 15, 1_000, scenario=scenarios(batches=(70, 110, 150), inputs=(2, 3))
 )
 test_tight, test_tight_long = properties(
-    check_any_plan, 50, 5_000, scenario=scenarios(tight=True, batches=(25, 9, 40), inputs=(2, 3))
+    check_any_plan, 60, 5_000, scenario=scenarios(tight=True, batches=(25, 17, 40), inputs=(3, 2, 3))
 )
 
 
