@@ -1,0 +1,128 @@
+"""Anabranch beside Spark's own stream-stream join, on the same files: `python -m bench.native [--quick] [--repeat 3]`.
+
+Q2 and Q3 of the design (200,000 rows per second and stream, window 4 s, batches of 1 s), a 4-way star and a 5-way chain.
+Every run is a fresh process on two cores; both write their results as parquet. Figures are input rows per second in steady state
+(median over the batches after a whole window has filled, by Spark's own clock of a trigger), the median of the repetitions;
+results must agree. Spark's joins run left-deep as written, with the default and the RocksDB state store; where Spark refuses
+the query (MULTIPLE_EVENT_TIME_COLUMNS) the way around it is told in `bench/rivals/spark_native.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.data import write_files
+from bench.hosted import HostedSpec
+from bench.rivals.spark_native import ROOT, Spec, launch, settings, tree_rss_bytes
+from bench.workload import Workload
+
+RATE_PER_S = 200_000
+WINDOW_S = 4
+MEASURED = 8
+TIMEOUT_S = 1800.0
+N_ARY = {"2-way": None, "3-way chain": "(a b c)", "4-way star": "(a b c d)", "5-way chain": "(a b c d e)"}
+
+
+def hosted(spec: HostedSpec) -> dict[str, Any]:
+    """Runs Anabranch in a fresh process; returns its figures, with the peak memory of all its processes."""
+    write_files(spec.workload, spec.folder, spec.batches)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(spec.command(), cwd=ROOT, stdout=out, stderr=log, start_new_session=True)
+        peak, began = 0, time.perf_counter()
+        while process.poll() is None and time.perf_counter() - began < TIMEOUT_S:
+            peak = max(peak, sum(tree_rss_bytes(process.pid).values()))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.wait() != 0:
+            log.seek(0)
+            raise SystemExit(f"anabranch failed on {spec}:\n{log.read()[-4000:]}")
+        out.seek(0)
+        found: dict[str, Any] = json.loads(out.read().splitlines()[-1])
+        return {**found, "peak_rss_bytes": peak}
+
+
+def ours(shape: str, folder: str, batches: int, way: str, plan: str | None) -> dict[str, Any]:
+    found = hosted(HostedSpec(shape, RATE_PER_S, WINDOW_S, 1, batches, folder, way, plan))
+    return {
+        "rows/s": found["rows/s"], "results": found["results"], "state MB": found["state_bytes"] / 1e6,
+        "peak MB": found["peak_rss_bytes"] / 1e6, "phases": found["phases_s"],
+    }  # fmt: skip
+
+
+def theirs(shape: str, folder: str, batches: int, store: str) -> dict[str, Any]:
+    found = launch(Spec(shape, RATE_PER_S, WINDOW_S, 1, batches, folder, store=store, timeout_s=TIMEOUT_S))
+    if found["status"] == "failed":
+        raise SystemExit(f"Spark's own join failed on {shape}: {found['error']}")
+    whole = found["status"] == "ok"
+    return {
+        "rows/s": found["rows_per_s"], "results": found["results"] if whole else None,
+        "state MB": (found["state_memory_bytes"] or 0) / 1e6, "peak MB": found["peak_rss_bytes"] / 1e6,
+        "disk MB": found["state_disk_bytes"] / 1e6,
+    }  # fmt: skip
+
+
+def median_of(repeat: int, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median rate, with the rates of all."""
+    found = sorted((run() for _ in range(repeat)), key=lambda r: r["rows/s"] or 0.0)
+    rates = [r["rows/s"] for r in found]
+    return {**found[len(found) // 2], "rates": rates, "rows/s": statistics.median(rates) if None not in rates else None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="Q2 and Q3 with the default store only")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each contender (default: %(default)s)")
+    parser.add_argument("--rocksdb-repeat", type=int, default=1, help="runs with RocksDB, slow ones (default: %(default)s)")
+    parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "anabranch-bench"), help="where files are kept")
+    given = parser.parse_args()
+    shapes = ("2-way", "3-way chain") if given.quick else tuple(N_ARY)
+    rows: list[dict[str, Any]] = []
+    for shape in shapes:
+        workload = Workload(shape, RATE_PER_S, WINDOW_S, 1)
+        batches = WINDOW_S + 2 + MEASURED
+        folder = os.path.join(given.data, shape.replace(" ", "-"))
+        write_files(workload, folder, batches)
+
+        def add(way: str, found: dict[str, Any], shape: str = shape) -> None:
+            rows.append({"join": shape, "way": way, **found})
+            print(report.table(rows[-1:], ["join", "way", "rows/s", "results", "state MB", "peak MB"]), flush=True)
+
+        for store, repeat in (("default", given.repeat), *((("rocksdb", given.rocksdb_repeat),) if not given.quick else ())):
+            if repeat:
+                name = f"Spark's own, {store} store"
+                add(name, median_of(repeat, lambda f=folder, s=shape, b=batches, t=store: theirs(s, f, b, t)))  # type: ignore[misc]
+        for way, text in (("frame", "DataFrame"), ("reader", "our reader")):
+            for plan in dict.fromkeys((None, N_ARY[shape])):
+                name = f"anabranch, {text}, {plan or 'as written'}"
+                add(name, median_of(given.repeat, lambda f=folder, s=shape, b=batches, w=way, p=plan: ours(s, f, b, w, p)))  # type: ignore[misc]
+        fresh = [r for r in rows if r["join"] == shape]
+        base = fresh[0]
+        for row in fresh:
+            row["times Spark"] = row["rows/s"] / base["rows/s"] if base["rows/s"] and row["rows/s"] else None
+            row["state of Spark's"] = row["state MB"] / base["state MB"] if base["state MB"] else None
+        counts = {r["results"] for r in fresh if r["results"] is not None}
+        if len(counts) != 1:
+            raise SystemExit(f"results differ on {shape}: {[(r['way'], r['results']) for r in fresh]}")
+    print(json.dumps(settings(Spec("2-way", RATE_PER_S, WINDOW_S, 1, 1, ""))), file=sys.stderr)
+    shown = ["join", "way", "rows/s", "times Spark", "results", "state MB", "state of Spark's", "peak MB"]
+    print(report.table(rows, shown))
+    print(f"written to {report.write('native', rows)}")
+
+
+if __name__ == "__main__":
+    main()
