@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
+from time import monotonic, sleep
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -28,10 +28,13 @@ from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
 from anabranch.spark.host import Host, Progress
 from anabranch.spark.pack import pack, pack_blobs, packing_of
-from anabranch.spark.reader import FileOptions, file_stream, infer_fields
+from anabranch.spark.reader import FileOptions, file_stream, infer_fields, read_table
 from anabranch.spark.sinks import Sink, as_sink, console
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
 from anabranch.storage.filesystem import LocalFilesystem
+
+POLL_S = 0.05
+"""How often queries are asked whether they have ended."""
 
 
 class SessionError(AnabranchError):
@@ -105,18 +108,19 @@ class Session:
         if isinstance(source, str):
             format = format or _format_of(source)
             fields = columns or infer_fields(source, format)
-            self._frames[name] = _Files(source, format, FileOptions(max_files_per_trigger=max_files_per_trigger))
+            frame: DataFrame | _Files = _Files(source, format, FileOptions(max_files_per_trigger=max_files_per_trigger))
         else:
             check_stream(name, source)
             fields = fields_of(name, source)
-            self._frames[name] = source
+            frame = source
         self.catalog = self.catalog.with_stream(Stream(name, fields, time, parse_duration(lateness)))
+        self._frames[name] = frame
 
     def table(self, name: str, rows: DataFrame) -> None:
         """Declares a stored table: a DataFrame that is read when the query first starts. Its rows are valid for ever."""
         check_table(name, rows)
-        self._frames[name] = rows
         self.catalog = self.catalog.with_table(Table(name, fields_of(name, rows)))
+        self._frames[name] = rows
 
     def query(
         self,
@@ -146,11 +150,8 @@ class Session:
                 continue
             if location is None:
                 raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
-            if isinstance(source, Table):
-                self._frames[source.name] = self.spark.read.format(location.format).load(location.path)
-            else:
-                options = FileOptions(max_files_per_trigger=max_files_per_trigger)
-                self._frames[source.name] = _Files(location.path, location.format, options)
+            options = FileOptions(max_files_per_trigger=max_files_per_trigger)
+            self._frames[source.name] = _Files(location.path, location.format, options)
         self.catalog = parsed.catalog
         for bound in parsed.queries:
             self._add(bound, sinks(bound.query.name) if sinks is not None else None)
@@ -203,6 +204,7 @@ class Session:
             }
             host = Host(query, plan, grid, packing, filesystem, declared.sink, tables)
             host.open(uuid.uuid4().hex)
+            declared.sink.open(_checkpoint_id(filesystem))
             packed = [
                 self._packed(s, frames[s.name], query, grid, state, packing, folder)
                 for s in query.sources
@@ -238,16 +240,29 @@ class Session:
             return pack_blobs(blobs, packing, source)
         return pack(frame, packing, grid, query, source)
 
-    def _store_table(self, source: Table, frame: Any, state: BoxState, filesystem: LocalFilesystem) -> str:
-        """Writes the rows of a table to where tasks find them, unless the query has them already."""
+    def _store_table(
+        self, source: Table, frame: DataFrame | _Files, state: BoxState, filesystem: LocalFilesystem
+    ) -> str:
+        """Writes the rows of a table to where tasks find them, until the query has taken them in with its first commit."""
         path = f"tables/{source.name}.arrow"
-        try:
-            filesystem.get(path)
-        except FileNotFoundError:
+        if not filesystem.list("commit"):
             columns = state.read_columns[source.name]
-            rows: pa.Table = frame.select(*columns).toArrow()
+            if isinstance(frame, _Files):
+                rows = read_table(frame.path, frame.format, source, columns)
+            else:
+                rows = frame.select(*(f"`{c}`" for c in columns)).toArrow()
             filesystem.put(path, [encode(conform(source, rows, columns))])
         return path
+
+
+def _checkpoint_id(filesystem: LocalFilesystem) -> str:
+    """The name of a checkpoint, made when it is first used."""
+    try:
+        return str(filesystem.get("id").to_pybytes().decode().strip())
+    except FileNotFoundError:
+        name = uuid.uuid4().hex
+        filesystem.put("id", [f"{name}\n".encode()])
+        return name
 
 
 @dataclass
@@ -260,7 +275,7 @@ class Started:
     streaming: StreamingQuery
     holder: Holder
     closes: bool
-    closed: bool = False
+    ended: bool = False
 
 
 @dataclass
@@ -269,6 +284,7 @@ class Run:
 
     spark: SparkSession
     started: dict[str, Started] = field(default_factory=dict)
+    stopped: bool = False
 
     def add(self, started: Started) -> None:
         self.started[started.query.name] = started
@@ -292,29 +308,39 @@ class Run:
         ]
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Waits until all queries have ended; a query that failed raises its error. False if time ran out."""
-        for s in self.started.values():
-            ended = _wait(s.streaming, timeout_s)
-            if not ended:
+        """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            left = [s for s in self.started.values() if not self._has_ended(s)]
+            if not left:
+                return True
+            if deadline is not None and monotonic() >= deadline:
                 return False
-            if s.closes and not s.closed:
+            sleep(POLL_S if deadline is None else max(0.0, min(POLL_S, deadline - monotonic())))
+
+    def _has_ended(self, s: Started) -> bool:
+        """Whether a query is over. One that came to the end of its input is closed; one that failed raises its error."""
+        if s.streaming.isActive:
+            return False
+        if s.ended:
+            return True
+        s.ended = True
+        try:
+            failure = s.streaming.exception()
+            if failure is not None and not self.stopped:
+                raise s.host.error or failure from None
+            if s.closes and not self.stopped:
                 s.host.close(self.spark)
-                s.closed = True
+        finally:
             s.holder.release()
         return True
 
     def stop(self) -> None:
         """Stops all queries. What was committed stays; start the session again to go on."""
+        self.stopped = True
         for s in self.started.values():
             s.streaming.stop()
             s.holder.release()
-
-
-def _wait(streaming: StreamingQuery, timeout_s: float | None) -> bool:
-    if timeout_s is None:
-        streaming.awaitTermination()
-        return True
-    return bool(streaming.awaitTermination(timeout_s))  # type: ignore[arg-type] # takes fractions, whatever it says
 
 
 def _explain_grid(grid: Grid, graph: JoinGraph) -> str:

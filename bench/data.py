@@ -2,7 +2,9 @@
 
 One file per stream and batch, `<folder>/<stream>/<batch>.parquet`. Modification times rise by a second per batch, alike in
 all streams, so that a file source which takes one file of each stream at a time, oldest first, sees the batches in order.
-Event times are instants in UTC: Spark reads them as TIMESTAMP, not as TIMESTAMP_NTZ.
+Event times are instants in UTC: Spark reads them as TIMESTAMP, not as TIMESTAMP_NTZ. They are later than those of
+`Workload.batch` by `FIRST_EVENT_US`, because the watermark of a new Spark query is the epoch, and a row at or before the
+watermark is dropped as late.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.workload import POOL, Workload
+from bench.workload import POOL, SECOND_US, Workload
 
 FORMAT = 1
 """Raised when the same parameters give other files than before."""
@@ -26,6 +29,7 @@ ROWS_PER_GROUP = 100_000
 """Several row groups per file, so that a reader may split it between cores."""
 
 EARLIEST_MTIME_S = 1_600_000_000
+FIRST_EVENT_US = EARLIEST_MTIME_S * SECOND_US
 
 
 def write_files(workload: Workload, folder: str, batches: int) -> None:
@@ -41,7 +45,7 @@ def write_files(workload: Workload, folder: str, batches: int) -> None:
     for number in range(batches):
         for stream, rows in workload.batch(number).items():
             path = root / stream / f"{number:06d}.parquet"
-            pq.write_table(_zoned(rows), path, compression="lz4", row_group_size=ROWS_PER_GROUP)
+            pq.write_table(_shifted(rows), path, compression="lz4", row_group_size=ROWS_PER_GROUP)
             os.utime(path, (EARLIEST_MTIME_S + number, EARLIEST_MTIME_S + number))
     (root / MARKER).write_text(json.dumps(_marker(workload, batches)) + "\n")
 
@@ -58,6 +62,7 @@ def _marker(workload: Workload, batches: int) -> dict[str, object]:
     return {"hash": hashlib.sha256(text.encode()).hexdigest(), "parameters": parameters}
 
 
-def _zoned(rows: pa.Table) -> pa.Table:
-    place = rows.schema.get_field_index("ts")
-    return rows.set_column(place, "ts", rows.column("ts").cast(pa.timestamp("us", tz="UTC")))
+def _shifted(rows: pa.Table) -> pa.Table:
+    """The rows with their event times as instants after `FIRST_EVENT_US`."""
+    times = pc.add(rows.column("ts").cast(pa.int64()), FIRST_EVENT_US).cast(pa.timestamp("us", tz="UTC"))
+    return rows.set_column(rows.schema.get_field_index("ts"), "ts", times)

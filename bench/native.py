@@ -1,10 +1,10 @@
 """Anabranch beside Spark's own stream-stream join, on the same files: `python -m bench.native [--quick] [--repeat 3]`.
 
 Q2 and Q3 of the design (200,000 rows per second and stream, window 4 s, batches of 1 s), a 4-way star and a 5-way chain.
-Every run is a fresh process on two cores; both write their results as parquet. Figures are input rows per second in steady state
-(median over the batches after a whole window has filled, by Spark's own clock of a trigger), the median of the repetitions;
-results must agree. Spark's joins run left-deep as written, with the default and the RocksDB state store; where Spark refuses
-the query (MULTIPLE_EVENT_TIME_COLUMNS) the way around it is told in `bench/rivals/spark_native.py`.
+Every run is a fresh process on two cores; both write their results as parquet. Figures are input rows per second in steady
+state (median over batches after a whole window has filled, by Spark's own clock of a trigger), the median of the
+repetitions; results must agree. Spark's joins run left-deep as written, with the default and the RocksDB state store; where
+Spark refuses the query (MULTIPLE_EVENT_TIME_COLUMNS) the way around it is told in `bench/rivals/spark_native.py`.
 """
 
 from __future__ import annotations

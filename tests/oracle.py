@@ -107,7 +107,8 @@ def _with_validity(i: Input, rows: pa.Table) -> pa.Table:
         validity = [(ALWAYS_US, FOREVER_US)] * rows.num_rows
     else:
         unbounded = i.window.kind == "unbounded"
-        validity = [(t, FOREVER_US if unbounded else t + i.window.length_us) for t in times_us(rows, i.source)]
+        starts = [t for t in times_us(rows, i.source) if t is not None]
+        validity = [(t, FOREVER_US if unbounded else t + i.window.length_us) for t in starts]
     rows = rows.append_column("start_us", pa.array([start for start, _ in validity], pa.int64()))
     return rows.append_column("end_us", pa.array([end for _, end in validity], pa.int64()))
 

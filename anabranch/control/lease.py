@@ -1,7 +1,9 @@
 """A lease on a checkpoint: one driver at a time, and a crashed one does not hold it for ever.
 
-The holder renews a small record from a thread. Whoever finds it expired, or written by a process of this host that is no
-longer there, takes over. The record is written whole and read back, so of two that try at once one sees the other's name.
+Each driver that wants the checkpoint first writes a claim of its own, then looks at all claims: if another one is alive, it
+withdraws and is refused. So of two that try at once both may be refused, but never both be served. The holder renews its
+claim from a thread; a claim that has expired, or whose process on this host is no longer there, is swept aside.
+
 This guards against accidents, not against malice: what a zombie writes after all has names of its own, and its commits are
 superseded by number.
 """
@@ -21,14 +23,16 @@ from anabranch.errors import CheckpointBusyError, StateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
 
-PATH = "lease"
+FOLDER = "lease"
 EXPIRES_S = 60.0
-"""A lease that was not renewed for so long is free."""
+"""A claim that was not renewed for so long is free."""
 RENEWALS = 4
-"""How often a lease is renewed before it would expire."""
+"""How often a claim is renewed before it would expire."""
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True):
+    """Who wants, or has, a checkpoint."""
+
     owner: str
     host: str
     process: int
@@ -48,51 +52,51 @@ class Holder:
 
     def acquire(self) -> None:
         """Takes the lease, or says who has it."""
-        held = self._read()
-        if held is not None and not self._is_free(held):
-            raise CheckpointBusyError(
-                f"the checkpoint is in use by process {held.process} on {held.host}; stop that run, use another checkpoint, "
-                f"or wait {max(0.0, held.expires_at_s - self.clock()):.0f} s if it has crashed"
-            )
         self._write()
-        now = self._read()
-        if now is None or now.owner != self.owner:
+        for name in self.filesystem.list(FOLDER):
+            other = self._read(name)
+            if name == self.owner:
+                continue
+            if other is None or self._is_free(other):
+                self.filesystem.delete(f"{FOLDER}/{name}")
+                continue
+            self.filesystem.delete(f"{FOLDER}/{self.owner}")
             raise CheckpointBusyError(
-                "the checkpoint was taken by another run at the same moment; use another checkpoint"
+                f"the checkpoint is in use by process {other.process} on {other.host}; stop that run, use another "
+                f"checkpoint, or wait {max(0.0, other.expires_at_s - self.clock()):.0f} s if it has crashed"
             )
         self._thread = threading.Thread(target=self._renew, name="anabranch-lease", daemon=True)
         self._thread.start()
 
     def release(self) -> None:
+        """Gives the lease back; again does nothing."""
         if self._stopped.is_set():
             return
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        held = self._read()
-        if held is not None and held.owner == self.owner:
-            self.filesystem.delete(PATH)
+        self.filesystem.delete(f"{FOLDER}/{self.owner}")
 
     def _renew(self) -> None:
         while not self._stopped.wait(self.expires_s / RENEWALS):
             self._write()
 
     def _write(self) -> None:
-        lease = Lease(self.owner, socket.gethostname(), os.getpid(), self.clock() + self.expires_s)
-        self.filesystem.put(PATH, [seal("lease", msgspec.json.encode(lease))])
+        claim = Claim(self.owner, socket.gethostname(), os.getpid(), self.clock() + self.expires_s)
+        self.filesystem.put(f"{FOLDER}/{self.owner}", [seal("lease", msgspec.json.encode(claim))])
 
-    def _read(self) -> Lease | None:
+    def _read(self, name: str) -> Claim | None:
+        """A claim; None if it is gone, or torn because its writer crashed while it wrote."""
+        path = f"{FOLDER}/{name}"
         try:
-            return msgspec.json.decode(unseal("lease", memoryview(self.filesystem.get(PATH)), PATH), type=Lease)
-        except FileNotFoundError:
+            return msgspec.json.decode(unseal("lease", memoryview(self.filesystem.get(path)), path), type=Claim)
+        except (FileNotFoundError, StateError):
             return None
-        except StateError:
-            return None  # torn: its writer crashed while it wrote
 
-    def _is_free(self, lease: Lease) -> bool:
-        if lease.expires_at_s <= self.clock():
+    def _is_free(self, claim: Claim) -> bool:
+        if claim.expires_at_s <= self.clock():
             return True
-        return lease.host == socket.gethostname() and not _is_alive(lease.process)
+        return claim.host == socket.gethostname() and not _is_alive(claim.process)
 
 
 def _is_alive(process: int) -> bool:

@@ -28,6 +28,7 @@ from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.query import BEGINNING_US, Query, Stream
+from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
 from anabranch.spark.sinks import Sink
 from anabranch.spark.task import META, Task
@@ -80,6 +81,7 @@ class Host:
         self.layout = Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(self.slots)))
         self.progress: list[Progress] = []
         self.commit: Commit | None = None
+        self.error: Exception | None = None
         self._run = ""
 
     def open(self, run: str) -> None:
@@ -98,21 +100,31 @@ class Host:
 
     def step(self, frame: DataFrame, trigger: int) -> None:
         """Runs the batch that a trigger brought; the newest one again if it brings that."""
-        if self.commit is not None and trigger == self.commit.trigger:
-            base = self._before(self.commit)
-        elif self.commit is None or trigger > self.commit.trigger:
-            base = self.commit
-        else:
+        try:
+            self._run_step(frame, trigger, self._base(trigger))
+        except Exception as error:
+            # Spark searches what it is told for signs of an interruption, at length: it is told little, the caller all.
+            self.error = told(error)
+            first_line = (str(self.error).splitlines() or [""])[0]
+            raise RuntimeError(f"{type(self.error).__name__}: {first_line[:300]}") from None
+
+    def _base(self, trigger: int) -> Commit | None:
+        """The commit that the batch of a trigger starts from: the newest that is not of the same trigger."""
+        base = self.commit
+        while base is not None and base.trigger == trigger:
+            base = self._before(base)
+        if base is not None and base.trigger > trigger:
             raise StateError(
-                f"Spark runs batch {trigger} again, but batch {self.commit.trigger} is committed: the checkpoint's parts do "
+                f"Spark runs batch {trigger} again, but batch {base.trigger} is committed: the checkpoint's parts do "
                 "not belong together; restore all of it, or start with an empty one"
             )
-        self._run_step(frame, trigger, base)
+        return base
 
     def close(self, spark: SparkSession) -> None:
         """A closing step: a batch without rows, for what the last rows have made final."""
         if self.commit is not None:
-            empty = spark.createDataFrame([], self.packing.schema)
+            # A session of its own, as Spark makes one for each streaming query: settings of the user's stay as they are.
+            empty = spark.newSession().createDataFrame([], self.packing.schema)
             self._run_step(empty, self.commit.trigger, self.commit)
 
     def _before(self, commit: Commit) -> Commit | None:

@@ -1,6 +1,6 @@
 """Pack: rows of all sources in one schema, so that one union and one shuffle carry them.
 
-Columns of a source are laid onto shared physical columns by type (`bigint0`, `bigint1`, …, `string0`, …): a row is as wide
+Columns of a source are laid onto shared physical columns by type (`long0_0`, `long0_1`, …, `string1_0`, …): a row is as wide
 as the widest source, not as the sum of all. Only columns that the query reads are packed. Rows of our own file reader come
 as blobs (one Arrow IPC stream per file and cell) in a column of their own.
 """
@@ -34,41 +34,41 @@ class Packing:
     sources: tuple[str, ...]
     places: tuple[tuple[tuple[str, str], ...], ...]
     """For each source: (column, physical column)."""
-    types: tuple[tuple[str, str], ...]
+    types: tuple[tuple[str, T.DataType], ...]
     """Physical columns and their Spark types."""
     has_blobs: bool
 
     @property
-    def schema(self) -> str:
-        """The packed schema, as Spark writes it."""
-        columns = [(SOURCE, "tinyint"), (CELL, "int"), *self.types]
+    def schema(self) -> T.StructType:
+        """The packed schema."""
+        fields = [(SOURCE, T.ByteType()), (CELL, T.IntegerType()), *self.types]
         if self.has_blobs:
-            columns.append((BLOB, "binary"))
-        return ", ".join(f"`{name}` {type}" for name, type in columns)
+            fields.append((BLOB, T.BinaryType()))
+        return T.StructType([T.StructField(name, type) for name, type in fields])
 
 
 def packing_of(state: BoxState, query: Query, schemas: Mapping[str, T.StructType | None]) -> Packing:
     """The packing of a query's sources; a source without a schema (None) comes as blobs."""
-    physical: dict[str, str] = {}
+    known: list[T.DataType] = []
+    physical: dict[str, T.DataType] = {}
     places = []
     for source in query.sources:
         schema = schemas[source.name]
-        used: dict[str, int] = defaultdict(int)
+        used: dict[int, int] = defaultdict(int)
         mine = []
         for column in state.read_columns[source.name] if schema is not None else ():
             assert schema is not None
-            type = schema[column].dataType.simpleString()
-            name = f"{_word(type)}{used[type]}"
-            used[type] += 1
+            type = schema[column].dataType
+            if type not in known:
+                known.append(type)
+            number = known.index(type)
+            name = f"{type.typeName()}{number}_{used[number]}"
+            used[number] += 1
             physical[name] = type
             mine.append((column, name))
         places.append(tuple(mine))
     names = tuple(s.name for s in query.sources)
     return Packing(names, tuple(places), tuple(physical.items()), any(schemas[n] is None for n in names))
-
-
-def _word(type: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in type)
 
 
 def pack(frame: DataFrame, packing: Packing, grid: Grid, query: Query, source: Stream | Table) -> DataFrame:

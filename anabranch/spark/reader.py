@@ -44,7 +44,7 @@ from anabranch.errors import DamagedStateError, StateError
 from anabranch.plan import expression
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.grid import Grid
-from anabranch.plan.query import Field, Query, Stream
+from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.spark.file_formats import FilesError, check_format, ends_whole, gone, read_fields, read_rows
 from anabranch.storage.filesystem import LocalFilesystem
 
@@ -150,6 +150,15 @@ def infer_fields(path: str, format: str) -> tuple[Field, ...]:
             "so that it can start before its files arrive"
         )
     return read_fields(first.path, format)
+
+
+def read_table(path: str, format: str, table: Table, columns: tuple[str, ...]) -> pa.Table:
+    """The rows of a stored table, from all files under a path."""
+    check_format(format)
+    files = FileListing(_local(path), format).settled(frozenset())
+    if not files:
+        raise FilesError(f"no {format} file matches {path}, from which the table {table.name} is read: check the path")
+    return pa.Table.from_batches([read_rows(f.path, format, table, columns) for f in files])
 
 
 def _local(path: str) -> str:

@@ -17,10 +17,17 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from anabranch.errors import AnabranchError
 from anabranch.spark.task import STAGING
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
 Deliver = Callable[[DataFrame, int], None]
+OWNER = "_anabranch"
+"""The file in a parquet sink's folder that names the checkpoint whose results it holds."""
+
+
+class UnsupportedSinkError(AnabranchError):
+    """A sink that cannot take the results of this query."""
 
 
 class Sink(Protocol):
@@ -29,6 +36,9 @@ class Sink(Protocol):
     @property
     def guarantee(self) -> str:
         """What happens when a batch runs again."""
+
+    def open(self, owner: str) -> None:
+        """Called when a query starts, with the name of its checkpoint: refuses what holds the results of another."""
 
     def staging(self) -> Filesystem | None:
         """Where tasks write results themselves; None: they are handed over as a DataFrame."""
@@ -46,6 +56,9 @@ class CallableSink:
 
     function: Deliver
     guarantee: str = "at least once, with the same number and the same multiset each time"
+
+    def open(self, owner: str) -> None:
+        pass
 
     def staging(self) -> Filesystem | None:
         return None
@@ -86,6 +99,24 @@ class ParquetSink:
 
     path: str
     guarantee: str = "exactly once"
+
+    def open(self, owner: str) -> None:
+        """Marks the folder as this checkpoint's: batches are told apart by number, so two runs must not share it."""
+        mark = os.path.join(self.path, OWNER)
+        found = None
+        if os.path.exists(mark):
+            with open(mark, encoding="utf-8") as file:
+                found = file.read().strip()
+        elif os.path.isdir(self.path):
+            found = next((name for name in os.listdir(self.path) if name.startswith("batch=")), None)
+        if found is not None and found != owner:
+            raise UnsupportedSinkError(
+                f"{self.path} holds the results of another run: results are told apart by the number of their batch; "
+                "write to another folder, or go on with the checkpoint it belongs to"
+            )
+        os.makedirs(self.path, exist_ok=True)
+        with open(mark, "w", encoding="utf-8") as file:
+            file.write(owner + "\n")
 
     def staging(self) -> Filesystem | None:
         return LocalFilesystem(self.path)

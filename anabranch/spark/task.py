@@ -38,6 +38,9 @@ STAGING = "_staging"
 RETAIN_EVERY = 16
 """Files that are no longer named are unmapped every so many batches."""
 
+MOST_KEPT = 32
+"""A worker that served many runs forgets the boxes of the oldest."""
+
 _kept: dict[str, tuple[str, Checkpoint]] = {}
 
 
@@ -82,6 +85,8 @@ class Task:
         state = checkpoint.save(self.batch, token)
         checkpoint.relocate()
         _kept[self._key(slot)] = (token, checkpoint)
+        if len(_kept) > MOST_KEPT:
+            del _kept[next(iter(_kept))]
         if self.batch % RETAIN_EVERY == 0:
             checkpoint.reader.retain(state.files())
         saved = perf_counter_ns()

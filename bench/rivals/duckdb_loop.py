@@ -79,4 +79,4 @@ class DuckDbLoop:
         if w.wide:
             select += ", a.note, a.w0 + a.w11 AS w"
         from_ = ", ".join(f"{table} AS {alias}" for alias, table in names.items())
-        return self.connection.execute(f"SELECT {select} FROM {from_} WHERE {w.where} AND {valid}").to_arrow_table()
+        return self.connection.sql(f"SELECT {select} FROM {from_} WHERE {w.where} AND {valid}").to_arrow_table()

@@ -18,8 +18,8 @@ intermediate result, and their state is never purged. Two ways keep it bounded, 
 - `"times": "first"`: only the first stream's time keeps its watermark, and settings stay as they are. Spark then lets the
   watermark fall back by a window at every join, so the n-th join keeps its inputs for about n windows.
 
-With three streams and all rows in order both give the results of one batch join; `latest` held 40 % fewer rows in the second
-join. Spark derives how long to keep the intermediate result from `ts < earliest + window`, though it is the latest time
+With three streams and all rows in order both give the results of one batch join; `latest` held a third fewer rows in the
+second join. Spark derives how long to keep the intermediate result from `ts < earliest + window`, though it is the latest time
 that has the watermark: that is on the safe side.
 """
 
@@ -273,7 +273,7 @@ def launch(spec: Spec) -> dict[str, Any]:
         command = [sys.executable, "-m", "bench.rivals.spark_native", "--spec", spec.to_json(), "--work", name]
         status, peak, began = "ok", 0, perf_counter()
         with open(folder / "log", "wb") as log:
-            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
             try:
                 while process.poll() is None:
                     peak = max(peak, sum(tree_rss_bytes(process.pid).values()))
@@ -283,9 +283,7 @@ def launch(spec: Spec) -> dict[str, Any]:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(POLL_S)
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                kill_tree(process)
         wall_s = perf_counter() - began
         error = None
         if status == "ok" and process.returncode:
@@ -371,6 +369,15 @@ def tree_rss_bytes(root: int) -> dict[int, int]:
         with contextlib.suppress(OSError):
             sizes[pid] = int(Path("/proc", str(pid), "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return sizes
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Ends a process and its descendants, if it still runs."""
+    if process.poll() is None:
+        for pid in tree_rss_bytes(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()
 
 
 def folder_bytes(folder: Path) -> int:

@@ -154,7 +154,7 @@ def check_death_at_any_operation(
     scenario: Scenario, deaths: Mapping[int, bool], plans: Sequence[int], survives: bool
 ) -> None:
     disk = MemoryFilesystem()
-    caller = Caller(scenario, MortalFilesystem(disk, deaths), plans, survives)  # type: ignore[arg-type]
+    caller = Caller(scenario, MortalFilesystem(disk, deaths), plans, survives)
     caller.work()
     caller.assert_right()
     run = LocalRun(scenario.query, disk, tables=scenario.arrow_tables, sweep_grace_s=0.0)
@@ -213,7 +213,7 @@ def check_derived_damage(
 
 test_derived_damage, test_derived_damage_long = properties(
     check_derived_damage,
-    60,
+    50,
     4_000,
     scenario=scenarios(batches=SOME_BATCHES, inputs=FEW_INPUTS),
     damages=st.lists(st.tuples(DAMAGES, st.integers(0, 20), st.integers(0, 5000)), min_size=1, max_size=5),

@@ -27,3 +27,11 @@ def spark() -> Iterator[SparkSession]:
     session = create_session("local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_query_is_left_running() -> Iterator[None]:
+    yield
+    active = SparkSession.getActiveSession()
+    for query in active.streams.active if active is not None else []:
+        query.stop()

@@ -14,6 +14,7 @@ from anabranch.spark import sinks
 from tests import oracle
 from tests.regressions import REGRESSIONS
 from tests.scenarios import Scenario
+from tests.spark.alone import many_batches
 from tests.spark.feeding import WAIT_S, Feed, assert_same, read_parquet, scenario_of
 
 CASES, LONG_CASES = range(12), range(12, 212)
@@ -137,24 +138,3 @@ def test_many_batches(spark: SparkSession, tmp_path: Path) -> None:
     commits = os.listdir(tmp_path / "checkpoint" / "q" / "commit")
     assert len(commits) <= 12, "commits are pruned"
     assert run.progress["q"][-1].state_rows < 200, "what has ended is purged"
-
-
-def many_batches(count: int) -> Scenario:
-    """Two streams whose rows are valid for two batches."""
-    return Scenario(
-        """
-    CREATE STREAM a (id BIGINT, k BIGINT, ts TIMESTAMP) TIME ts;
-    CREATE STREAM b (id BIGINT, k BIGINT, ts TIMESTAMP) TIME ts;
-    CREATE QUERY q AS SELECT a.id AS a_id, b.id AS b_id FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k
-    """,
-        plans=("(a b)",),
-        batches=tuple(
-            {
-                name: [(20 * n + i, (i * (3 + place) + n) % 7, n * 1_000_000 + i * 50_000) for i in range(20)]
-                for place, name in enumerate("ab")
-            }
-            for n in range(count)
-        ),
-    )
-
-

@@ -1,0 +1,88 @@
+"""Scenarios in a driver of their own: `python -m tests.spark.alone <mode> <folder> <scenario> …`.
+
+`cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong.
+`drain` processes what is in the folders of one scenario: a driver to be killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from anabranch.spark import host, sinks
+from anabranch.spark.create import create_session
+from tests import oracle
+from tests.scenarios import Scenario
+from tests.spark.failing import TroubledTask
+from tests.spark.feeding import Feed, bag, expected, read_parquet, scenario_of
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "20ms",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "20ms",
+}
+
+
+def cluster(folder: str, seeds: list[int]) -> int:
+    host.Task = TroubledTask  # type: ignore[misc]
+    wrong = 0
+    here = os.getcwd()
+    settings = {**SPECULATION, "spark.executorEnv.PYTHONPATH": here, "spark.task.maxFailures": "4"}
+    spark = create_session("local-cluster[2,1,1024]", settings)
+    for seed in seeds:
+        scenario = scenario_of(seed)
+        feed = Feed(scenario, os.path.join(folder, str(seed)), ("files", "frames", "mixed")[seed % 3])
+        kept, out = sinks.memory(), os.path.join(folder, str(seed), "out")
+        sink = kept if seed % 2 else sinks.parquet(out)
+        half = len(scenario.batches) // 2
+        for batches in (range(half), range(half, len(scenario.batches))):
+            feed.write(batches)
+            if batches:
+                feed.run(spark, sink, plan=seed + len(batches), slots=2)
+        found = kept.table() if sink is kept else read_parquet(out, scenario)
+        difference = oracle.difference(bag(found, scenario), expected(scenario))
+        print(f"scenario {seed}: {difference or 'right'}", flush=True)
+        wrong += bool(difference)
+    spark.stop()
+    return wrong
+
+
+def drain(folder: str, scenario: Scenario, route: str, local: str) -> int:
+    spark = create_session("local[2]", {"spark.local.dir": local})
+    Feed(scenario, folder, route).run(spark, sinks.parquet(os.path.join(folder, "out")))
+    return 0
+
+
+def many_batches(count: int) -> Scenario:
+    """Three streams, joined by different columns, whose rows are valid for two or three batches."""
+    return Scenario(
+        """
+    CREATE STREAM a (id BIGINT, k BIGINT, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;
+    CREATE STREAM b (id BIGINT, k BIGINT, j STRING, ts TIMESTAMP) TIME ts;
+    CREATE STREAM c (id BIGINT, j STRING, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;
+    CREATE QUERY q AS SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id, RESULT_TIME AS at
+    FROM a [RANGE 2 SECONDS], b [RANGE 3 SECONDS], c [RANGE 2 SECONDS] WHERE a.k = b.k AND b.j = c.j
+    """,
+        plans=("((a b) c)", "(a b c)"),
+        batches=tuple(
+            {
+                "a": [(20 * n + i, (3 * i + n) % 7, n * 1_000_000 + i * 50_000) for i in range(20)],
+                "b": [(20 * n + i, (5 * i + n) % 7, f"key {i % 3}", n * 1_000_000 + i * 40_000) for i in range(20)],
+                "c": [(20 * n + i, f"key {i % 4}", n * 1_000_000 - i * 100_000) for i in range(20)],
+            }
+            for n in range(count)
+        ),
+    )
+
+
+def main() -> int:
+    mode, folder, *rest = sys.argv[1:]
+    if mode == "cluster":
+        return cluster(folder, [int(seed) for seed in rest])
+    return drain(folder, many_batches(int(rest[0])), rest[1], rest[2])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

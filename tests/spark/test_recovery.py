@@ -1,0 +1,328 @@
+"""Whatever fails, every result arrives, and once: sinks, tasks, workers, drivers, local disks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.errors import CheckpointBusyError
+from anabranch.session import Run
+from anabranch.spark import sinks
+from tests import oracle
+from tests.scenarios import Scenario
+from tests.spark.alone import many_batches
+from tests.spark.feeding import WAIT_S, Feed, assert_same, bag, expected, finish, read_parquet, scenario_of
+
+ROOT = Path(__file__).parents[2]
+START_S = 300.0
+"""How long a driver of its own may take, on a busy machine."""
+
+
+# Sinks
+
+
+class Collector:
+    """A sink of at least once: remembers what each batch brought every time, and fails when told to."""
+
+    def __init__(self, scenario: Scenario, fail_in: dict[int, str]) -> None:
+        self.scenario, self.fail_in = scenario, dict(fail_in)
+        self.brought: dict[int, list[oracle.Bag]] = defaultdict(list)
+
+    def __call__(self, results: DataFrame, number: int) -> None:
+        fails = self.fail_in.pop(number, "")
+        if fails == "before":
+            raise ValueError("the sink is broken")
+        self.brought[number].append(bag(results.toArrow(), self.scenario))
+        if fails:
+            raise ValueError("the sink is broken")
+
+    def assert_right(self) -> None:
+        assert all(again == first for first, *others in self.brought.values() for again in others)
+        total = sum((bags[-1] for bags in self.brought.values()), oracle.Bag())
+        assert not (wrong := oracle.difference(total, expected(self.scenario))), wrong
+
+
+@pytest.mark.parametrize("route", ["frames", "files"])
+def test_failing_sink(spark: SparkSession, tmp_path: Path, route: str) -> None:
+    """The run ends with the error; started again it goes on with the same batch, which brings the same."""
+    scenario = many_batches(3)
+    feed = Feed(scenario, str(tmp_path), route)
+    feed.write(range(3))
+    sink = Collector(scenario, {0: "after", 2: "before"})
+    for _ in range(2):
+        with pytest.raises(Exception, match="the sink is broken"):
+            feed.session(spark, sink).start(availableNow=True).await_termination(WAIT_S)
+    feed.run(spark, sink)  # the failed runs hold the checkpoint no longer
+    sink.assert_right()
+    assert {number: len(bags) for number, bags in sink.brought.items()} == {0: 2, 1: 1, 2: 1, 3: 1}
+
+
+def test_several_actions(spark: SparkSession, tmp_path: Path) -> None:
+    """Each action on the results brings the same, even if they must be computed again."""
+    scenario = many_batches(3)
+    feed = Feed(scenario, str(tmp_path), "files")
+    feed.write(range(3))
+    kept = sinks.memory()
+
+    def sink(results: DataFrame, number: int) -> None:
+        first = bag(results.toArrow(), scenario)
+        assert results.count() == first.total()
+        spark.catalog.clearCache()
+        assert bag(results.toArrow(), scenario) == first
+        assert len(results.where("a_id >= 0").collect()) == first.total()
+        kept.deliver(results, number)
+
+    feed.run(spark, sink)  # type: ignore[arg-type]
+    assert_same(kept.table(), scenario)
+
+
+def test_one_of_two_queries_fails(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever waits is told, although the other query runs for ever."""
+    scenario = many_batches(1)
+    feed = Feed(scenario, str(tmp_path), "files")
+    feed.write(range(1))
+    session = feed.session(spark, sinks.memory())
+
+    def broken(results: DataFrame, number: int) -> None:
+        raise ValueError("the sink is broken")
+
+    session.query("other", scenario.script.partition("CREATE QUERY q AS ")[2], broken)
+    run = session.start()
+    try:
+        wait_until(lambda: not run.started["other"].streaming.isActive)
+        with pytest.raises(Exception, match="the sink is broken"):
+            run.await_termination(5.0)
+    finally:
+        run.stop()
+
+
+# Stopping
+
+
+class Slow:
+    """A sink in which a batch can be caught."""
+
+    def __init__(self, inner: Any, caught: int) -> None:
+        self.inner, self.caught = inner, caught
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, results: DataFrame, number: int) -> None:
+        if number == self.caught and not self.go_on.is_set():
+            self.entered.set()
+            assert self.go_on.wait(WAIT_S)
+            results.sparkSession.range(10**12).selectExpr("sum(id)").collect()  # until the stop cancels it
+        self.inner.deliver(results, number)
+
+    def stop(self, run: Run) -> None:
+        """Stops the run in the middle of the batch: it is committed here, and not by Spark."""
+        assert self.entered.wait(WAIT_S)
+        stopping = threading.Thread(target=run.stop)
+        stopping.start()
+        time.sleep(0.5)
+        self.go_on.set()
+        stopping.join(WAIT_S)
+        assert not stopping.is_alive()
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path, awaited: bool) -> None:
+    scenario = many_batches(3)
+    feed = Feed(scenario, str(tmp_path), "files")
+    feed.write(range(3))
+    kept = sinks.memory()
+    slow = Slow(kept, caught=1)
+    run = feed.session(spark, slow).start(availableNow=True)
+    slow.stop(run)
+    if awaited:
+        with contextlib.suppress(Exception):
+            run.await_termination(WAIT_S)
+    feed.run(spark, kept)
+    assert_same(kept.table(), scenario)
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+# The checkpoint
+
+
+def test_a_busy_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    scenario = many_batches(2)
+    feed = Feed(scenario, str(tmp_path), "files")
+    feed.write(range(1))
+    kept = sinks.memory()
+    run = feed.session(spark, kept).start()
+    try:
+        wait_until(lambda: run.progress["q"])
+        with pytest.raises(CheckpointBusyError, match=f"in use by process {os.getpid()}"):
+            feed.session(spark, kept).start(availableNow=True)
+        assert run.started["q"].streaming.isActive
+    finally:
+        run.stop()
+    feed.write(range(1, 2))
+    feed.run(spark, kept)
+    assert_same(kept.table(), scenario)
+
+
+def test_lost_indexes_are_made_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Between two runs all files that derive from the log go missing."""
+    scenario = many_batches(4)
+    feed = Feed(scenario, str(tmp_path), "files")
+    kept = sinks.memory()
+    feed.write(range(2))
+    feed.run(spark, kept)
+    lost = [path for path in (tmp_path / "checkpoint" / "q" / "state").rglob("*") if path.is_file()
+            and ".log" not in path.name]  # fmt: skip
+    assert lost
+    for path in lost:
+        path.unlink()
+    feed.write(range(2, 4))
+    feed.run(spark, kept)
+    assert_same(kept.table(), scenario)
+
+
+def test_half_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Without Spark's part its batches start from 0 again, and would be taken in twice."""
+    scenario = many_batches(3)
+    feed = Feed(scenario, str(tmp_path), "files")
+    feed.write(range(3))
+    kept = sinks.memory()
+    feed.run(spark, kept)
+    shutil.rmtree(tmp_path / "checkpoint" / "q" / "spark")
+    run = feed.session(spark, kept).start(availableNow=True)
+    with pytest.raises(Exception, match="parts do not belong together"):
+        finish(run)
+    assert_same(kept.table(), scenario)
+
+
+def test_release_and_restart(spark: SparkSession, tmp_path: Path) -> None:
+    """Past the batches at which old files are deleted, a batch can still run again, from what is left."""
+    scenario = many_batches(10)
+    feed = Feed(scenario, str(tmp_path), "files")
+    feed.write(range(10))
+    sink = Collector(scenario, {8: "after", 9: "before"})
+    for _ in range(2):
+        run = feed.session(spark, sink).start(availableNow=True)
+        with pytest.raises(Exception, match="the sink is broken"):
+            finish(run)
+    feed.run(spark, sink, plan=1)
+    sink.assert_right()
+
+
+# Tasks that fail, workers that are killed, attempts that lose: in a cluster
+
+
+def run_alone(*arguments: str, timeout_s: float = START_S) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.alone", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + "\n".join(done.stderr.splitlines()[-40:])
+    return done.stdout
+
+
+CLUSTER, LONG_CLUSTER = (2001, 2004), range(2005, 2065)
+
+
+def test_troubled_tasks_on_a_cluster(tmp_path: Path) -> None:
+    said = run_alone("cluster", str(tmp_path), *map(str, CLUSTER))
+    assert said.count(": right") == len(CLUSTER), said
+
+
+@pytest.mark.long
+def test_troubled_tasks_on_a_cluster_long(tmp_path: Path) -> None:
+    said = run_alone("cluster", str(tmp_path), *map(str, LONG_CLUSTER), timeout_s=3600.0)
+    assert said.count(": right") == len(LONG_CLUSTER), said
+
+
+# Drivers that are killed
+
+
+def check_killed_drivers(folder: Path, kills: int, batches: int, route: str, seed: int) -> None:
+    """Kills the driver and all its processes at random moments; the next one goes on at once."""
+    rng = random.Random(seed)
+    scenario = many_batches(batches)
+    Feed(scenario, str(folder), route).write(range(batches))
+    survived = False
+    for attempt in range(kills + 1):
+        local = folder / f"local-{attempt}"
+        command = [sys.executable, "-m", "tests.spark.alone", "drain", str(folder), str(batches), route, str(local)]
+        with open(folder / f"stderr-{attempt}", "wb") as errors:
+            driver = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors, start_new_session=True)
+            try:
+                survived = wait_or_kill(driver, folder, rng) if attempt < kills else driver.wait(START_S) is not None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+        if survived:
+            said = (folder / f"stderr-{attempt}").read_text(errors="replace")
+            assert driver.returncode == 0, "\n".join(said.splitlines()[-40:])
+            break
+        shutil.rmtree(local, ignore_errors=True)
+    assert survived
+    assert_same(read_parquet(str(folder / "out"), scenario), scenario)
+
+
+def wait_or_kill(driver: subprocess.Popen[bytes], folder: Path, rng: random.Random) -> bool:
+    """Waits for some new batches and a random moment more; whether the driver has ended by itself before."""
+    commits = folder / "checkpoint" / "q" / "commit"
+    newest = max(numbers(commits), default=-1)
+    target, grace_s = newest + rng.randint(0, 4), rng.choice([0.0, 0.02, 0.1, 0.3, 1.0]) * rng.random()
+    deadline = time.monotonic() + START_S
+    while driver.poll() is None and max(numbers(commits), default=-1) < target and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(grace_s)
+    return driver.poll() is not None
+
+
+def numbers(folder: Path) -> list[int]:
+    return [int(name) for name in os.listdir(folder) if name.isdigit()] if folder.is_dir() else []
+
+
+@pytest.mark.parametrize("route", ["mixed"])
+def test_killed_drivers(tmp_path: Path, route: str) -> None:
+    check_killed_drivers(tmp_path, kills=3, batches=14, route=route, seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_drivers_long(tmp_path: Path, seed: int) -> None:
+    check_killed_drivers(tmp_path, 10, batches=60, route=("files", "frames", "mixed")[seed], seed=seed)
+
+
+# Random scenarios with sinks that fail
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3000, 3060))
+def test_failing_sinks_long(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    scenario = scenario_of(seed)
+    feed = Feed(scenario, str(tmp_path), ("frames", "files", "mixed")[seed % 3])
+    feed.write(range(len(scenario.batches)))
+    rng = random.Random(seed)
+    fails = {n: rng.choice(["before", "after"]) for n in range(len(scenario.batches)) if rng.random() < 0.5}
+    sink = Collector(scenario, fails)
+    for plan in range(len(fails)):
+        run = feed.session(spark, sink, plan).start(availableNow=True)
+        with pytest.raises(Exception, match="the sink is broken"):
+            finish(run)
+    feed.run(spark, sink)
+    sink.assert_right()

@@ -1,0 +1,237 @@
+"""The command line: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from anabranch.cli import main
+from anabranch.control.lease import Holder
+from anabranch.storage.filesystem import LocalFilesystem
+
+ROOT = Path(__file__).parents[1]
+WAIT_S = 300.0
+
+on_spark = pytest.mark.xdist_group("spark")
+
+SCRIPT = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/a/*.parquet';
+CREATE STREAM b (k BIGINT, name STRING, ts TIMESTAMP) TIME ts FROM '{folder}/b/*.parquet';
+CREATE QUERY pairs PLAN '(b a)' AS
+SELECT a.k, b.name FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k;
+CREATE QUERY same AS SELECT x.k FROM a [NOW] AS x, a [NOW] AS y WHERE x.k = y.k;
+"""
+
+
+def write_batch(folder: Path, number: int, rows: int = 2) -> None:
+    times = pa.array([number * 1_000_000] * rows, pa.timestamp("us"))
+    keys = pa.array(range(number, number + rows), pa.int64())
+    for name, columns in {"a": {"k": keys}, "b": {"k": keys, "name": [f"n{k}" for k in keys.to_pylist()]}}.items():
+        (folder / name).mkdir(exist_ok=True)
+        path = folder / name / f"{number}.parquet"
+        pq.write_table(pa.table({**columns, "ts": times}), path)
+        os.utime(path, (1000 + number, 1000 + number))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    write_batch(tmp_path, 0)
+    path = tmp_path / "queries.sql"
+    path.write_text(SCRIPT.format(folder=tmp_path))
+    return path
+
+
+# explain
+
+
+def test_explain(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(script)]) == 0
+    told = capsys.readouterr()
+    assert "pairs" in told.out
+    assert "same" in told.out
+    assert not told.err
+
+
+def test_explain_for_programs(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--json", str(script)]) == 0
+    plans = json.loads(capsys.readouterr().out)
+    assert len(plans) == 2
+    assert "(b a)" in json.dumps(plans[0])
+
+
+def test_explain_needs_neither_spark_nor_kernels(script: Path) -> None:
+    code = "import sys; from anabranch.cli import main; main(sys.argv[1:]); print({'pyspark', 'numba'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "explain", str(script)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+# Errors before anything runs
+
+
+def assert_told(told: str, *parts: str) -> None:
+    """A few lines, no stack trace."""
+    assert told.startswith("anabranch: ")
+    assert all(part in told for part in parts), told
+    assert_no_trace(told)
+
+
+def assert_no_trace(told: str) -> None:
+    for trace in ("Traceback", 'File "', "\tat ", "Py4J", "StackOverflow"):
+        assert trace not in told, told[:3000]
+
+
+@pytest.mark.parametrize("command", ["explain", "run"])
+def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([command, str(tmp_path / "none.sql")]) == 2
+    assert_told(capsys.readouterr().err, "cannot read", "none.sql", "No such file")
+    assert main([command, str(tmp_path)]) == 2
+    assert_told(capsys.readouterr().err, "cannot read")
+    (tmp_path / "binary.sql").write_bytes(b"\xff\xfe\x00")
+    assert main([command, str(tmp_path / "binary.sql")]) == 2
+    assert_told(capsys.readouterr().err, "is not a text file in UTF-8")
+
+
+@pytest.mark.parametrize("command", ["explain", "run"])
+def test_wrong_sql_is_shown_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    path = tmp_path / "wrong.sql"
+    path.write_text("CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;\nSELECT a.q FROM a [NOW];")
+    assert main([command, str(path)]) == 2
+    assert_told(capsys.readouterr().err, "line 2, column", "SELECT a.q FROM a [NOW]", "^")
+
+
+def test_wrong_plans_are_told(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.write_text(script.read_text().replace("'(b a)'", "'(b c)'"))
+    assert main(["explain", str(script)]) == 2
+    assert_told(capsys.readouterr().err, "c")
+
+
+def test_debug_shows_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--debug", "explain", str(tmp_path / "none.sql")]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["run"], ["run", "x.sql", "--slots", "many"]])
+def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: anabranch" in capsys.readouterr().err
+
+
+# run
+
+
+def run_once(script: Path, *options: str) -> int:
+    checkpoint = str(script.parent / "checkpoint")
+    return main(["run", "--once", "--master", "local[2]", "--checkpoint", checkpoint, *options, str(script)])
+
+
+@on_spark
+def test_run_once(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is there is processed, once, however often it is run."""
+    out = script.parent / "out"
+    assert run_once(script, "--output", str(out)) == 0
+    told = capsys.readouterr().err
+    assert "preparing kernels" in told
+    assert "pairs: batch 0, 4 rows" in told
+    assert "2 results" in told
+    write_batch(script.parent, 1)
+    for _ in range(2):
+        assert run_once(script, "--output", str(out), "--files-per-batch", "1") == 0
+    pairs = pq.read_table(out / "pairs").select(["k", "name"]).to_pylist()
+    assert sorted((p["k"], p["name"]) for p in pairs) == [(0, "n0"), *[(1, "n1")] * 4, (2, "n2")]
+    assert sorted(pq.read_table(out / "same")["k"].to_pylist()) == [0, 1, 1, 2]
+
+
+@on_spark
+def test_results_are_printed_without_output(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_once(script) == 0
+    assert "|0  |n0  |" in capfd.readouterr().out
+
+
+@on_spark
+def test_a_busy_checkpoint_is_told(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    holder = Holder(LocalFilesystem(str(script.parent / "checkpoint" / "pairs")))
+    holder.acquire()
+    try:
+        assert run_once(script) == 2
+    finally:
+        holder.release()
+    told = capsys.readouterr().err
+    assert_told(told[told.index("anabranch: ") :], f"in use by process {os.getpid()}")
+
+
+@on_spark
+def test_bad_rows_while_running(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes from a worker, through Spark: it is told like any other."""
+    path = script.parent / "a" / "1.parquet"
+    pq.write_table(pa.table({"other": [1]}), path)
+    os.utime(path, (1001, 1001))
+    assert run_once(script, "--files-per-batch", "1", "--output", str(script.parent / "out")) == 2
+    told = capsys.readouterr().err
+    assert_told(told[told.index("anabranch: ") :], "a/1.parquet", "no column k")
+
+
+@on_spark
+def test_no_files(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.write_text(script.read_text().replace("/b/", "/nowhere/"))
+    assert run_once(script) == 2
+    told = capsys.readouterr().err
+    assert_told(told[told.index("anabranch: ") :], "nowhere")
+
+
+@on_spark
+def test_interrupted(script: Path) -> None:
+    """Ctrl-C in the middle of a batch: a word, no trace, and nothing is lost."""
+    folder = script.parent
+    for number in range(1, 40):
+        write_batch(folder, number)
+    out, checkpoint = folder / "out", folder / "checkpoint"
+    command = [sys.executable, "-m", "anabranch.cli", "run", "--master", "local[2]", "--files-per-batch", "1"]
+    command += ["--output", str(out), "--checkpoint", str(checkpoint), str(script)]
+    with open(folder / "stderr", "wb") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors)
+        try:
+            wait_for(out / "pairs" / "batch=2", process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(WAIT_S) == 130
+        finally:
+            process.kill()
+            process.wait()
+    told = (folder / "stderr").read_text()
+    assert told.rstrip().endswith("stopped"), told[-2000:]
+    assert_no_trace(told)
+    assert run_once(script, "--output", str(out)) == 0
+    assert len(pq.read_table(out / "same")) == 80
+
+
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert path.exists(), "the run has ended, or hangs"
+
+
+# demo
+
+
+@on_spark
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--seconds", "3", "--rate", "60"]) == 0
+    told = capsys.readouterr()
+    assert "replication" in told.out
+    assert "in parquet; the last ones:" in told.out
+    assert "fulfilled: batch 2" in told.err
+    results, in_parquet = (int(told.out.split(word)[0].split()[-1].replace(",", "")) for word in (" results, ", " of them"))
+    assert results == in_parquet > 0
