@@ -74,7 +74,9 @@ def _run(given: argparse.Namespace) -> int:
     text = _read(given.file)
     parse_script(text)  # refuse what is wrong before Spark is started
     warm_up_visibly()
-    session = Session(create_session(given.master), given.checkpoint, slots=given.slots)
+    # What goes wrong reaches us as an error, and is told in a few lines: Spark need not log it, too.
+    spark = create_session(given.master, {"spark.log.level": "INFO" if given.debug else "OFF"})
+    session = Session(spark, given.checkpoint, slots=given.slots)
 
     def sink(query: str) -> sinks.Sink:
         return sinks.parquet(os.path.join(given.output, query)) if given.output else sinks.console()

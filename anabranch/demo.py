@@ -68,7 +68,8 @@ def run(seconds: int, rows: int) -> int:
                 path = f"{folder}/{name}/{number:06d}.parquet"
                 pq.write_table(table, path)
                 os.utime(path, (number, number))
-        session = Session(create_session(), f"{folder}/checkpoint")
+        spark = create_session(settings={"spark.log.level": "OFF"})
+        session = Session(spark, f"{folder}/checkpoint")
         session.script(
             SCRIPT.format(folder=folder), lambda name: sinks.parquet(f"{folder}/{name}"), max_files_per_trigger=1
         )

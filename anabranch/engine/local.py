@@ -101,6 +101,8 @@ class LocalRun:
     def step(self, batch: int, rows: Mapping[str, Rows]) -> Step:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step."""
         base = self._base(batch)
+        if stored := rows.keys() & self.tables.keys():
+            raise StateError(f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables=")
         conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
         watermark_us = self._watermark(base)
         self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, show(self.plan, self.graph)))

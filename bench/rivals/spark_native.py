@@ -6,7 +6,7 @@ valid together iff `a.ts < b.ts + window` and `b.ts < a.ts + window`; a result s
 time of its rows, which is enough to test all pairs, and less state than all times. Each stream is cut down to the columns
 the query needs before it is joined, the shuffle is not compressed, and there are as many partitions as cores.
 
-What Spark 4.3 refuses, and what is done instead. A third interval join on the output of the first fails with
+What Spark 4.3 refuses, and what is done instead. An interval join on the output of another fails with
 MULTIPLE_EVENT_TIME_COLUMNS, since that output has two columns with a watermark. Computing with these columns (a cast, or
 `least` and `greatest`) drops the watermark, and Spark accepts the query; but then nothing bounds the rows of the
 intermediate result, and their state is never purged. Two ways keep it bounded, both with exact results:
@@ -14,13 +14,13 @@ intermediate result, and their state is never purged. Two ways keep it bounded, 
 - `"times": "latest"` (the default, and the better one): the latest time of the intermediate result gets a watermark of its
   own. Spark refuses that too ("Redefining watermark is disallowed"), unless its setting `statefulOperator.allowMultiple`
   is off. It then uses one watermark for all operators, which is right here: a new intermediate result contains a new row,
-  so its latest time is not late. All inputs of all joins are kept for one window.
+  so its latest time is not late. Every join keeps its inputs for one window and a batch.
 - `"times": "first"`: only the first stream's time keeps its watermark, and settings stay as they are. Spark then lets the
   watermark fall back by a window at every join, so the n-th join keeps its inputs for about n windows.
 
-With three streams and all rows in order both give the results of one batch join; `latest` held a third fewer rows in the
-second join. Spark derives how long to keep the intermediate result from `ts < earliest + window`, though it is the latest time
-that has the watermark: that is on the safe side.
+When all rows are in order both give exactly the results of one batch join; with three streams `latest` held a third fewer
+rows in the second join. Spark derives how long to keep the intermediate result from `ts < earliest + window`, though it is
+the latest time that has the watermark: that is on the safe side.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
@@ -247,6 +247,7 @@ def work(spec: Spec, folder: Path) -> None:
         def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
             ended.set()
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     builder = SparkSession.builder.appName("spark_native").config("spark.local.dir", str(folder / "local"))
     for name, value in settings(spec).items():
         builder = builder.config(name, value)
@@ -259,6 +260,14 @@ def work(spec: Spec, folder: Path) -> None:
     writer.start().awaitTermination()
     ended.wait(30)
     spark.stop()
+
+
+def _end_with_parent() -> None:
+    """Nothing is left running if the launching process is killed; the JVM ends with this process."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        sleep(1)
+    os._exit(1)
 
 
 def launch(spec: Spec) -> dict[str, Any]:

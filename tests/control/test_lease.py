@@ -8,16 +8,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from anabranch.control.lease import EXPIRES_S, PATH, Holder, Lease
+from anabranch.control.lease import EXPIRES_S, FOLDER, Claim, Holder
 from anabranch.errors import CheckpointBusyError
-from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
+from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem, Names, Part
 from anabranch.storage.record import seal, unseal
 
 Disk = MemoryFilesystem | LocalFilesystem
@@ -54,16 +54,19 @@ def hold(disk: MemoryFilesystem) -> Iterator[Callable[..., Holder]]:
         holder.release()
 
 
-def held_by(disk: Disk) -> Lease | None:
-    try:
-        return msgspec.json.decode(unseal("lease", memoryview(disk.get(PATH)), PATH), type=Lease)
-    except FileNotFoundError:
-        return None
+def owners(disk: Disk) -> list[str]:
+    """Whose claims there are."""
+    return disk.list(FOLDER)
 
 
-def write_lease(disk: Disk, **changes: object) -> None:
+def claim_of(disk: Disk, owner: str) -> Claim:
+    path = f"{FOLDER}/{owner}"
+    return msgspec.json.decode(unseal("lease", memoryview(disk.get(path)), path), type=Claim)
+
+
+def write_claim(disk: Disk, **changes: object) -> None:
     fields = {"owner": "somebody", "host": "elsewhere", "process": 1, "expires_at_s": time.time() + 1000, **changes}
-    disk.put(PATH, [seal("lease", msgspec.json.encode(Lease(**fields)))])  # type: ignore[arg-type]
+    disk.put(f"{FOLDER}/somebody", [seal("lease", msgspec.json.encode(Claim(**fields)))])  # type: ignore[arg-type]
 
 
 def test_a_second_holder_is_told_who_has_it(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
@@ -71,14 +74,12 @@ def test_a_second_holder_is_told_who_has_it(disk: MemoryFilesystem, hold: Callab
     with pytest.raises(CheckpointBusyError, match=rf"process {os.getpid()} on {socket.gethostname()}") as refused:
         Holder(disk).acquire()
     assert "another checkpoint" in str(refused.value)
-    lease = held_by(disk)
-    assert lease is not None
-    assert lease.owner == first.owner, "a refused one changes nothing"
+    assert owners(disk) == [first.owner], "a refused one leaves nothing"
 
 
 def test_a_released_lease_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
     hold().release()
-    assert held_by(disk) is None
+    assert owners(disk) == []
     hold()
 
 
@@ -89,56 +90,54 @@ def test_releasing_twice_is_no_error_and_takes_nothing_from_others(
     first.release()
     second = hold()
     first.release()
-    lease = held_by(disk)
-    assert lease is not None
-    assert lease.owner == second.owner
+    assert owners(disk) == [second.owner]
 
 
 def test_a_refused_holder_releases_nothing(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
-    hold()
+    holder = hold()
     late = Holder(disk)
     with pytest.raises(CheckpointBusyError):
         late.acquire()
     late.release()
-    assert held_by(disk) is not None
+    assert owners(disk) == [holder.owner]
 
 
-def test_an_expired_lease_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+def test_an_expired_claim_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
     clock = Clock()
-    write_lease(disk, expires_at_s=clock.now_s + 10)
+    write_claim(disk, expires_at_s=clock.now_s + 10)
     with pytest.raises(CheckpointBusyError, match="wait 10 s"):
         Holder(disk, clock=clock).acquire()
     clock.now_s += 10
     taken = hold(clock=clock)
-    lease = held_by(disk)
-    assert lease is not None
-    assert (lease.owner, lease.expires_at_s) == (taken.owner, clock.now_s + EXPIRES_S)
+    assert owners(disk) == [taken.owner]
+    assert claim_of(disk, taken.owner).expires_at_s == clock.now_s + EXPIRES_S
 
 
-def test_a_lease_of_a_dead_process_of_this_host_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+def test_a_claim_of_a_dead_process_of_this_host_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
-    write_lease(disk, host=socket.gethostname(), process=done.pid)
+    write_claim(disk, host=socket.gethostname(), process=done.pid)
     hold()
 
 
 def test_a_process_of_another_host_may_live(disk: MemoryFilesystem) -> None:
-    write_lease(disk, host="elsewhere", process=2**22 + 1)
+    write_claim(disk, host="elsewhere", process=2**22 + 1)
     with pytest.raises(CheckpointBusyError, match="on elsewhere"):
         Holder(disk).acquire()
 
 
 def test_a_process_of_somebody_else_lives(disk: MemoryFilesystem) -> None:
     """Signalling process 1 may be forbidden; it is there all the same."""
-    write_lease(disk, host=socket.gethostname(), process=1)
+    write_claim(disk, host=socket.gethostname(), process=1)
     with pytest.raises(CheckpointBusyError):
         Holder(disk).acquire()
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 10, b"half a lease"])
-def test_a_torn_lease_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder], torn: bytes) -> None:
-    disk.put(PATH, [torn])
-    hold()
+def test_a_torn_claim_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder], torn: bytes) -> None:
+    disk.put(f"{FOLDER}/somebody", [torn])
+    holder = hold()
+    assert owners(disk) == [holder.owner]
 
 
 def test_the_holder_renews(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
@@ -152,41 +151,65 @@ def test_renewing_ends_with_the_release(disk: MemoryFilesystem, hold: Callable[.
     holder = hold(expires_s=0.04)
     holder.release()
     time.sleep(0.1)
-    assert held_by(disk) is None
+    assert owners(disk) == []
 
 
 class Racing(MemoryFilesystem):
-    """Runs something between two operations: what another process might do there."""
+    """Runs something before one of its operations: what another process might do there."""
 
-    def __init__(self) -> None:
+    def __init__(self, operation: int, interrupt: Callable[[], None]) -> None:
         super().__init__()
-        self.before_put: Callable[[], None] | None = None
+        self.left, self.interrupt = operation, interrupt
 
-    def put(self, path: str, parts: object) -> None:
-        interrupt, self.before_put = self.before_put, None
-        if interrupt is not None:
-            interrupt()
-        super().put(path, parts)  # type: ignore[arg-type]
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        self.tick()
+        super().put(path, parts)
+
+    def list(self, directory: str) -> Names:
+        self.tick()
+        return super().list(directory)
 
     def get(self, path: str) -> pa.Buffer:
+        self.tick()
         return super().get(path)
 
+    def delete(self, path: str) -> None:
+        self.tick()
+        super().delete(path)
 
-def test_of_two_at_once_one_is_refused() -> None:
-    """The second looks before the first has written, and writes after the first has read back."""
-    disk = Racing()
-    first, second = Holder(disk, expires_s=1.0), Holder(disk, expires_s=1.0)
-    disk.before_put = first.acquire
-    refused = 0
-    try:
+    def tick(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            self.interrupt()
+
+
+@pytest.mark.parametrize("operation", range(6))
+@pytest.mark.parametrize("crashed", [False, True])
+def test_of_two_at_once_at_most_one_is_served(operation: int, crashed: bool) -> None:
+    """While one driver takes the lease, between any two of its operations, another one tries; perhaps after a crash."""
+    served: list[Holder] = []
+
+    def attempt(holder: Holder) -> None:
         try:
-            second.acquire()
+            holder.acquire()
+            served.append(holder)
         except CheckpointBusyError:
-            refused += 1
+            pass
+
+    disk = Racing(operation, lambda: attempt(second))
+    first, second = Holder(disk), Holder(disk)
+    if crashed:
+        MemoryFilesystem.put(disk, f"{FOLDER}/somebody", [b"torn"])
+    try:
+        attempt(first)
+        assert len(served) <= 1, "both hold the checkpoint"
     finally:
-        first.release()
-        second.release()
-    assert refused == 1, "both hold the checkpoint"
+        for holder in served:
+            holder.release()
+    last = Holder(disk)
+    last.acquire()
+    last.release()
+    assert owners(disk) == [], "nobody leaves a claim behind"
 
 
 HOLDING = """

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from anabranch.control.lease import FOLDER
 from anabranch.errors import (
     AnabranchError,
     DuplicateNameError,
@@ -373,7 +374,7 @@ def test_other_slots_are_refused(spark: SparkSession, folder: Path) -> None:
     finish(two_streams(spark, folder, sinks.memory(), slots=2).start(availableNow=True))
     with pytest.raises(StateError, match="start it with the same number of slots"):
         two_streams(spark, folder, sinks.memory(), slots=3).start(availableNow=True)
-    assert "lease" not in LocalFilesystem(str(folder / "checkpoint" / "q")).list(""), "a refused start holds nothing"
+    assert not LocalFilesystem(str(folder / "checkpoint" / "q")).list(FOLDER), "a refused start holds nothing"
 
 
 def test_output_of_another_run_is_refused(spark: SparkSession, folder: Path) -> None:
