@@ -28,12 +28,12 @@ lint: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# worksteal hands out single tests, so that long property tests in one file can run on different workers.
+# loadgroup hands out single tests, but keeps those of one group (the ones that share a SparkSession) in one worker.
 test: lint  ## lint, then all tests but the long ones
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 10
 
 test-long: setup  ## tens of thousands of random cases
-	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist worksteal --durations 10
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadgroup --durations 10
 
 bench: setup  ## the benchmarks; tables on the terminal, rows in bench/out/
 	$(BIN)/python -m bench.engine

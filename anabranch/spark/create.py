@@ -28,6 +28,8 @@ SETTINGS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.python.worker.reuse": "true",
+    # A busy machine takes its time to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "60s",
     "spark.log.level": "ERROR",
 }
 

@@ -204,6 +204,7 @@ def test_of_two_at_once_at_most_one_is_served(operation: int, crashed: bool) -> 
         attempt(first)
         assert len(served) <= 1, "both hold the checkpoint"
     finally:
+        disk.left = -1  # nobody else tries
         for holder in served:
             holder.release()
     last = Holder(disk)

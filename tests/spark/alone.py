@@ -43,7 +43,8 @@ def cluster(folder: str, seeds: list[int]) -> int:
                 feed.run(spark, sink, plan=seed + len(batches), slots=2)
         found = kept.table() if sink is kept else read_parquet(out, scenario)
         difference = oracle.difference(bag(found, scenario), expected(scenario))
-        print(f"scenario {seed}: {difference or 'right'}", flush=True)
+        met = os.listdir(os.path.join(feed.folder, "checkpoint", "q", "troubles"))
+        print(f"scenario {seed}: {difference or 'right'}\nmet {' '.join(sorted(met))}", flush=True)
         wrong += bool(difference)
     spark.stop()
     return wrong

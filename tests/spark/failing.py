@@ -18,7 +18,7 @@ TROUBLES = ("before", "after", "halfway", "twice", "killed", "slow", "none")
 
 @dataclass(frozen=True)
 class TroubledTask(Task):
-    """What happens at the first attempt depends on batch and slot, so that a run meets everything."""
+    """What happens at the first attempt depends on batch and slot, so that a run meets everything; it is noted in a file."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -28,6 +28,7 @@ class TroubledTask(Task):
             yield from super().__call__(batches)
             return
         given = list(batches)
+        self.filesystem.put(f"troubles/{trouble}-{self.batch}-{context.partitionId()}", [b""])
         if trouble == "before":
             raise OSError("the task fails before it does anything")
         if trouble == "slow":

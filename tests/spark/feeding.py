@@ -40,7 +40,7 @@ def scenario_of(seed: int) -> Scenario:
     shape = Shape(
         inputs=inputs,
         topology=topologies[int(rng.integers(len(topologies)))],
-        batches=int(rng.integers(2, 6)),
+        batches=int(rng.integers(2, 5)),
         rows=ROWS[inputs],
         keys=kinds[seed % len(kinds)],
         domain=int(rng.integers(2, 4)),

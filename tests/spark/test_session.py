@@ -72,9 +72,9 @@ def rate(spark: SparkSession) -> DataFrame:
 STATEFUL: dict[str, Callable[[DataFrame], DataFrame]] = {
     "Aggregate": lambda rate: rate.groupBy("value").count().withColumn("timestamp", F.current_timestamp()),
     "Deduplicate": lambda rate: rate.withWatermark("timestamp", "1 second").dropDuplicates(["value"]),
-    "DeduplicateWithinWatermark": lambda rate: rate.withWatermark("timestamp", "1 second")
-    .dropDuplicatesWithinWatermark(["value"])
-    .select("*"),
+    "DeduplicateWithinWatermark": lambda rate: (
+        rate.withWatermark("timestamp", "1 second").dropDuplicatesWithinWatermark(["value"]).select("*")
+    ),
     "GlobalLimit": lambda rate: rate.limit(3),
     "Join": lambda rate: rate.join(rate.select("value"), "value"),
 }
