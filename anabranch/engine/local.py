@@ -17,6 +17,7 @@ import pyarrow as pa
 from anabranch.control.ledger import Ledger
 from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
+from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.box import Box
 from anabranch.engine.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ from anabranch.engine.states import BoxState
 from anabranch.errors import SchemaMismatchError, StateError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse, show
-from anabranch.plan.query import BEGINNING_US, Query, Stream, Table
+from anabranch.plan.query import Query, Table
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -102,9 +103,12 @@ class LocalRun:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step."""
         base = self._base(batch)
         if stored := rows.keys() & self.tables.keys():
-            raise StateError(f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables=")
+            raise StateError(
+                f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables="
+            )
         conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
-        watermark_us = self._watermark(base)
+        seen = base.largest_time_us if base is not None else {}
+        watermark_us = watermark_of(self.graph.query, seen)
         self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, show(self.plan, self.graph)))
         try:
             checkpoint = self._attached(base, watermark_us)
@@ -114,7 +118,7 @@ class LocalRun:
             state = checkpoint.save(batch, token)
             attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), box.statistics)
             plan = show(self.plan, self.graph)
-            times = self._times(base, box)
+            times = seen_after(seen, [box.statistics])
             commit = Commit(batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt})
             self.commits.write(batch, commit)
             self.commit = commit
@@ -159,21 +163,6 @@ class LocalRun:
         """Checks the invariants of the state in memory; for tests."""
         if self._checkpoint is not None:
             self._checkpoint.box.state.verify()
-
-    def _watermark(self, base: Commit | None) -> int:
-        """The minimum over the streams of the largest event time seen before the batch, less the lateness."""
-        seen = base.largest_time_us if base is not None else {}
-        streams = [s for s in self.graph.query.sources if isinstance(s, Stream)]
-        if not all(s.name in seen for s in streams):
-            return BEGINNING_US
-        return min((seen[s.name] - s.lateness_us for s in streams), default=BEGINNING_US)
-
-    def _times(self, base: Commit | None, box: Box) -> dict[str, int]:
-        times = dict(base.largest_time_us) if base is not None else {}
-        for name, counts in box.statistics.sources.items():
-            if counts.largest_time_us is not None:
-                times[name] = max(counts.largest_time_us, times.get(name, counts.largest_time_us))
-        return times
 
     def _release(self, base: Commit | None, commit: Commit, state: SlotState) -> None:
         """Deletes what neither this commit nor the one before it names: this batch may have to run again from that."""

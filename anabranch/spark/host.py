@@ -22,12 +22,13 @@ from pyspark.sql import functions as F
 from anabranch.control.ledger import Ledger
 from anabranch.control.records import Attempt, Commit, Control, Layout
 from anabranch.control.sweep import sweep
+from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import StateError
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
-from anabranch.plan.query import BEGINNING_US, Query, Stream
+from anabranch.plan.query import Query
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
 from anabranch.spark.sinks import Sink
@@ -134,7 +135,8 @@ class Host:
     def _run_step(self, frame: DataFrame, trigger: int, base: Commit | None) -> None:
         marks = [perf_counter()]
         batch = base.batch + 1 if base is not None else 0
-        watermark_us = self._watermark(base)
+        seen = base.largest_time_us if base is not None else {}
+        watermark_us = watermark_of(self.query, seen)
         self.controls.write(batch, Control(batch, trigger, watermark_us, self.identity, self.plan_text, self.layout))
         task = self._task(batch, watermark_us, base)
         conf = frame.sparkSession.conf
@@ -150,8 +152,8 @@ class Host:
             attempts = self._attempts([bytes(row[0]) for row in reports.collect()])
             marks.append(perf_counter())
             commit = Commit(
-                batch, trigger, watermark_us, self.identity, self.plan_text, self._times(base, attempts),
-                {str(a.slot): a for a in attempts}, self.layout,
+                batch, trigger, watermark_us, self.identity, self.plan_text,
+                seen_after(seen, (a.statistics for a in attempts)), {str(a.slot): a for a in attempts}, self.layout,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
@@ -179,21 +181,6 @@ class Host:
         if [a.slot for a in attempts] != list(range(self.slots)):
             raise StateError(f"expected a report of each of {self.slots} slots, got {[a.slot for a in attempts]}")
         return attempts
-
-    def _watermark(self, base: Commit | None) -> int:
-        seen = base.largest_time_us if base is not None else {}
-        streams = [s for s in self.query.sources if isinstance(s, Stream)]
-        if not all(s.name in seen for s in streams):
-            return BEGINNING_US
-        return min(seen[s.name] - s.lateness_us for s in streams)
-
-    def _times(self, base: Commit | None, attempts: list[Attempt]) -> dict[str, int]:
-        times = dict(base.largest_time_us) if base is not None else {}
-        for attempt in attempts:
-            for name, counts in attempt.statistics.sources.items():
-                if counts.largest_time_us is not None:
-                    times[name] = max(counts.largest_time_us, times.get(name, counts.largest_time_us))
-        return times
 
     def _release(self, base: Commit | None, commit: Commit) -> None:
         """Deletes what neither this commit nor the one it started from names."""
