@@ -1,7 +1,7 @@
 """What is written beside the state: what a batch starts from (`Control`) and what it left behind (`Commit`).
 
-A slot's state is three lists of files' parts. Only the log is the truth; runs and views derive from it and are rebuilt
-where they are missing or damaged. Every commit names all of it, so that recovery reads one commit and nothing else.
+A slot's state is three lists of files' parts. Only the log is the truth; runs and views derive from it, and what is missing
+or damaged of them is derived again. Every commit names all of it, so that recovery reads one commit and nothing else.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class SlotState(msgspec.Struct, frozen=True):
     logs: tuple[LogSegment, ...] = ()
     runs: tuple[RunSegment, ...] = ()
     views: tuple[ViewSegment, ...] = ()
+    kept_views: tuple[str, ...] = ()
+    """The views that the plan keeps, also those that have no rows."""
 
     def files(self) -> frozenset[str]:
         """The files that hold it."""

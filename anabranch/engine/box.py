@@ -14,8 +14,9 @@ Only row ids travel along a route. Columns are fetched when a key, a residual pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from time import thread_time_ns
 
 import numpy as np
@@ -24,6 +25,7 @@ import pyarrow as pa
 
 from anabranch.control.records import SourceStatistics, StateStatistics, Statistics, StepStatistics
 from anabranch.engine.accept import Rows, accept
+from anabranch.engine.allocator import keep_freed_memory
 from anabranch.engine.columns import Ids
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.kernels.gather import take
@@ -34,12 +36,13 @@ from anabranch.engine.log import Log, Stored, decode, encode, starts_of
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.spine import Spine
-from anabranch.engine.states import WHOLE, BoxState, InputState
+from anabranch.engine.states import WHOLE, BoxState, IndexState, InputState
+from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
-from anabranch.plan.query import BEGINNING_US, FOREVER_US
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream
 from anabranch.plan.routes import Probe, Route, Stage
 
 CHUNK_ROWS = 1 << 20
@@ -93,6 +96,7 @@ class Box:
     """The engine of one query in one slot."""
 
     def __init__(self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0) -> None:
+        keep_freed_memory()
         self.graph, self.plan = graph, plan
         self.state = BoxState(graph, plan, grid, cell)
         self.statistics = Statistics()
@@ -192,13 +196,62 @@ class Box:
             if index.source is not log.source:
                 continue
             delta = self._deltas[index.aliases[0]]
-            if not len(delta.starts):
-                continue
-            combination = delta.combination(batch)
-            hashes = hash_keys(self._keys(index.terms, combination), len(combination))
-            ordered = sort_by_hash(hashes, delta.positions, delta.starts, delta.ends)
-            index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
-            self._sorted[index.name] = ordered
+            if len(delta.starts):
+                ordered = self._order(index, delta.combination(batch), delta.positions)
+                index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
+                self._sorted[index.name] = ordered
+
+    def _order(self, index: IndexState, rows: Combination, positions: npt.NDArray[np.int64]) -> Words:
+        """Rows in the order of the hash of their key in an index."""
+        hashes = hash_keys(self._keys(index.terms, rows), len(rows))
+        ordered: Words = sort_by_hash(hashes, positions, rows.starts, rows.ends)
+        return ordered
+
+    # -- what is derived again ---------------------------------------------------------------------------------------
+
+    def derive_indexes(self, watermark_us: int) -> None:
+        """Completes the indexes: what no run shows is derived from the logs and the views, batch by batch."""
+        for index in self.state.indexes.values():
+            batches = sorted(self._batches(index))
+            complete = takewhile(lambda batch: not index.spine.lacking(batch), batches)  # noqa: B023
+            for batch in batches[sum(1 for _ in complete) :]:
+                rows, positions = self._rows_of(index, batch)
+                if len(rows):
+                    ordered = self._order(index, rows, positions)
+                    index.spine.restore(run_of_batch(batch, ordered, index.spine.has_end, index.spine.retention_us))
+                index.spine.settle(batch, watermark_us)
+
+    def _batches(self, index: IndexState) -> Iterable[int]:
+        return self.state.views[index.aliases].segments if index.source is None else self._log_of(index).segments
+
+    def _log_of(self, index: IndexState) -> Log:
+        return self.state.logs[self.state.input(index.aliases[0]).source.name]
+
+    def _rows_of(self, index: IndexState, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
+        """The rows of a batch that an index shows, and their positions in the batch's segment."""
+        if index.source is None:
+            return self._combined_rows(self.state.views[index.aliases], batch)
+        log = self._log_of(index)
+        rows = log.segments[batch].rows
+        delta = self._delta(log, self.state.input(index.aliases[0]), rows, starts_of(log.source, rows))
+        return delta.combination(batch), delta.positions
+
+    def _combined_rows(self, view: View, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
+        """What a batch added to a view, as far as all parts are still in their logs: the rest has ended."""
+        ids = dict(zip(view.aliases, view.segments[batch].parts, strict=True))
+        kept = np.ones(view.segments[batch].parts.shape[1], np.bool_)
+        for alias, values in ids.items():
+            kept &= np.isin(values >> 32, list(self.state.logs[self.state.input(alias).source.name].segments))
+        starts, ends = np.full(int(kept.sum()), BEGINNING_US, np.int64), np.full(int(kept.sum()), FOREVER_US, np.int64)
+        rows = Combination({alias: values[kept] for alias, values in ids.items()}, starts, ends)
+        for alias in view.aliases if len(rows) else ():
+            i = self.state.input(alias)
+            if isinstance(i.source, Stream):
+                part = self.state.logs[i.source.name].times(rows.ids[alias])
+                np.maximum(starts, part, out=starts)
+                if i.window_us != FOREVER_US:
+                    np.minimum(ends, part + i.window_us, out=ends)
+        return rows, np.flatnonzero(kept)
 
     def _delta(self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> Delta:
         positions = np.arange(rows.num_rows, dtype=np.int64)
@@ -318,9 +371,7 @@ class Box:
         first = view.append(batch, rows.ids, int(rows.ends.max()))
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self.state.view_indexes[stage.joined]:
-            hashes = hash_keys(self._keys(index.terms, rows), len(rows))
-            ordered = sort_by_hash(hashes, positions, rows.starts, rows.ends)
-            index.spine.arrive(run_of_batch(batch, ordered, True))
+            index.spine.arrive(run_of_batch(batch, self._order(index, rows, positions), True))
 
     def _emit(self, rows: Combination, emit: bool) -> None:
         if not emit or not len(rows):

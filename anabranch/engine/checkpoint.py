@@ -7,6 +7,8 @@ length, the runs of one tier, the views. So a file is seldom kept for the sake o
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 import numpy as np
 
@@ -38,90 +40,81 @@ class Checkpoint:
 
     def __init__(self, box: Box, folder: str, filesystem: Filesystem, reader: ContainerReader) -> None:
         self.box, self.folder, self.filesystem, self.reader = box, folder, filesystem, reader
-        self._logs: dict[tuple[str, int], LogSegment] = {}
-        self._views: dict[tuple[str, int], ViewSegment] = {}
-        self._fresh_logs: list[tuple[str, int]] = []
-        self._fresh_views: list[tuple[str, int]] = []
+        self._logs: dict[str, dict[int, LogSegment]] = {name: {} for name in box.state.logs}
+        self._views: dict[str, dict[int, ViewSegment]] = {view.name: {} for view in box.state.views.values()}
+        self._fresh_logs: list[LogSegment] = []
+        self._fresh_views: list[ViewSegment] = []
         self._fresh_runs: set[str] = set()
 
-    def attach(self, state: SlotState, watermark_us: int) -> bool:
-        """Gives a new box the state that a commit names. Returns whether all of it could be used as it is.
+    def attach(self, state: SlotState, watermark_us: int) -> None:
+        """Gives a new box the state that a commit names.
 
-        Indexes and views that are missing, damaged or of another plan are derived again from the log. A damaged log is
-        an error: it is the only truth there is.
+        Runs that are not named, missing or damaged are derived from the log, one by one. If that happened to a view, or
+        if it is one of another plan, all is derived anew. A damaged log is an error: it is the only truth there is.
         """
         for segment in state.logs:
             log = self.box.state.logs.get(segment.source)
             if log is not None:
                 data = self.reader.segment(segment.data)
                 log.add(segment.batch, Stored(data, decode(data), segment.start_max_us, segment))
-                self._logs[segment.source, segment.batch] = segment
-        if self._attach_derived(state):
-            return True
-        rebuild(self.box, watermark_us)
-        return False
+                self._logs[segment.source][segment.batch] = segment
+        if not self._attach_views(state):
+            rebuild(self.box, watermark_us)
+            return
+        for run in state.runs:
+            index = self.box.state.indexes.get(run.index)
+            if index is not None:
+                with contextlib.suppress(StateError):
+                    index.spine.runs.append(_map_run(run, self.reader))
+        self.box.derive_indexes(watermark_us)
 
-    def _attach_derived(self, state: SlotState) -> bool:
+    def _attach_views(self, state: SlotState) -> bool:
         views = self._named_views()
-        if {r.index for r in state.runs} - self.box.state.indexes.keys() or {
-            s.view for s in state.views
-        } - views.keys():
-            return False
-        if state.logs and not self._covers(state):
+        if state.logs and views.keys() - set(state.kept_views):
             return False
         try:
-            for run in state.runs:
-                self.box.state.indexes[run.index].spine.runs.append(_map_run(run, self.reader))
             for segment in state.views:
-                views[segment.view].add(segment.batch, self._map_view(segment, views[segment.view]))
-                self._views[segment.view, segment.batch] = segment
+                if segment.view in views:
+                    views[segment.view].add(segment.batch, self._map_view(segment, views[segment.view]))
+                    self._views[segment.view][segment.batch] = segment
         except StateError:
-            self._views.clear()
+            for known in self._views.values():
+                known.clear()
             return False
         return True
-
-    def _covers(self, state: SlotState) -> bool:
-        """Whether the runs are those of this plan: every index over a source that has rows is there, and every view."""
-        indexed = {r.index for r in state.runs}
-        logged = {s.source for s in state.logs}
-        return all(
-            index.name in indexed or (index.source is not None and index.source.name not in logged)
-            for index in self.box.state.indexes.values()
-        )
 
     def save(self, batch: int, attempt: str) -> SlotState:
         """Writes what is not yet on disk, and returns what names all of the box's state."""
         files = Files(self.folder, batch, attempt)
         self._save_logs(files)
-        runs = self._save_runs(files)
+        runs = self._save_runs(files, batch)
         self._save_views(files)
         for writer in files.writers.values():
             writer.write(self.filesystem)
         statistics = self.box.statistics
         statistics.files_written = len(files.writers)
         statistics.bytes_written = sum(w.size_bytes for w in files.writers.values())
-        return SlotState(tuple(self._logs.values()), runs, tuple(self._views.values()))
+        logs = tuple(s for segments in self._logs.values() for s in segments.values())
+        views = tuple(s for segments in self._views.values() for s in segments.values())
+        return SlotState(logs, runs, views, tuple(self._views))
 
     def _save_logs(self, files: Files) -> None:
         self._fresh_logs = []
         for name, log in self.box.state.logs.items():
-            kind = f"log{self.box.state.retention_us[name].bit_length()}"
-            known = {batch for source, batch in self._logs if source == name}
-            for batch in known - log.segments.keys():
-                del self._logs[name, batch]
-            for batch in sorted(log.segments.keys() - known):
+            kind, known = f"log{self.box.state.retention_us[name].bit_length()}", self._logs[name]
+            for batch in known.keys() - log.segments.keys():
+                del known[batch]
+            for batch in sorted(log.segments.keys() - known.keys()):
                 stored = log.segments[batch]
-                segment = files.of(kind).add(stored.data)
-                self._logs[name, batch] = LogSegment(
-                    name, batch, stored.rows.num_rows, stored.start_max_us, (self.box.state.cell,), segment
-                )
-                self._fresh_logs.append((name, batch))
+                data, cells = files.of(kind).add(stored.data), (self.box.state.cell,)
+                known[batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, cells, data)
+                self._fresh_logs.append(known[batch])
 
-    def _save_runs(self, files: Files) -> tuple[RunSegment, ...]:
+    def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
         segments = []
         self._fresh_runs = set()
         for name, index in self.box.state.indexes.items():
-            for run in index.spine.runs:
+            for run in index.spine.lasting_runs(batch):
                 if run.record is None:
                     run.record = _record(name, run, files.of(f"run{run.tier}"))
                     self._fresh_runs.add(name)
@@ -133,32 +126,29 @@ class Checkpoint:
     def _save_views(self, files: Files) -> None:
         self._fresh_views = []
         for view in self.box.state.views.values():
-            known = {batch for name, batch in self._views if name == view.name}
-            for batch in known - view.segments.keys():
-                del self._views[view.name, batch]
-            for batch in sorted(view.segments.keys() - known):
-                parts = np.ascontiguousarray(view.segments[batch].parts)
-                segment = files.of("view").add(parts)
-                end_max_us = view.segments[batch].end_max_us
-                self._views[view.name, batch] = ViewSegment(view.name, batch, parts.shape[1], end_max_us, segment)
-                self._fresh_views.append((view.name, batch))
+            known = self._views[view.name]
+            for batch in known.keys() - view.segments.keys():
+                del known[batch]
+            for batch in sorted(view.segments.keys() - known.keys()):
+                combined = view.segments[batch]
+                parts = np.ascontiguousarray(combined.parts)
+                data = files.of("view").add(parts)
+                known[batch] = ViewSegment(view.name, batch, parts.shape[1], combined.end_max_us, data)
+                self._fresh_views.append(known[batch])
 
     def relocate(self) -> None:
         """Moves what was just written from memory to its mapped file: the same bytes, in memory the system can take back."""
-        for name, batch in self._fresh_logs:
-            segment = self._logs[name, batch]
-            self.box.state.logs[name].relocate(batch, self.reader.segment(segment.data), segment)
+        for log in self._fresh_logs:
+            self.box.state.logs[log.source].relocate(log.batch, self.reader.segment(log.data), log)
         for name in self._fresh_runs:
             spine = self.box.state.indexes[name].spine
-            spine.runs = [run if run.keeps_alive else self._mapped(run) for run in spine.runs]
+            spine.runs = [
+                _map_run(run.record, self.reader) if run.record and not run.keeps_alive else run for run in spine.runs
+            ]
             spine.moved()
         views = self._named_views()
-        for name, batch in self._fresh_views:
-            views[name].add(batch, self._map_view(self._views[name, batch], views[name]))
-
-    def _mapped(self, run: Run) -> Run:
-        assert run.record is not None
-        return _map_run(run.record, self.reader)
+        for view in self._fresh_views:
+            views[view.view].add(view.batch, self._map_view(view, views[view.view]))
 
     def _map_view(self, record: ViewSegment, view: View) -> Combined:
         data = self.reader.segment(record.parts)

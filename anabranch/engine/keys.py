@@ -57,7 +57,8 @@ def _words(column: pa.Array) -> Hashes:
         return _hash_bytes(column)
     if pa.types.is_floating(type):
         # 0.0 equals -0.0, and NaN equals NaN.
-        values = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+        with np.errstate(invalid="ignore"):
+            values = column.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0
         values[np.isnan(values)] = np.nan
         words: Hashes = values.view(np.uint64)
         return words

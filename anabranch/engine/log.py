@@ -73,9 +73,11 @@ class Log:
             return store.gather(ids, {})
         return store.gather(ids, {b: s.rows.column(place) for b, s in self.segments.items()})
 
-    def starts(self, batch: int) -> npt.NDArray[np.int64]:
-        """When the validity of each row of a segment begins."""
-        return starts_of(self.source, self.segments[batch].rows)
+    def times(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """The event times of rows of a stream."""
+        assert isinstance(self.source, Stream)
+        times: npt.NDArray[np.int64] = self.column(self.source.time, ids).view(pa.int64()).to_numpy()
+        return times
 
     def purge(self, watermark_us: int, retention_us: int) -> None:
         """Drops segments of which no row is valid at or after the watermark: the oldest ones, up to the first that lives."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,6 +89,21 @@ def run_of_batch(batch: int, rows: Words, has_end: bool, retention_us: int = FOR
     )  # fmt: skip
 
 
+class _Scratch(threading.local):
+    """Memory for merges to work in, used again and again: to get it from the system would cost more than the merge."""
+
+    def __init__(self) -> None:
+        self.arrays = (np.empty(0, np.uint64), np.empty(0, np.uint64))
+
+    def of(self, words: int) -> tuple[Words, Words]:
+        if len(self.arrays[0]) < words:
+            self.arrays = (np.empty(words, np.uint64), np.empty(words, np.uint64))
+        return self.arrays
+
+
+_scratch = _Scratch()
+
+
 def merge_runs(
     runs: list[Run], tier: int, lo: int, hi: int, watermark_us: int, retention_us: int, has_end: bool
 ) -> Run | None:
@@ -97,16 +113,20 @@ def merge_runs(
     base_start, start_max = min(r.base_start_us for r in runs), max(r.start_max_us for r in runs)
     offset_bits = max(r.offset_bits for r in runs)
     narrow = start_max - base_start < 2**32 and (last - first).bit_length() + offset_bits <= 32
-    entries, start_max, end_max = kernels.merge(
-        run_table(runs), lo, hi, watermark_us, retention_us, narrow, has_end, first, offset_bits, base_start
-    )
+    all_alive = not has_end and (retention_us == FOREVER_US or base_start + retention_us > watermark_us)
+    table, words = run_table(runs), (2 if narrow else 3) + int(has_end)
+    bounds = kernels.visible_rows(table, lo, hi)
+    scratch = _scratch.of((int((bounds[:, 1] - bounds[:, 0]).sum()) + 1) * words)
+    layout = (words, narrow, has_end, first, np.uint64(offset_bits), base_start)
+    entries = kernels.merge(table, bounds, watermark_us, retention_us, all_alive, layout, *scratch)
     if not len(entries):
         return None
     prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
     return Run(
         tier=tier, first_batch=first, last_batch=last, lo=lo, hi=hi, prefix_bits=prefix_bits, rows=len(entries),
-        narrow=narrow, has_end=has_end, offset_bits=offset_bits, base_start_us=base_start, start_max_us=int(start_max),
-        end_max_us=int(end_max), entries=entries, directory=kernels.directory_of(entries, prefix_bits),
+        narrow=narrow, has_end=has_end, offset_bits=offset_bits, base_start_us=base_start, start_max_us=start_max,
+        end_max_us=max(r.end_max_us for r in runs), entries=entries,
+        directory=kernels.directory_of(entries, prefix_bits),
     )  # fmt: skip
 
 

@@ -1,19 +1,23 @@
 """A spine: the runs of one index, few of them, because small ones are merged into larger ones.
 
 Every batch adds a run of tier 0. A run of tier t spans an aligned group of 4^t batches. Merging must not stall a batch, so
-a group of tier t is merged in 4^(t-1) parts, one per batch, each a range of hashes that holds about four batches' worth of
-rows. While that goes on, the parts done are served by the new runs and the rest by the old ones, which are visible only
-from `lo` on. When each part is merged follows from the number of the batch alone (`due_merges`).
+from tier 3 on a group is merged in 4^(t-1) parts, one per batch, each a range of hashes that holds about four batches' worth
+of rows: to merge a row costs a thirtieth of what it costs to process it. While that goes on, the parts done are served by
+the new runs and the rest by the old ones, which are visible only from `lo` on. When each part is merged follows from the
+number of the batch alone (`due_merges`).
 
 The invariant (`verify`): for every batch and every hash at most one run is visible, and every row that is alive is in it.
 
-Tiers end where a group would span more than a quarter of what is alive (a run is dropped only when its last row has ended,
-so a larger one would waste memory); an index without an end has no such bound.
+Tiers end where a group would span more than a third of what is alive (a run is dropped only when its last row has ended,
+so a larger one would waste memory); an index without an end has no such bound. Only runs of the last tier are written to
+disk, for the smaller ones are soon replaced: about a third of an index at most is derived again when a box is attached
+(`lacking`, `restore`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +28,17 @@ from anabranch.plan.query import FOREVER_US
 FAN_IN = 4
 """How many runs of one tier make one of the next."""
 
+WHOLE_TIER = 2
+"""Up to this tier a group is merged at once."""
+
 MAX_TIER = 8
 """Parts are ranges of 1/65536 of the hashes: more tiers than these cannot be cut."""
 
-WASTE = 4
+WASTE = 3
 """A run may span at most 1/WASTE of the batches that are alive."""
+
+WRITTEN = 2
+"""A batch writes at most so many times the index entries that it brought."""
 
 
 def due_merges(batch: int, phase: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
@@ -39,17 +49,22 @@ def due_merges(batch: int, phase: int = 0) -> Iterator[tuple[int, int, int, int,
     >>> list(due_merges(3))
     [(1, 0, 3, 0, 65536)]
     >>> list(due_merges(16))
-    [(2, 0, 15, 0, 16384)]
+    [(2, 0, 15, 0, 65536)]
     """
-    delay, parts = phase, 1
+    delay = phase
     for tier in range(1, MAX_TIER):
-        span = FAN_IN**tier
+        span, parts = FAN_IN**tier, parts_of(tier)
         ended = (batch - delay + 1) // span * span
         part = batch - delay + 1 - ended
         if part < parts and ended + phase > 0:
             width = ALL_HASHES // parts
             yield tier, ended - span + phase, ended - 1 + phase, part * width, (part + 1) * width
-        delay, parts = delay + parts, parts * FAN_IN
+        delay += parts
+
+
+def parts_of(tier: int) -> int:
+    """In how many parts a group of a tier is merged."""
+    return 1 if tier <= WHOLE_TIER else FAN_IN ** (tier - 1)
 
 
 class Spine:
@@ -60,6 +75,7 @@ class Spine:
         self.runs: list[Run] = []
         self.arriving: list[Run] = []
         self._settled_table: npt.NDArray[np.int64] | None = None
+        self._arrived_bytes = 0
 
     def table(self, with_arriving: bool) -> npt.NDArray[np.int64]:
         """What a probe sees: the runs of earlier batches, and those of this batch if its rows are already visible."""
@@ -85,15 +101,49 @@ class Spine:
         if len(self.arriving) > 1:
             merged = merge_runs(self.arriving, 0, 0, ALL_HASHES, watermark_us, self.retention_us, self.has_end)
             self.arriving = [merged] if merged else []
+        self._arrived_bytes = sum(r.bytes for r in self.arriving)
         self.runs += self.arriving
         self.arriving = []
+        last_tier = self.last_tier(batch)
         for tier, first, last, lo, hi in due_merges(batch, self.phase):
-            if self.retention_us == FOREVER_US or FAN_IN**tier * WASTE <= self.batches_alive(batch):
+            if tier <= last_tier:
                 self._merge(tier, first, last, lo, hi, watermark_us)
         self._settled_table = None
 
-    def batches_alive(self, batch: int) -> int:
-        return batch - min((r.first_batch for r in self.runs), default=batch) + 1
+    def last_tier(self, batch: int) -> int:
+        """The tier whose runs are not merged any further, as things are at a batch."""
+        if self.retention_us == FOREVER_US:
+            return MAX_TIER
+        alive = batch - min((r.first_batch for r in self.runs), default=batch) + 1
+        return max((tier for tier in range(1, MAX_TIER) if FAN_IN**tier * WASTE <= alive), default=0)
+
+    def lasting_runs(self, batch: int) -> list[Run]:
+        """The runs to be kept on disk: those of the last tier, and whatever is on disk already. An index without an end
+        is kept as it is. Not more is written in a batch than `WRITTEN` times what it brought, or else a single run: the
+        rest has time."""
+        if self.retention_us == FOREVER_US:
+            return self.runs
+        tier, allowed, found = max(1, self.last_tier(batch)), WRITTEN * self._arrived_bytes, []
+        for run in self.runs:
+            if run.record is None:
+                if run.tier < tier or allowed <= 0:
+                    continue
+                allowed -= run.bytes
+            found.append(run)
+        return found
+
+    def lacking(self, batch: int) -> list[tuple[int, int]]:
+        """The ranges of hashes in which no run shows the rows of a batch."""
+        found, covered = [], 0
+        for lo, hi in sorted((r.lo, r.hi) for r in self.runs if r.first_batch <= batch <= r.last_batch):
+            if covered < lo:
+                found.append((covered, lo))
+            covered = max(covered, hi)
+        return [*found, (covered, ALL_HASHES)] if covered < ALL_HASHES else found
+
+    def restore(self, run: Run) -> None:
+        """Adds a run of one batch that was derived again, as far as no other shows its rows."""
+        self.runs += [replace(run, lo=lo, hi=hi) for lo, hi in self.lacking(run.first_batch)]
 
     def _merge(self, tier: int, first: int, last: int, lo: int, hi: int, watermark_us: int) -> None:
         group = [

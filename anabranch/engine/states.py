@@ -123,8 +123,8 @@ class BoxState:
         )
 
     def _phase(self) -> int:
-        """Spines take turns with their merges."""
-        return len(self.indexes) % FAN_IN
+        """Spines take turns with their merges: modulo 4, 16, 64 and 256 the phases of four spines are evenly apart."""
+        return len(self.indexes) % FAN_IN * (1 + FAN_IN + FAN_IN**2 + FAN_IN**3)
 
     def _name(self, index: Index) -> str:
         if len(index.state) > 1:

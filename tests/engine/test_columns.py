@@ -165,7 +165,8 @@ def test_a_segment_comes_back_from_its_bytes():
 
 def test_starts():
     log = stream_log(3)
-    assert log.starts(2).tolist() == [2, 2, 2]
+    assert log.times(np.array([2 << 32, (1 << 32) + 1, 2 << 32])).tolist() == [2, 1, 2]
+    assert starts_of(log.source, log.segments[2].rows).tolist() == [2, 2, 2]
     table = Table("t", (Field("v", pa.int64()),))
     rows = pa.RecordBatch.from_arrays([pa.array([1, 2])], ["v"])
     assert starts_of(table, rows).tolist() == [BEGINNING_US, BEGINNING_US]

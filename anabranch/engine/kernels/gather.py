@@ -85,21 +85,6 @@ def gather_bytes(offset_addresses, data_addresses, base, ids, offsets, out):
 
 
 @njit(cache=True, nogil=True)
-def same_bytes(left_offsets, left, right_offsets, right, out):
-    """Clears `out[i]` where two variable-length values differ; `left` and `right` are addresses."""
-    for i in range(len(out)):
-        at, length = left_offsets[i], left_offsets[i + 1] - left_offsets[i]
-        other = right_offsets[i]
-        if right_offsets[i + 1] - other != length:
-            out[i] = False
-            continue
-        for b in range(length):
-            if load_u8(left + at + b) != load_u8(right + other + b):
-                out[i] = False
-                break
-
-
-@njit(cache=True, nogil=True)
 def take(values, positions):
     """`values[positions]`, for positions that are known to be in range."""
     out = np.empty(len(positions), values.dtype)

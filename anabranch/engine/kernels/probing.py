@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from anabranch.engine.kernels.memory import popcount, prefetch
+from anabranch.engine.kernels.memory import load_u64, popcount, prefetch
 from anabranch.engine.kernels.runs import (
     BITS,
     DIRECTORY,
@@ -22,7 +22,6 @@ from anabranch.engine.kernels.runs import (
     entry_start,
     hash_from,
     layout_of,
-    mark_of,
     suffix_of,
     words_at,
 )
@@ -30,13 +29,16 @@ from anabranch.engine.kernels.runs import (
 BLOCK_ROWS = 1024
 """Rows are probed in blocks that stay in the first-level cache while run after run is asked."""
 
+AHEAD_ROWS = 16
+"""So many rows ahead the directory is asked for."""
+
 
 @njit(cache=True, nogil=True)
-def _first_probe(rows, low, high, h):
-    """The first of the rows low … high whose hash is not below h."""
+def _first_probe(hashes, low, high, h):
+    """The first of the hashes low … high that is not below h."""
     while low < high:
         middle = (low + high) >> 1
-        if rows[middle, 0] < h:
+        if hashes[middle] < h:
             low = middle + 1
         else:
             high = middle
@@ -44,24 +46,33 @@ def _first_probe(rows, low, high, h):
 
 
 @njit(inline="always")
-def _candidates(rows, first, last, directory, prefix_bits, bits, places, entries):
-    """The rows that the directory of a run lets through, and where their entries begin; without branches, for their
-    outcome cannot be predicted.
-
-    As many suffixes as a bucket has below that of a row, at least so many entries stand before: mostly exactly so many.
-    """
-    count = np.int64(0)
-    for p in range(first, last):
-        h = rows[p, 0]
-        at = 2 * bucket_of(h, prefix_bits, bits)
-        suffix = suffix_of(h, prefix_bits, bits)
-        present, second = directory[at], directory[at + 1]
+def _candidates(hashes, first, last, directory, prefix_bits, bits, places):
+    """The places of the hashes that the directory of a run lets through; without branches, for their outcome cannot be
+    predicted. Whatever is the same for all of them is computed before the loop; what a later one will load is asked for
+    early, for the directory of a large state is in no cache."""
+    prefix, bucket_shift = np.uint64(prefix_bits), np.uint64(63 - bits)
+    suffix_shift, mark_shift = np.uint64(bits), np.uint64(bits + 6)
+    count, p, end = np.uint64(0), np.uint64(first), np.uint64(last)
+    while p < end:
+        ahead = hashes[(p + np.uint64(AHEAD_ROWS)) % np.uint64(BLOCK_ROWS)] << prefix
+        prefetch(directory + np.int64(((ahead >> np.uint64(1)) >> bucket_shift) << np.uint64(4)))
+        h = hashes[p] << prefix
+        at = directory + np.int64(((h >> np.uint64(1)) >> bucket_shift) << np.uint64(4))
+        present = load_u64(at) >> ((h << suffix_shift) >> np.uint64(58))
+        marks = load_u64(at + 8) >> (np.uint64(32) + ((h << mark_shift) >> np.uint64(59)))
         places[count] = p
-        below = present & ((np.uint64(1) << suffix) - np.uint64(1))
-        entries[count] = np.int64(second & np.uint64(0xFFFFFFFF)) + popcount(below)
-        mark = second >> (np.uint64(32) + mark_of(h, prefix_bits, bits))
-        count += np.int64((present >> suffix) & mark & np.uint64(1))
-    return count
+        count += present & marks & np.uint64(1)
+        p += np.uint64(1)
+    return np.int64(count)
+
+
+@njit(inline="always")
+def _begin(h, directory, prefix_bits, bits):
+    """Where the entries with a hash begin at the earliest: as many suffixes as its bucket has below that of the hash, at
+    least so many entries stand before; mostly exactly so many."""
+    at = directory + 16 * bucket_of(h, prefix_bits, bits)
+    below = load_u64(at) & ((np.uint64(1) << suffix_of(h, prefix_bits, bits)) - np.uint64(1))
+    return np.int64(load_u64(at + 8) & np.uint64(0xFFFFFFFF)) + popcount(below)
 
 
 @njit(inline="always")
@@ -90,47 +101,50 @@ def probe(rows, table, window_us, expected):
     """
     capacity = max(np.int64(expected), np.int64(64))
     out = np.empty((4, capacity), np.int64)
-    places, begins = np.empty(BLOCK_ROWS + 1, np.int64), np.empty(BLOCK_ROWS + 1, np.int64)
+    hashes, places = np.empty(BLOCK_ROWS, np.uint64), np.empty(BLOCK_ROWS + 1, np.uint64)
+    begins = np.empty(BLOCK_ROWS, np.int64)
     found = np.int64(0)
     lookups = np.int64(0)
     for block in range(0, len(rows), BLOCK_ROWS):
-        block_end = min(block + BLOCK_ROWS, len(rows))
+        size = min(BLOCK_ROWS, len(rows) - block)
+        for p in range(size):
+            hashes[p] = rows[block + p, 0]
         for r in range(len(table)):
             if table[r, ROWS] == 0:
                 continue
-            first, last = block, block_end
+            first, last = np.int64(0), size
             if table[r, LO] > 0:
-                first = _first_probe(rows, block, block_end, hash_from(table[r, LO]))
+                first = _first_probe(hashes, first, size, hash_from(table[r, LO]))
             if table[r, HI] < 65536:
-                last = _first_probe(rows, first, block_end, hash_from(table[r, HI]))
+                last = _first_probe(hashes, first, size, hash_from(table[r, HI]))
             if first == last:
                 continue
             lookups += last - first
             words, bits, prefix_bits = table[r, WORDS], table[r, BITS], table[r, PREFIX_BITS]
+            directory = table[r, DIRECTORY]
             entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
-            directory = words_at(table[r, DIRECTORY], 2 * ((np.int64(1) << bits) + 1))
             layout = layout_of(table, r)
-            count = _candidates(rows, first, last, directory, prefix_bits, bits, places, begins)
+            count = _candidates(hashes, first, last, directory, prefix_bits, bits, places)
             for c in range(count):
+                begins[c] = _begin(hashes[places[c]], directory, prefix_bits, bits)
                 prefetch(table[r, ENTRIES] + begins[c] * words * 8)
             for c in range(count):
-                p = places[c]
-                h = rows[p, 0]
+                h, row = hashes[places[c]], block + np.int64(places[c])
                 bucket = bucket_of(h, prefix_bits, bits)
-                high = np.int64(directory[2 * bucket + 3] & np.uint64(0xFFFFFFFF))
+                high = np.int64(load_u64(directory + 16 * bucket + 24) & np.uint64(0xFFFFFFFF))
                 low = _first_equal(entries, words, begins[c], high, h)
                 while low < high and entries[low * words] == h:
                     start = entry_start(entries, low, layout)
                     end = entry_end(entries, low, layout, start, window_us)
-                    start = max(start, np.int64(rows[p, 2]))
-                    end = min(end, np.int64(rows[p, 3]))
+                    start = max(start, np.int64(rows[row, 2]))
+                    end = min(end, np.int64(rows[row, 3]))
                     if start < end:
                         if found == capacity:
                             capacity *= 2
                             grown = np.empty((4, capacity), np.int64)
                             grown[:, :found] = out[:, :found]
                             out = grown
-                        out[0, found] = np.int64(rows[p, 1])
+                        out[0, found] = np.int64(rows[row, 1])
                         out[1, found] = entry_id(entries, low, layout)
                         out[2, found] = start
                         out[3, found] = end

@@ -170,12 +170,9 @@ def compact(rows: Sequence[SortedRow], narrow: bool, has_end: bool, base_start: 
 # -- merging and probing -------------------------------------------------------------------------------------------------
 
 
-def merge(
-    runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool
-) -> tuple[list[Entry], int | None, int | None]:
+def merge(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool) -> list[Entry]:
     """The visible entries with hashes in [lo, hi) that end after the watermark, in the order of their hashes; equal ones
-    in the order of the runs. With `has_end` the merged entries keep their ends. Then the greatest start and the greatest
-    end among them, if there are any."""
+    in the order of the runs. With `has_end` the merged entries keep their ends."""
     alive = [
         entry
         for run in runs
@@ -183,9 +180,7 @@ def merge(
         if entry.is_within(lo, hi) and entry.end_under(window_us) > watermark_us
     ]
     alive.sort(key=lambda entry: entry.hash)
-    start_max = max((entry.start for entry in alive), default=None)
-    end_max = max((entry.end_under(window_us) for entry in alive), default=None)
-    return [entry if has_end else entry._replace(end=None) for entry in alive], start_max, end_max
+    return [entry if has_end else entry._replace(end=None) for entry in alive]
 
 
 class Match(NamedTuple):
@@ -243,11 +238,6 @@ def gather_offsets(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) 
 def gather_bytes(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) -> bytes:
     """The variable-length values, one after the other."""
     return b"".join(gather(segments, ids))
-
-
-def same_bytes(left: Sequence[bytes], right: Sequence[bytes]) -> list[bool]:
-    """Where two lists of variable-length values agree."""
-    return [ours == theirs for ours, theirs in zip(left, right, strict=True)]
 
 
 def take(values: Sequence[T], positions: Sequence[int]) -> list[T]:

@@ -252,58 +252,139 @@ def _visible(entries, table, r, lo, hi):
 
 
 @njit(cache=True, nogil=True)
-def merge(table, lo, hi, watermark_us, window_us, narrow, has_end, base_batch, offset_bits, base_start):
-    """One run of the rows of several runs with hashes in [lo, hi) that are still valid at the watermark.
+def _recode(table, r, first, last, out, at, watermark_us, window_us, all_alive, target):
+    """Copies the entries first … last of run r to `out` in the layout of the merged run; returns where they end.
 
-    Returns its entries, and the greatest start and end among them. Of rows with equal hashes, those of the run that
-    stands first in the table come first.
+    Without a row that has ended, and with ids that are cut alike, one addition changes the base of an id and of a start.
     """
-    runs = len(table)
-    cursors, lasts = np.empty(runs, np.int64), np.empty(runs, np.int64)
-    heads, order = np.empty(runs, np.uint64), np.empty(runs, np.int64)
-    active, total = 0, np.int64(0)
-    for r in range(runs):
-        entries = words_at(table[r, ENTRIES], table[r, ROWS] * table[r, WORDS])
-        cursors[r], lasts[r] = _visible(entries, table, r, lo, hi)
-        total += lasts[r] - cursors[r]
-        if cursors[r] < lasts[r]:
-            heads[active] = entries[cursors[r] * table[r, WORDS]]
-            order[active] = r
-            active += 1
-    out_words = (2 if narrow else 3) + (1 if has_end else 0)
-    out = np.empty((total, out_words), np.uint64)
-    written = np.int64(0)
-    start_max, end_max = np.int64(-0x7FFFFFFFFFFFFFFF), np.int64(-0x7FFFFFFFFFFFFFFF)
-    while active > 0:
-        least, place = heads[0], 0
-        for j in range(1, active):
-            if heads[j] < least:
-                least, place = heads[j], j
-        r = order[place]
-        i = cursors[r]
-        layout = layout_of(table, r)
-        entries = words_at(table[r, ENTRIES], table[r, ROWS] * table[r, WORDS])
+    layout = layout_of(table, r)
+    words, narrow, _, base_batch, offset_bits, base_start = layout
+    out_words, to_narrow, to_end, to_batch, to_bits, to_start = target
+    entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
+    if all_alive and narrow and to_narrow and words == out_words and offset_bits == to_bits:
+        batches = np.uint64(base_batch - to_batch) << (to_bits + np.uint64(32))
+        moved = batches + np.uint64(base_start - to_start)
+        for i in range(first, last):
+            out[at * out_words] = entries[i * words]
+            out[at * out_words + 1] = entries[i * words + 1] + moved
+            if words == 3:
+                out[at * out_words + 2] = entries[i * words + 2]
+            at += 1
+        return at
+    for i in range(first, last):
         start = entry_start(entries, i, layout)
         end = entry_end(entries, i, layout, start, window_us)
-        if end > watermark_us:
-            start_max, end_max = max(start_max, start), max(end_max, end)
-            row_id = entry_id(entries, i, layout)
-            batch, offset = np.uint64((row_id >> np.int64(32)) - base_batch), np.uint64(row_id & np.int64(0xFFFFFFFF))
-            local = (batch << np.uint64(offset_bits)) | offset
-            out[written, 0] = least
-            if narrow:
-                out[written, 1] = (local << np.uint64(32)) | np.uint64(start - base_start)
-            else:
-                out[written, 1] = local
-                out[written, 2] = np.uint64(start)
-            if has_end:
-                out[written, out_words - 1] = np.uint64(end)
-            written += 1
-        cursors[r] = i + 1
-        if i + 1 < lasts[r]:
-            heads[place] = entries[(i + 1) * table[r, WORDS]]
+        row_id = entry_id(entries, i, layout)
+        batch, offset = np.uint64((row_id >> np.int64(32)) - to_batch), np.uint64(row_id & np.int64(0xFFFFFFFF))
+        local = (batch << to_bits) | offset
+        out[at * out_words] = entries[i * words]
+        if to_narrow:
+            out[at * out_words + 1] = (local << np.uint64(32)) | np.uint64(start - to_start)
         else:
-            active -= 1
-            for j in range(place, active):
-                heads[j], order[j] = heads[j + 1], order[j + 1]
-    return out[:written], start_max, end_max
+            out[at * out_words + 1] = local
+            out[at * out_words + 2] = np.uint64(start)
+        if to_end:
+            out[(at + 1) * out_words - 1] = np.uint64(end)
+        at += np.int64(end > watermark_us)
+    return at
+
+
+TWO_WORDS, THREE_WORDS, FOUR_WORDS = (0, 0), (0, 0, 0), (0, 0, 0, 0)
+"""The size of an entry as a type: what is compiled for one size merges four times as fast as what is told the size."""
+
+
+@njit(inline="always")
+def _merge_one(rows, out, entry, i, i_end, j, j_end, at):
+    """Moves the lesser of two heads to `out`, that of the first list if they are equal; without branches, for which is
+    the lesser cannot be predicted. The word behind a list that is at its end may be read, its value is not used.
+
+    Places are counted in words and unsigned: a signed one would be asked each time whether it counts from the end.
+    """
+    second = np.uint64(((rows[j] < rows[i]) | (i == i_end)) & (j < j_end))
+    head = i ^ ((i ^ j) & (np.uint64(0) - second))
+    out[at] = rows[head]
+    out[at + np.uint64(1)] = rows[head + np.uint64(1)]
+    if len(entry) > 2:
+        out[at + np.uint64(2)] = rows[head + np.uint64(2)]
+    if len(entry) > 3:
+        out[at + np.uint64(3)] = rows[head + np.uint64(3)]
+    step = second * np.uint64(len(entry))
+    return i + np.uint64(len(entry)) - step, j + step
+
+
+@njit(cache=True, nogil=True)
+def _merge_lists(rows, out, entry, i, i_end, j, j_end, at):
+    """Merges two lists that lie in `rows` to `out` from `at` on.
+
+    They are cut in two at the middle of the first, and both halves go on side by side: each waits for its own loads.
+    """
+    middle, cut = (i + i_end) >> 1, j_end
+    if middle < i_end:
+        words = len(entry)
+        cut = j + first_at_or_after(rows[j * words :], words, j_end - j, rows[middle * words])
+    size = np.uint64(len(entry))
+    a, b, c, d = np.uint64(i) * size, np.uint64(j) * size, np.uint64(middle) * size, np.uint64(cut) * size
+    a_end, b_end, c_end, d_end = c, d, np.uint64(i_end) * size, np.uint64(j_end) * size
+    left, right = (a_end - a) + (b_end - b), (c_end - c) + (d_end - d)
+    to_left = np.uint64(at) * size
+    to_right = to_left + left
+    both, done = min(left, right), np.uint64(0)
+    while done < both:
+        a, b = _merge_one(rows, out, entry, a, a_end, b, b_end, to_left + done)
+        c, d = _merge_one(rows, out, entry, c, c_end, d, d_end, to_right + done)
+        done += size
+    while done < left:
+        a, b = _merge_one(rows, out, entry, a, a_end, b, b_end, to_left + done)
+        done += size
+    while both < right:
+        c, d = _merge_one(rows, out, entry, c, c_end, d, d_end, to_right + both)
+        both += size
+
+
+@njit(cache=True, nogil=True)
+def _merge_all(rows, out, entry, bounds):
+    """Merges neighbouring lists until one is left; returns the array that holds it."""
+    lists = len(bounds) - 1
+    while lists > 1:
+        pairs = 0
+        for first in range(0, lists, 2):
+            second, third = first + 1, min(first + 2, lists)
+            _merge_lists(rows, out, entry, bounds[first], bounds[second], bounds[second], bounds[third], bounds[first])
+            pairs += 1
+            bounds[pairs] = bounds[third]
+        lists = pairs
+        rows, out = out, rows
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def visible_rows(table, lo, hi):
+    """How many entries each run shows with hashes in [lo, hi): the first and the one after the last."""
+    bounds = np.empty((len(table), 2), np.int64)
+    for r in range(len(table)):
+        entries = words_at(table[r, ENTRIES], table[r, ROWS] * table[r, WORDS])
+        bounds[r, 0], bounds[r, 1] = _visible(entries, table, r, lo, hi)
+    return bounds
+
+
+@njit(cache=True, nogil=True)
+def merge(table, bounds, watermark_us, window_us, all_alive, target, rows, out):
+    """The entries of one run: those of several within `bounds` that are still valid at the watermark.
+
+    `all_alive` promises that all of them are; `target` is the layout of the merged run; `rows` and `out` are memory to work
+    in, for one word more than all the entries take. Of rows with equal hashes, those of the run that stands first in the
+    table come first.
+    """
+    words, lists = target[0], np.zeros(len(table) + 1, np.int64)
+    for r in range(len(table)):
+        lists[r + 1] = _recode(
+            table, r, bounds[r, 0], bounds[r, 1], rows, lists[r], watermark_us, window_us, all_alive, target
+        )
+    kept = lists[len(table)]
+    if words == 2:
+        rows = _merge_all(rows, out, TWO_WORDS, lists)
+    elif words == 3:
+        rows = _merge_all(rows, out, THREE_WORDS, lists)
+    else:
+        rows = _merge_all(rows, out, FOUR_WORDS, lists)
+    return rows[: kept * words].copy().reshape(kept, words)

@@ -72,17 +72,6 @@ def gather_bytes(segments, base, ids, shift, before=b""):
     return out_offsets.tolist(), total, out.tobytes()
 
 
-def same_bytes(left, right):
-    def parts(values):
-        data = np.frombuffer(b"".join(values) + b"\0", np.uint8)
-        return np.cumsum([0, *map(len, values)]).astype(np.int32), data
-
-    (left_offsets, left_data), (right_offsets, right_data) = parts(left), parts(right)
-    out = np.ones(len(left), bool)
-    kernels.same_bytes(left_offsets, left_data.ctypes.data, right_offsets, right_data.ctypes.data, out)
-    return out.tolist()
-
-
 @st.composite
 def segments_and_ids(draw, values):
     """Values by batch (with gaps between the batches), the first batch known, and ids of some of the rows."""
@@ -122,13 +111,6 @@ def test_variable_lengths_equal_their_twins(case, shift, before):
     offsets, total, data = gather_bytes(segments, base, ids, shift, before)
     assert (offsets, total) == reference.gather_offsets(segments, ids)
     assert data == reference.gather_bytes(segments, ids)
-
-
-@given(st.lists(st.tuples(texts, texts) | texts.map(lambda v: (v, v)), max_size=30))
-@settings(deadline=None)
-def test_same_bytes_equals_its_twin(pairs):
-    left, right = [p[0] for p in pairs], [p[1] for p in pairs]
-    assert same_bytes(left, right) == reference.same_bytes(left, right)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])

@@ -47,15 +47,16 @@ def compact(rows, narrow, has_end, base_start):
     return [tuple(row) for row in out.tolist()]
 
 
-def merge(stored_runs, lo, hi, watermark_us, window_us, packed):
-    """The merged entries, unpacked, their greatest start and end, and the directory that a run of them gets."""
-    words, start_max, end_max = kernels.merge(
-        run_table(stored_runs), lo, hi, watermark_us, window_us, packed.narrow, packed.has_end, packed.base_batch,
-        packed.offset_bits, packed.base_start,
-    )  # fmt: skip
+def merge(stored_runs, lo, hi, watermark_us, window_us, packed, all_alive=False):
+    """The merged entries, unpacked, and the directory that a run of them gets."""
+    table, words = run_table(stored_runs), (2 if packed.narrow else 3) + packed.has_end
+    bounds = kernels.visible_rows(table, lo, hi)
+    size = (int((bounds[:, 1] - bounds[:, 0]).sum()) + 1) * words
+    layout = (words, packed.narrow, packed.has_end, packed.base_batch, np.uint64(packed.offset_bits), packed.base_start)
+    memory = np.full(size, 2**64 - 1, np.uint64), np.full(size, 2**64 - 1, np.uint64)
+    found = kernels.merge(table, bounds, watermark_us, window_us, all_alive, layout, *memory)
     prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
-    directory = kernels.directory_of(words, prefix_bits).tolist()
-    return packed.entries(words), start_max, end_max, directory
+    return packed.entries(found), kernels.directory_of(found, prefix_bits).tolist()
 
 
 @st.composite
@@ -116,7 +117,7 @@ def test_compact_equals_its_twin(batch, narrow, has_end):
 def test_merge_equals_its_twin(state, range_bits, watermark_us, window_us, data):
     pool, has_end, plain, stored = state
     lo, hi = data.draw(hash_ranges(range_bits, pool))
-    wanted, start_max, end_max = reference.merge(plain, lo, hi, watermark_us, window_us, has_end)
+    wanted = reference.merge(plain, lo, hi, watermark_us, window_us, has_end)
 
     ids, starts = [e.id for e in wanted], [e.start for e in wanted]
     base_batch, last_batch = min((i >> 32 for i in ids), default=0), max((i >> 32 for i in ids), default=0)
@@ -126,13 +127,10 @@ def test_merge_equals_its_twin(state, range_bits, watermark_us, window_us, data)
     ) <= LOW
     narrow = fits and data.draw(st.booleans())
     packed = Packed(narrow, has_end, base_batch, offset_bits, min(starts, default=0))
-    found, found_start_max, found_end_max, directory = merge(stored, lo, hi, watermark_us, window_us, packed)
+    all_alive = len(wanted) == len(reference.merge(plain, lo, hi, BEGINNING_US, FOREVER_US, has_end))
+    found, directory = merge(stored, lo, hi, watermark_us, window_us, packed, all_alive and data.draw(st.booleans()))
     assert found == wanted
     assert directory == reference.directory([e.hash for e in wanted], range_bits)
-    if wanted:
-        # The kernel says BEGINNING_US + 1 where all rows were always there: one more does not make a run wide.
-        assert found_start_max == max(start_max, BEGINNING_US + 1)
-        assert found_end_max == end_max
 
 
 @pytest.mark.parametrize("rows", [kernels.LARGE_BUCKET, kernels.LARGE_BUCKET + 1, 300])
@@ -148,7 +146,7 @@ def test_merging_large_buckets_keeps_the_order_of_arrival(rows, has_end):
         plain.append(reference.Run(tuple(entries)))
         stored.append(Stored(plain[-1], Packed(True, has_end, batch, 16, 0)))
     packed = Packed(True, has_end, 0, 16, 0)
-    assert merge(stored, 0, ALL_HASHES, 50, 100, packed)[:3] == reference.merge(plain, 0, ALL_HASHES, 50, 100, has_end)
+    assert merge(stored, 0, ALL_HASHES, 50, 100, packed)[0] == reference.merge(plain, 0, ALL_HASHES, 50, 100, has_end)
 
 
 def test_merge_of_runs_with_different_bases():
@@ -161,13 +159,13 @@ def test_merge_of_runs_with_different_bases():
         Stored(plain[0], Packed(True, False, 7, 3, -1000)),
         Stored(plain[1], Packed(False, False, 1000, 32, 0)),
     ]
-    entries, *_, directory = merge(stored, 0, ALL_HASHES, 0, FOREVER_US, Packed(False, False, 7, 32, BEGINNING_US))
+    entries, directory = merge(stored, 0, ALL_HASHES, 0, FOREVER_US, Packed(False, False, 7, 32, BEGINNING_US))
     assert entries == [plain[0].entries[0], plain[1].entries[0], plain[0].entries[1]]
     assert directory == [1, 1 << 32, 0, 3]
 
 
 def test_a_row_ends_with_its_window():
     run, packed = reference.Run((Entry(1, 0, 5),)), Packed(True, False, 0, 1, 5)
-    assert merge([Stored(run, packed)], 0, ALL_HASHES, 14, 10, packed)[:3] == ([Entry(1, 0, 5)], 5, 15)
+    assert merge([Stored(run, packed)], 0, ALL_HASHES, 14, 10, packed)[0] == [Entry(1, 0, 5)]
     assert merge([Stored(run, packed)], 0, ALL_HASHES, 15, 10, packed)[0] == []
     assert merge([], 0, ALL_HASHES, BEGINNING_US, FOREVER_US, packed)[0] == []
