@@ -1,4 +1,4 @@
-"""The command line: `anabranch run file.sql`, `anabranch explain file.sql`, `anabranch demo`."""
+"""The command line: `anabranch run`, `anabranch explain`, `anabranch journal`, `anabranch demo`."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("file")
     explain.add_argument("--json", action="store_true", help="for programs")
     explain.set_defaults(command=_explain)
+
+    journal = commands.add_parser("journal", help="show what was decided about the queries of a checkpoint, and why")
+    journal.add_argument("--checkpoint", default="checkpoint", help="where state is kept (default: %(default)s)")
+    journal.add_argument("--query", help="only this one")
+    journal.add_argument("--json", action="store_true", help="for programs: one line of JSON per entry")
+    journal.set_defaults(command=_journal)
 
     demo = commands.add_parser("demo", help="a three-way join over generated streams")
     demo.add_argument("--seconds", type=int, default=20, help="seconds of event time (default: %(default)s)")
@@ -102,6 +108,24 @@ def _explain(given: argparse.Namespace) -> int:
         print(json.dumps([explain_json(plan, graph) for plan, graph in plans], indent=1))
     else:
         print("\n\n".join(explain_text(plan, graph) for plan, graph in plans))
+    return 0
+
+
+def _journal(given: argparse.Namespace) -> int:
+    import msgspec
+
+    from anabranch.session import read_journals
+
+    journals = read_journals(given.checkpoint)
+    if given.query is not None and given.query not in journals:
+        raise AnabranchError(f"no query {given.query} in {given.checkpoint}; there are: {', '.join(journals)}")
+    for name, entries in journals.items():
+        if given.query in (None, name):
+            for entry in entries:
+                if given.json:
+                    print(msgspec.json.encode({"query": name, **msgspec.structs.asdict(entry)}).decode())
+                else:
+                    print(f"{name}: {entry}")
     return 0
 
 

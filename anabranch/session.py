@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.balance.shares import choose_grid
+from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
@@ -255,6 +256,20 @@ class Session:
         return path
 
 
+def read_journals(checkpoint: str) -> dict[str, list[Entry]]:
+    """The journals of the queries below a checkpoint, running or not."""
+    if not os.path.isdir(checkpoint):
+        raise SessionError(f"there is no checkpoint {checkpoint}")
+    found = {
+        name: Journal(LocalFilesystem(os.path.join(checkpoint, name))).entries()
+        for name in sorted(os.listdir(checkpoint))
+        if os.path.isdir(os.path.join(checkpoint, name, "journal"))
+    }
+    if not found:
+        raise SessionError(f"{checkpoint} holds no query's journal: name the folder that was given as checkpoint")
+    return found
+
+
 def _checkpoint_id(filesystem: LocalFilesystem) -> str:
     """The name of a checkpoint, made when it is first used."""
     try:
@@ -300,12 +315,9 @@ class Run:
         return {name: list(s.host.progress) for name, s in self.started.items()}
 
     @property
-    def journal(self) -> list[dict[str, Any]]:
-        """What was decided, by query and batch."""
-        return [
-            {"query": name, "event": "started", "plan": show(s.plan, JoinGraph(s.query)), "shares": s.host.grid.shares}
-            for name, s in self.started.items()
-        ]
+    def journal(self) -> dict[str, list[Entry]]:
+        """What was decided about each query and why, since its checkpoint was new."""
+        return {name: s.host.journal.entries() for name, s in self.started.items()}
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""
@@ -328,9 +340,12 @@ class Run:
         try:
             failure = s.streaming.exception()
             if failure is not None and not self.stopped:
-                raise s.host.error or failure from None
+                error = s.host.error or failure
+                s.host.end("failed", (str(error).splitlines() or [type(error).__name__])[0][:300])
+                raise error from None
             if s.closes and not self.stopped:
                 s.host.close(self.spark)
+                s.host.end("ended", "all input there was is processed")
         finally:
             s.holder.release()
         return True
@@ -339,7 +354,10 @@ class Run:
         """Stops all queries. What was committed stays; start the session again to go on."""
         self.stopped = True
         for s in self.started.values():
+            was_running = s.streaming.isActive
             s.streaming.stop()
+            if was_running:
+                s.host.end("stopped", "by request")
             s.holder.release()
 
 

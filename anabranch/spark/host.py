@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
+from typing import Any
 
 import msgspec
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from anabranch.control.journal import Journal
 from anabranch.control.ledger import Ledger
 from anabranch.control.records import Attempt, Commit, Control, Layout
 from anabranch.control.sweep import sweep
@@ -77,6 +79,7 @@ class Host:
         self.slots = grid.cells
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
+        self.journal = Journal(filesystem)
         self.identity = identity_of(query)
         self.plan_text = show(plan, self.graph)
         self.layout = Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(self.slots)))
@@ -98,6 +101,23 @@ class Host:
                     f"{self.slots} over {_text(self.layout)}: start it with the same number of slots"
                 )
         self._sweep()
+        self._journal_start()
+
+    def _journal_start(self) -> None:
+        facts: dict[str, Any] = {"plan": self.plan_text, "shares": list(self.grid.shares), "slots": self.slots}
+        facts["delivers"] = self.sink.guarantee
+        if self.commit is None:
+            self.journal.note(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
+        elif self.commit.plan != self.plan_text:
+            self.journal.note(
+                self.commit.batch, "replanned", f"plan {self.plan_text} instead of {self.commit.plan}, at a restart", **facts
+            )
+        else:
+            self.journal.note(self.commit.batch, "resumed", f"after batch {self.commit.batch}", **facts)
+
+    def end(self, event: str, text: str) -> None:
+        """Notes in the journal how a run ended."""
+        self.journal.note(self.commit.batch if self.commit is not None else -1, event, text)
 
     def step(self, frame: DataFrame, trigger: int) -> None:
         """Runs the batch that a trigger brought; the newest one again if it brings that."""

@@ -200,7 +200,7 @@ def settings(spec: Spec) -> dict[str, str]:
     return found
 
 
-def results_query(spark: SparkSession, spec: Spec) -> DataFrame:
+def results_query(spark: SparkSession, spec: Spec, files_per_batch: int | None = 1) -> DataFrame:
     """The streaming DataFrame of the results."""
     from pyspark.sql import functions as F
 
@@ -208,7 +208,9 @@ def results_query(spark: SparkSession, spec: Spec) -> DataFrame:
     schema = ", ".join(f"{name} {type}" for name, type in workload.columns.items())
     joined: DataFrame | None = None
     for step in cascade(workload, spec.times):
-        source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        source = spark.readStream.schema(schema)
+        if files_per_batch is not None:
+            source = source.option("maxFilesPerTrigger", files_per_batch)
         files = source.parquet(str(Path(spec.folder, step.stream)))
         rows = files.select(*(F.col(c).alias(f"{step.stream}_{c}") for c in step.columns))
         rows = rows.withWatermark(f"{step.stream}_ts", "0 seconds")

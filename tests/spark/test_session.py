@@ -194,8 +194,8 @@ def test_run(spark: SparkSession, folder: Path) -> None:
     run = two_streams(spark, folder, sinks.memory()).start(availableNow=True)
     finish(run)
     assert run.plans == {"q": "(a b)"}
-    assert run.journal[0]["query"] == "q"
-    json.dumps(run.journal)
+    assert [e.event for e in run.journal["q"]] == ["started", "ended"]
+    assert run.journal["q"][0].details["plan"] == run.plans["q"]
     first, closing = run.progress["q"]
     assert (first.batch, first.trigger, first.rows, first.results) == (0, 0, {"a": 2, "b": 2}, 4)
     assert (closing.batch, closing.trigger, closing.rows, closing.results) == (1, 0, {"a": 0, "b": 0}, 0)

@@ -1,0 +1,168 @@
+"""The CPU and the memory of a join tree (equations 1 to 7 of Zhu, Raghavan, Rundensteiner, DKE 2009, made general).
+
+A join of the sets X1 … Xk pays for each of them
+
+    R(X)·(insert + delete)·keys(X)              to keep the rows of X where the other inputs find them
+    R(X)·[L(Y1) + J(X Y1) + …]                  for the probe order Y1, Y2, … of X: rows so far times the cost of a
+                                                lookup in the next state, and a pair of rows joined for each match
+
+and their state is N(X) + R(X)·slack rows. With one key for every state, lookups for nothing and no slack these are the
+papers' equations. Both sums are over the joins of the tree and depend on the *sets* below a join alone, which is what exact
+search relies on: rows on the way from X through a set of others to the union u are R(X)·N(u)/N(X), whatever the order was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from anabranch.cost.streams import Mask, StreamGraph
+from anabranch.plan.jtree import Join, Leaf, Plan
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """What single operations cost: seconds of CPU, and bytes."""
+
+    insert: float
+    """Ci: a row into one index of a state."""
+    delete: float
+    """Cd: a row out of one index."""
+    join: float
+    """Cj: a pair of rows that match."""
+    lookup: float = 0.0
+    """Cl: a row looked up in a state, the first run of it."""
+    lookup_run: float = 0.0
+    """What every further run of the state adds to a lookup."""
+    accept: float = 0.0
+    """A row of a stream taken in and logged."""
+    result: float = 0.0
+    """A result handed out."""
+    counts_keys: bool = False
+    """Whether a state has an index for each key it is looked up by; the papers have one for all."""
+    index_bytes: float = 0.0
+    """A row in an index of a stream."""
+    view_row_bytes: float = 1.0
+    """A combined row, whatever it consists of."""
+    view_part_bytes: float = 0.0
+    """And for each of its parts."""
+    view_index_bytes: float = 0.0
+    """A combined row in an index."""
+    slack_s: float = 0.0
+    """Rows are kept so much longer than they are valid: lateness, the span of a batch, and what is purged with others."""
+    batch_s: float = 1.0
+    """The span of a batch: with the window it tells how many runs a state has."""
+
+    def runs(self, span_s: float) -> float:
+        """About how many runs of an index a lookup visits: one per batch at first, then fewer, for they are merged."""
+        batches = max(1.0, span_s / self.batch_s)
+        return batches if batches <= 6 else 6 + 1.6 * math.log(batches / 6, 4)
+
+
+PAPER = UnitCosts(insert=2.0e-7, delete=2.0e-7, join=2.2e-6)
+"""Table 3 of the paper, in seconds; memory is counted in rows."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of CPU per second, and bytes of state."""
+
+    cpu: float
+    memory: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.cpu + other.cpu, self.memory + other.memory)
+
+    def within(self, cpu: float, memory: float) -> bool:
+        return self.cpu <= cpu and self.memory <= memory
+
+    def dominates(self, other: Cost) -> bool:
+        """Whether this is at least as good in both, and better in one."""
+        return self.cpu <= other.cpu and self.memory <= other.memory and self != other
+
+
+class CostModel:
+    """Costs of plans over a graph of streams."""
+
+    def __init__(self, graph: StreamGraph, units: UnitCosts = PAPER) -> None:
+        self.graph, self.units = graph, units
+
+    # -- states ------------------------------------------------------------------------------------------------------
+
+    def keys(self, streams: Mask, others: Mask) -> int:
+        """By how many keys the others look up a state."""
+        return max(1, self.graph.keys_between(streams, others)) if self.units.counts_keys else 1
+
+    def stored_rows(self, streams: Mask) -> float:
+        return self.graph.rows(streams) + self.graph.rate(streams) * self.units.slack_s
+
+    def state_bytes(self, streams: Mask, others: Mask) -> float:
+        """The memory of an input of a join."""
+        rows, keys, u = self.stored_rows(streams), self.keys(streams, others), self.units
+        if streams & (streams - 1):
+            width = u.view_row_bytes + streams.bit_count() * u.view_part_bytes + keys * u.view_index_bytes
+        else:
+            width = self.graph.streams[streams.bit_length() - 1].row_bytes + keys * u.index_bytes
+        return rows * width
+
+    def lookup(self, streams: Mask) -> float:
+        """The cost of looking up one row in a state."""
+        u = self.units
+        if not u.lookup_run:
+            return u.lookup
+        spans = [self.graph.streams[i].rows / f if (f := self.graph.streams[i].rate) else 1e9
+                 for i in range(len(self.graph)) if streams >> i & 1]  # fmt: skip
+        return u.lookup + u.lookup_run * (u.runs(min(spans)) - 1)
+
+    # -- joins -------------------------------------------------------------------------------------------------------
+
+    def probe(self, streams: Mask, order: Sequence[Mask]) -> float:
+        """CPU per second for the new rows of an input of a join, along a probe order."""
+        rows, bound, spent = self.graph.rate(streams), streams, 0.0
+        per_row = rows / base if (base := self.graph.rows(streams)) else 0.0
+        for other in order:
+            bound |= other
+            matches = per_row * self.graph.rows(bound)
+            spent += rows * self.lookup(other) + matches * self.units.join
+            rows = matches
+        return spent
+
+    def maintain(self, streams: Mask, others: Mask) -> float:
+        """CPU per second to keep the rows of an input of a join."""
+        return self.graph.rate(streams) * (self.units.insert + self.units.delete) * self.keys(streams, others)
+
+    def join(self, inputs: Sequence[Mask], orders: Sequence[Sequence[int]]) -> Cost:
+        """A join of some sets alone, without what is below it."""
+        everything = 0
+        for streams in inputs:
+            everything |= streams
+        cpu = memory = 0.0
+        for streams, order in zip(inputs, orders, strict=True):
+            others = everything & ~streams
+            cpu += self.maintain(streams, others) + self.probe(streams, [inputs[j] for j in order])
+            memory += self.state_bytes(streams, others)
+        return Cost(cpu, memory)
+
+    # -- plans -------------------------------------------------------------------------------------------------------
+
+    def fixed(self) -> Cost:
+        """What every plan pays: rows taken in and results handed out."""
+        rows = sum(s.rate for s in self.graph.streams)
+        return Cost(rows * self.units.accept + self.graph.rate(self.graph.everything) * self.units.result, 0.0)
+
+    def cost(self, plan: Plan) -> Cost:
+        """A plan, whole."""
+        total = self.fixed()
+        for _, cost in self.nodes(plan):
+            total += cost
+        return total
+
+    def nodes(self, plan: Plan) -> Iterator[tuple[Join, Cost]]:
+        """Every join of a plan with its own cost, children before parents."""
+        if isinstance(plan, Leaf):
+            return
+        for child in plan.inputs:
+            yield from self.nodes(child)
+        inputs = [self.graph.mask(child.aliases) for child in plan.inputs]
+        yield plan, self.join(inputs, plan.orders)
