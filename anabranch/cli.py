@@ -40,13 +40,25 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--master", default="local[*]", help="Spark master (default: %(default)s)")
     run.add_argument("--slots", type=int, help="tasks per batch (default: Spark's parallelism)")
     run.add_argument("--files-per-batch", type=int, help="files of each stream in one batch (default: all there are)")
+    _add_budget(run)
     run.add_argument("--once", action="store_true", help="process what is there, then end")
     run.set_defaults(command=_run)
 
     explain = commands.add_parser("explain", help="show the plans of a SQL file without running it")
     explain.add_argument("file")
     explain.add_argument("--json", action="store_true", help="for programs")
+    explain.add_argument("--draw", metavar="plan.svg", help="draw the plan; of several queries each in a file of its own")
+    explain.add_argument(
+        "--rate", action="append", default=[], metavar="STREAM=ROWS", help="rows per second of a stream, as far as known"
+    )
+    explain.add_argument(
+        "--distinct", action="append", default=[], metavar="KEY=VALUES", help="distinct values of a key, like a.k=1000"
+    )
+    _add_budget(explain)
     explain.set_defaults(command=_explain)
+
+    calibrate = commands.add_parser("calibrate", help="measure what single operations cost on this machine (seconds)")
+    calibrate.set_defaults(command=_calibrate)
 
     journal = commands.add_parser("journal", help="show what was decided about the queries of a checkpoint, and why")
     journal.add_argument("--checkpoint", default="checkpoint", help="where state is kept (default: %(default)s)")
@@ -61,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cpu", type=float, help="cores that a query may use")
+    parser.add_argument("--memory", help="what its state may take, like 2GiB")
+    parser.add_argument("--strict", action="store_true", help="refuse a query that no plan keeps within that")
+
+
 def _read(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
@@ -72,7 +90,7 @@ def _read(path: str) -> str:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from anabranch.session import Session
+    from anabranch.session import Budget, Session
     from anabranch.spark import sinks
     from anabranch.spark.create import create_session
     from anabranch.sql import parse_script
@@ -82,7 +100,7 @@ def _run(given: argparse.Namespace) -> int:
     warm_up_visibly()
     # What goes wrong reaches us as an error, and is told in a few lines: Spark need not log it, too.
     spark = create_session(given.master, {"spark.log.level": "INFO" if given.debug else "OFF"})
-    session = Session(spark, given.checkpoint, slots=given.slots)
+    session = Session(spark, given.checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots)
 
     def sink(query: str) -> sinks.Sink:
         return sinks.parquet(os.path.join(given.output, query)) if given.output else sinks.console()
@@ -95,19 +113,63 @@ def _run(given: argparse.Namespace) -> int:
 def _explain(given: argparse.Namespace) -> int:
     import json
 
+    from anabranch.cost.calibrate import unit_costs
+    from anabranch.cost.facts import Given
+    from anabranch.optimize.explain import decision_json, decision_svg, decision_text
+    from anabranch.optimize.planner import Bounds, decide, parse_bytes
     from anabranch.plan.explain import explain_json, explain_text
     from anabranch.plan.join_graph import JoinGraph
-    from anabranch.plan.jtree import left_deep, parse
+    from anabranch.plan.jtree import parse
     from anabranch.sql import parse_script
 
-    plans = []
-    for bound in parse_script(_read(given.file)).queries:
+    memory = float("inf") if given.memory is None else parse_bytes(given.memory)
+    bounds = Bounds(float("inf") if given.cpu is None else given.cpu, memory)
+    facts = Given(_numbers("--rate", given.rate), {}, _numbers("--distinct", given.distinct))
+    texts, values, queries = [], [], parse_script(_read(given.file)).queries
+    for bound in queries:
         graph = JoinGraph(bound.query)
-        plans.append((parse(bound.plan, graph) if bound.plan else left_deep(graph), graph))
-    if given.json:
-        print(json.dumps([explain_json(plan, graph) for plan, graph in plans], indent=1))
-    else:
-        print("\n\n".join(explain_text(plan, graph) for plan, graph in plans))
+        if bound.plan:
+            texts.append(explain_text(parse(bound.plan, graph), graph))
+            values.append(explain_json(parse(bound.plan, graph), graph))
+            continue
+        decision = decide(graph, facts, unit_costs(), bounds, strict=given.strict)
+        texts.append(explain_text(decision.plan, graph) + "\n\n" + decision_text(decision, graph))
+        values.append({**explain_json(decision.plan, graph), "costs": decision_json(decision, graph)})
+        if given.draw:
+            root, ending = os.path.splitext(given.draw)
+            path = given.draw if len(queries) == 1 else f"{root}-{bound.query.name}{ending}"
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(decision_svg(decision, graph))
+            print(f"drawn to {path}", file=sys.stderr)
+    print(json.dumps(values, indent=1) if given.json else "\n\n".join(texts))
+    return 0
+
+
+def _numbers(option: str, given: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise AnabranchError(f"{option} {text}: write it as a name, = and a number") from None
+    return found
+
+
+def _calibrate(given: argparse.Namespace) -> int:
+    from anabranch.cost.calibrate import calibrate, remember
+
+    warm_up_visibly()
+    print("measuring …", file=sys.stderr)
+    units = calibrate()
+    for what, cost in (
+        ("a row taken in", units.accept), ("a row into an index", units.insert),
+        ("a combined row kept", units.view_insert or units.insert), ("a row looked up", units.lookup),
+        ("… for each further run", units.lookup_run), ("a pair that matches", units.join), ("a result", units.result),
+    ):  # fmt: skip
+        print(f"{what:<24}{cost * 1e9:8.1f} ns")
+    print(f"{'a row in an index':<24}{units.index_bytes:8.1f} bytes")
+    print(f"kept in {remember(units)}", file=sys.stderr)
     return 0
 
 

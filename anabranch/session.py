@@ -16,14 +16,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.balance.shares import choose_grid
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
+from anabranch.cost.calibrate import unit_costs
+from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.engine.states import BoxState
 from anabranch.errors import AnabranchError
+from anabranch.optimize.explain import decision_text
+from anabranch.optimize.planner import Bounds, Decision, decide, parse_bytes
+from anabranch.optimize.review import Reviewer
 from anabranch.plan.explain import explain_text
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan, left_deep, parse, show
+from anabranch.plan.jtree import Plan, parse
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
@@ -44,10 +49,20 @@ class SessionError(AnabranchError):
 
 @dataclass(frozen=True)
 class Budget:
-    """What the queries of a session may use: CPU in cores, memory in bytes or like "2 GiB". (Accepted; not used yet.)"""
+    """What each query of a session may use: CPU in cores, state in bytes or like "2 GiB". `strict` refuses to run a query
+    that no plan keeps within it; else the least bad plan runs."""
 
     cpu: float | None = None
-    memory: int | str | None = None
+    memory: int | float | str | None = None
+    strict: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        cpu = float("inf") if self.cpu is None else float(self.cpu)
+        memory = float("inf") if self.memory is None else parse_bytes(self.memory)
+        if not cpu >= 0 or not memory >= 0:
+            raise SessionError(f"a budget cannot be negative: cpu={self.cpu}, memory={self.memory}")
+        return Bounds(cpu, memory)
 
 
 @dataclass
@@ -55,6 +70,9 @@ class _Query:
     query: Query
     plan: Plan
     sink: Sink
+    is_pinned: bool
+    decision: Decision | None = None
+    """Why the plan is what it is, unless it is pinned."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +87,8 @@ class Session:
 
     `spark` is your SparkSession, or None for a local one of our own. State, control records and Spark's own checkpoint go
     below `checkpoint`, a folder per query. `slots` is the number of tasks of a batch (default: Spark's parallelism); it is
-    fixed when a query first starts.
+    fixed when a query first starts. Plans that are not pinned are chosen within `budget`: at first by `facts` (rates and
+    distinct keys, as far as you know them), then by what was measured.
     """
 
     def __init__(
@@ -78,8 +97,10 @@ class Session:
         checkpoint: str = "checkpoint",
         budget: Budget | None = None,
         slots: int | None = None,
+        facts: Given = EMPTY,
     ) -> None:
         self._spark, self.checkpoint, self.budget, self._slots = spark, os.path.abspath(checkpoint), budget, slots
+        self.facts, self.units = facts, unit_costs()
         self.catalog = Catalog()
         self._frames: dict[str, DataFrame | _Files] = {}
         self._queries: dict[str, _Query] = {}
@@ -137,8 +158,16 @@ class Session:
         if bound.query.name in self._queries:
             raise SessionError(f"there is a query {bound.query.name} already: give this one another name")
         graph = JoinGraph(bound.query)
-        plan = parse(bound.plan, graph) if bound.plan else left_deep(graph)
-        self._queries[bound.query.name] = _Query(bound.query, plan, as_sink(sink or console()))
+        if bound.plan:
+            declared = _Query(bound.query, parse(bound.plan, graph), as_sink(sink or console()), is_pinned=True)
+        else:
+            decision = self._decide(graph, self.facts)
+            declared = _Query(bound.query, decision.plan, as_sink(sink or console()), False, decision)
+        self._queries[bound.query.name] = declared
+
+    def _decide(self, graph: JoinGraph, facts: Facts) -> Decision:
+        budget = self.budget or Budget()
+        return decide(graph, facts, self.units, budget.bounds, strict=budget.strict)
 
     def script(
         self, text: str, sinks: Callable[[str], Sink] | None = None, max_files_per_trigger: int | None = None
@@ -161,7 +190,10 @@ class Session:
         """The plan of a query, and how its rows are spread."""
         declared = self._declared(name)
         graph = JoinGraph(declared.query)
-        return explain_text(declared.plan, graph) + "\n\n" + _explain_grid(choose_grid(graph, self.slots), graph)
+        parts = [explain_text(declared.plan, graph)]
+        if declared.decision is not None:
+            parts.append(decision_text(declared.decision, graph))
+        return "\n\n".join([*parts, _explain_grid(choose_grid(graph, self.slots), graph)])
 
     def start(self, **trigger: Any) -> Run:
         """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
@@ -203,7 +235,7 @@ class Session:
                 for s in query.sources
                 if isinstance(s, Table)
             }
-            host = Host(query, plan, grid, packing, filesystem, declared.sink, tables)
+            host = Host(query, plan, grid, packing, filesystem, declared.sink, tables, self._reviewer(declared))
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
             packed = [
@@ -219,6 +251,12 @@ class Session:
         return Started(
             query, plan, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once"))
         )
+
+    def _reviewer(self, declared: _Query) -> Reviewer | None:
+        """What decides about the plan on facts, unless it is pinned or there is nothing to decide."""
+        if declared.is_pinned or len(declared.query.inputs) < 3:
+            return None
+        return Reviewer(JoinGraph(declared.query), self.units, (self.budget or Budget()).bounds, self.facts)
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)
@@ -307,7 +345,7 @@ class Run:
     @property
     def plans(self) -> dict[str, str]:
         """The plan each query runs under."""
-        return {name: show(s.plan, JoinGraph(s.query)) for name, s in self.started.items()}
+        return {name: s.host.plan_text for name, s in self.started.items()}
 
     @property
     def progress(self) -> dict[str, list[Progress]]:

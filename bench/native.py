@@ -31,9 +31,11 @@ from bench.workload import Workload
 
 RATE_PER_S = 200_000
 WINDOW_S = 4
-MEASURED = 8
+MEASURED = 6
 TIMEOUT_S = 1800.0
-N_ARY = {"2-way": None, "3-way chain": "(a b c)", "4-way star": "(a b c d)", "5-way chain": "(a b c d e)"}
+AS_WRITTEN = {
+    "2-way": "(a b)", "3-way chain": "((a b) c)", "4-way star": "(((a b) c) d)", "5-way chain": "((((a b) c) d) e)",
+}  # fmt: skip
 
 
 def hosted(spec: HostedSpec) -> dict[str, Any]:
@@ -86,11 +88,12 @@ def median_of(repeat: int, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Q2 and Q3 with the default store only")
+    parser.add_argument("--join", action="append", choices=tuple(AS_WRITTEN), help="only this one (may be given again)")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each contender (default: %(default)s)")
     parser.add_argument("--rocksdb-repeat", type=int, default=1, help="runs with RocksDB, slow ones (default: %(default)s)")
     parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "anabranch-bench"), help="where files are kept")
     given = parser.parse_args()
-    shapes = ("2-way", "3-way chain") if given.quick else tuple(N_ARY)
+    shapes = given.join or (("2-way", "3-way chain") if given.quick else tuple(AS_WRITTEN))
     rows: list[dict[str, Any]] = []
     for shape in shapes:
         workload = Workload(shape, RATE_PER_S, WINDOW_S, 1)
@@ -107,8 +110,8 @@ def main() -> None:
                 name = f"Spark's own, {store} store"
                 add(name, median_of(repeat, lambda f=folder, s=shape, b=batches, t=store: theirs(s, f, b, t)))  # type: ignore[misc]
         for way, text in (("frame", "DataFrame"), ("reader", "our reader")):
-            for plan in dict.fromkeys((None, N_ARY[shape])):
-                name = f"anabranch, {text}, {plan or 'as written'}"
+            for plan in (None, AS_WRITTEN[shape]) if len(workload.streams) > 2 else (None,):
+                name = f"anabranch, {text}, {'as written' if plan else 'plan of its own'}"
                 add(name, median_of(given.repeat, lambda f=folder, s=shape, b=batches, w=way, p=plan: ours(s, f, b, w, p)))  # type: ignore[misc]
         fresh = [r for r in rows if r["join"] == shape]
         base = fresh[0]
@@ -121,7 +124,7 @@ def main() -> None:
     print(json.dumps(settings(Spec("2-way", RATE_PER_S, WINDOW_S, 1, 1, ""))), file=sys.stderr)
     shown = ["join", "way", "rows/s", "times Spark", "results", "state MB", "state of Spark's", "peak MB"]
     print(report.table(rows, shown))
-    print(f"written to {report.write('native', rows)}")
+    print(f"written to {report.write('-'.join(['native', *(given.join or [])]).replace(' ', '-'), rows)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ a factor, Σ 1/W of the first part. So one pass over the subsets gives the best 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from anabranch.cost.model import CostModel
 Masks = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-EXACT_PARTS = 12
+EXACT_PARTS = 8
 """Up to so many parts the best probe orders are found over all subsets of them."""
 
 
@@ -35,10 +35,10 @@ class Arrays(NamedTuple):
     class_distinct: Floats
     """Classes × streams; 0 for those that are not members."""
     units: Floats
-    """maintain, join, counts keys, index bytes, view row bytes, view part bytes, view index bytes, slack."""
+    """What the constants below name."""
 
 
-MAINTAIN, JOIN, COUNTS_KEYS, INDEX_BYTES, VIEW_ROW, VIEW_PART, VIEW_INDEX, SLACK = range(8)
+MAINTAIN, VIEW_MAINTAIN, JOIN, COUNTS_KEYS, INDEX_BYTES, VIEW_ROW, VIEW_PART, VIEW_INDEX, SLACK = range(9)
 
 
 def arrays_of(model: CostModel) -> Arrays:
@@ -48,8 +48,8 @@ def arrays_of(model: CostModel) -> Arrays:
         for i, count in key.distinct:
             distinct[place, i] = count
     units = [
-        u.insert + u.delete, u.join, float(u.counts_keys), u.index_bytes, u.view_row_bytes, u.view_part_bytes,
-        u.view_index_bytes, u.slack_s,
+        u.insert + u.delete, (u.insert if u.view_insert is None else u.view_insert) + u.delete, u.join,
+        float(u.counts_keys), u.index_bytes, u.view_row_bytes, u.view_part_bytes, u.view_index_bytes, u.slack_s,
     ]  # fmt: skip
     return Arrays(
         np.array([s.rows for s in graph.streams], np.float64),
@@ -64,7 +64,7 @@ def arrays_of(model: CostModel) -> Arrays:
 
 
 @njit(cache=True, nogil=True)
-def rows_of(g: Any, mask: int) -> float:
+def rows_of(g, mask):
     """N of a set."""
     product = 1.0
     for i in range(len(g.rows)):
@@ -81,12 +81,14 @@ def rows_of(g: Any, mask: int) -> float:
                     least = min(least, count)
                 inside >>= 1
                 i += 1
+            if least == np.inf:
+                return 0.0
             product *= least
     return product
 
 
 @njit(cache=True, nogil=True)
-def renewal_of(g: Any, mask: int) -> float:
+def renewal_of(g, mask):
     total = 0.0
     for i in range(len(g.renewal)):
         if mask >> i & 1:
@@ -95,7 +97,7 @@ def renewal_of(g: Any, mask: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def lookup_of(g: Any, mask: int) -> float:
+def lookup_of(g, mask):
     least = np.inf
     for i in range(len(g.lookup)):
         if mask >> i & 1:
@@ -104,7 +106,7 @@ def lookup_of(g: Any, mask: int) -> float:
 
 
 @njit(cache=True, nogil=True)
-def adjacent_to(g: Any, mask: int) -> int:
+def adjacent_to(g, mask):
     found = np.int64(0)
     for i in range(len(g.neighbours)):
         if mask >> i & 1:
@@ -113,7 +115,7 @@ def adjacent_to(g: Any, mask: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def is_connected(g: Any, mask: int) -> bool:
+def is_connected(g, mask):
     reached = mask & -mask
     while True:
         fresh = adjacent_to(g, reached) & mask
@@ -123,7 +125,7 @@ def is_connected(g: Any, mask: int) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def bit_count(mask: int) -> int:
+def bit_count(mask):
     count = 0
     while mask:
         mask &= mask - 1
@@ -132,7 +134,7 @@ def bit_count(mask: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def state_of(g: Any, mask: int, others: int, rows: float, renewal: float) -> tuple[float, float]:
+def state_of(g, mask, others, rows, renewal):
     """CPU per second to keep the rows of an input of a join, and their bytes."""
     keys = 0
     if g.units[COUNTS_KEYS] != 0.0:
@@ -148,11 +150,12 @@ def state_of(g: Any, mask: int, others: int, rows: float, renewal: float) -> tup
         while not mask >> i & 1:
             i += 1
         width = g.row_bytes[i] + keys * g.units[INDEX_BYTES]
-    return rows * renewal * g.units[MAINTAIN] * keys, stored * width
+    spent = g.units[VIEW_MAINTAIN] if mask & (mask - 1) else g.units[MAINTAIN]
+    return rows * renewal * spent * keys, stored * width
 
 
 @njit(cache=True, nogil=True)
-def paths(g: Any, parts: Any, cartesian: bool, unions: Any, best: Any, following: Any) -> None:
+def paths(g, parts, cartesian, unions, best, following):
     """For every subset of the parts: the cost from there to all of them per unit of renewal, and which part comes next.
 
     `unions`, `best` and `following` have room for all subsets. A subset that is not connected costs infinitely much, unless
@@ -185,7 +188,7 @@ def paths(g: Any, parts: Any, cartesian: bool, unions: Any, best: Any, following
 
 
 @njit(cache=True, nogil=True)
-def join_cost(g: Any, parts: Any, cartesian: bool) -> tuple[float, float]:
+def join_cost(g, parts, cartesian):
     """CPU and memory of a join alone, with the best probe orders; for few parts."""
     count = len(parts)
     unions, best = np.empty(1 << count, np.int64), np.empty(1 << count)
@@ -201,7 +204,7 @@ def join_cost(g: Any, parts: Any, cartesian: bool) -> tuple[float, float]:
 
 
 @njit(cache=True, nogil=True)
-def best_orders(g: Any, parts: Any, cartesian: bool) -> Any:
+def best_orders(g, parts, cartesian):
     """For each part the order in which its rows look up the others."""
     count = len(parts)
     unions, best = np.empty(1 << count, np.int64), np.empty(1 << count)
@@ -222,7 +225,7 @@ def best_orders(g: Any, parts: Any, cartesian: bool) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def along(g: Any, parts: Any, orders: Any) -> tuple[float, float]:
+def along(g, parts, orders):
     """CPU and memory of a join alone, with given probe orders."""
     everything = np.int64(0)
     for part in parts:

@@ -35,6 +35,8 @@ class UnitCosts:
     """Cl: a row looked up in a state, the first run of it."""
     lookup_run: float = 0.0
     """What every further run of the state adds to a lookup."""
+    view_insert: float | None = None
+    """Ci for a combined row, where it is another."""
     accept: float = 0.0
     """A row of a stream taken in and logged."""
     result: float = 0.0
@@ -73,6 +75,9 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(self.cpu + other.cpu, self.memory + other.memory)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.cpu - other.cpu, self.memory - other.memory)
 
     def within(self, cpu: float, memory: float) -> bool:
         return self.cpu <= cpu and self.memory <= memory
@@ -130,7 +135,9 @@ class CostModel:
 
     def maintain(self, streams: Mask, others: Mask) -> float:
         """CPU per second to keep the rows of an input of a join."""
-        return self.graph.rate(streams) * (self.units.insert + self.units.delete) * self.keys(streams, others)
+        u = self.units
+        insert = u.insert if u.view_insert is None or not streams & (streams - 1) else u.view_insert
+        return self.graph.rate(streams) * (insert + u.delete) * self.keys(streams, others)
 
     def join(self, inputs: Sequence[Mask], orders: Sequence[Sequence[int]]) -> Cost:
         """A join of some sets alone, without what is below it."""

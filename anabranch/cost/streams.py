@@ -57,6 +57,8 @@ class KeyClass:
         if len(counts) < 2:
             return 1.0
         product = min(counts)
+        if product == float("inf"):
+            return 0.0
         for count in counts:
             product /= count
         return product

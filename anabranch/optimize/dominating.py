@@ -52,10 +52,11 @@ def choose(plans: Sequence[tuple[T, Cost]], choice: Choice, cpu: float, memory: 
 
 def strain(cost: Cost, cpu: float, memory: float) -> float:
     """How much of the scarcer resource is used; above 1 the plan is not qualified."""
-    return max(_share(cost.cpu, cpu), _share(cost.memory, memory))
+    return max(share(cost.cpu, cpu), share(cost.memory, memory))
 
 
-def _share(used: float, available: float) -> float:
+def share(used: float, available: float) -> float:
+    """How much of what is available is used; nothing of what has no bound."""
     if available == float("inf"):
         return 0.0
     return used / available if available else (float("inf") if used else 0.0)

@@ -2,18 +2,21 @@
 
 state-selection and state-removal only ever add or only ever remove a state, one at a time, so that they stop at the first
 tree from which no single step helps; and the two-layer framework gives up when its binary tree needs too much CPU, which
-another tree need not. Here the starting points are the mjoin, the binary trees of min-state by size and by CPU, and what
-both algorithms end with. From each, the neighbour with the least *strain* (the share of the scarcer resource that it uses)
-is taken as long as that lowers the strain; a neighbour has one view more, one less, or another in place of one.
+another tree need not. Here walks begin at the mjoin, at binary trees, and at what both algorithms end with. Each walk goes
+downhill in a weighted sum of the shares of CPU and memory that a tree uses, for several weights, and at last in *strain*,
+the share of the scarcer resource. A step adds a view, removes one, or puts another in the place of one; only the joins that
+it changes are priced. Every tree that is looked at counts, not only those that are walked through: the first qualified one
+ends the search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from anabranch.cost.model import Cost
 from anabranch.cost.streams import Mask
-from anabranch.optimize.dominating import dominating, strain
+from anabranch.optimize.dominating import dominating, share, strain
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.state_removal import state_removal
 from anabranch.optimize.state_selection import state_selection
@@ -22,25 +25,118 @@ from anabranch.optimize.trees import MJOIN, Pricer, Views, parts_of
 MOST_STEPS = 40
 """A walk ends after so many steps."""
 
+WEIGHTS = (0.5, 0.2, 0.8, 0.05, 0.95)
+"""How much the share of CPU counts in a walk, beside that of memory."""
 
-def starting_points(pricer: Pricer, cpu: float, memory: float) -> Iterator[Views]:
-    """Trees to begin with, cheap ones first."""
-    yield MJOIN
-    if len(pricer.model.graph) > 2:
-        binary = min_state(pricer)
-        yield binary
-        yield state_selection(pricer, cpu, memory)
-        yield state_removal(pricer, cpu, memory, binary)
-        yield least_cpu_tree(pricer)
+
+@dataclass
+class Search:
+    """A search for a tree within bounds; remembers what it saw."""
+
+    pricer: Pricer
+    cpu: float
+    memory: float
+    seen: dict[Views, Cost] = field(default_factory=dict)
+
+    def run(self) -> list[tuple[Views, Cost]]:
+        """The trees seen that no other dominates. The first qualified one ends the search."""
+        starts = []
+        for views in self._starting_points():
+            starts.append(views)
+            if self._see(views, self.pricer.tree(views)):
+                return dominating(self.seen.items())
+        for weight in WEIGHTS:
+            start = min(starts, key=lambda v: self._weighted(self.seen[v], weight))
+            if self._walk(start, lambda cost, w=weight: self._weighted(cost, w)):  # type: ignore[misc]
+                return dominating(self.seen.items())
+        for start in sorted(self.seen, key=lambda v: strain(self.seen[v], self.cpu, self.memory))[:6]:
+            if self._walk(start, lambda cost: strain(cost, self.cpu, self.memory)):
+                break
+        return dominating(self.seen.items())
+
+    def _starting_points(self) -> Iterator[Views]:
+        yield MJOIN
+        if len(self.pricer.model.graph) > 2:
+            binary = min_state(self.pricer)
+            yield binary
+            yield least_cpu_tree(self.pricer)
+            yield state_selection(self.pricer, self.cpu, self.memory)
+            yield state_removal(self.pricer, self.cpu, self.memory, binary)
+
+    def _weighted(self, cost: Cost, weight: float) -> float:
+        return weight * share(cost.cpu, self.cpu) + (1 - weight) * share(cost.memory, self.memory)
+
+    def _see(self, views: Views, cost: Cost) -> bool:
+        self.seen[views] = cost
+        return cost.within(self.cpu, self.memory)
+
+    def _walk(self, views: Views, height: Callable[[Cost], float]) -> bool:
+        """Goes downhill until no neighbour is lower; whether a qualified tree was seen."""
+        cost = self.seen[views]
+        for _ in range(MOST_STEPS):
+            lowest, chosen = height(cost), None
+            for neighbour, price in neighbours(self.pricer, views, cost):
+                if self._see(neighbour, price):
+                    return True
+                if height(price) < lowest:
+                    lowest, chosen = height(price), (neighbour, price)
+            if chosen is None:
+                return False
+            views, cost = chosen
+        return False
+
+
+def search(pricer: Pricer, cpu: float, memory: float) -> list[tuple[Views, Cost]]:
+    """The trees found that no other found one dominates, from least memory to least CPU."""
+    return Search(pricer, cpu, memory).run()
+
+
+def neighbours(pricer: Pricer, views: Views, cost: Cost) -> Iterator[tuple[Views, Cost]]:
+    """Trees with one view more, one less, or one exchanged, and their costs."""
+    parts = {node: parts_of(node, views) for node in (*views, pricer.everything)}
+    above = {part: node for node, inputs in parts.items() for part in inputs}
+    for inputs in parts.values():
+        without = cost - pricer.join(inputs)
+        for pair, rest in _pairs(pricer, inputs):
+            yield views | {pair[0] | pair[1]}, without + pricer.join(pair) + pricer.join(rest)
+    for view in views:
+        inputs = parts[above[view]]
+        merged = _in_order((*(p for p in inputs if p != view), *parts[view]))
+        without = cost - pricer.join(inputs) - pricer.join(parts[view])
+        yield views - {view}, without + pricer.join(merged)
+        for pair, rest in _pairs(pricer, merged):
+            if pair[0] | pair[1] != view:
+                yield views - {view} | {pair[0] | pair[1]}, without + pricer.join(pair) + pricer.join(rest)
+
+
+def _pairs(pricer: Pricer, inputs: tuple[Mask, ...]) -> Iterator[tuple[tuple[Mask, Mask], tuple[Mask, ...]]]:
+    """Two inputs of a join that can be joined first, and the inputs that are left then."""
+    if len(inputs) < 3:
+        return
+    for place, left in enumerate(inputs):
+        near = pricer.everything if pricer.cartesian else pricer.model.graph.adjacent(left)
+        for right in inputs[place + 1 :]:
+            if near & right:
+                rest = _in_order((*(p for p in inputs if p not in (left, right)), left | right))
+                yield (left, right), rest
+
+
+def _in_order(parts: tuple[Mask, ...]) -> tuple[Mask, ...]:
+    return tuple(sorted(parts, key=lambda part: part & -part))
 
 
 def least_cpu_tree(pricer: Pricer) -> Views:
-    """A binary tree by the least CPU of each next join, instead of the least state."""
+    """A binary tree by the least CPU of each next join and its state, instead of the least state."""
     graph, views = pricer.model.graph, set()
     parts = [1 << i for i in range(len(graph))]
+
+    def price(left: Mask, right: Mask) -> float:
+        both = left | right
+        return pricer.join(_in_order((left, right))).cpu + pricer.model.maintain(both, pricer.everything & ~both)
+
     while len(parts) > 2:
         pairs = [
-            (pricer.join((left, right)).cpu + pricer.model.maintain(left | right, pricer.everything & ~(left | right)), left, right)
+            (price(left, right), left, right)
             for place, left in enumerate(parts)
             for right in parts[place + 1 :]
             if pricer.cartesian or graph.adjacent(left) & right
@@ -49,58 +145,3 @@ def least_cpu_tree(pricer: Pricer) -> Views:
         parts = [p for p in parts if p not in (left, right)] + [left | right]
         views.add(left | right)
     return frozenset(views)
-
-
-def neighbours(pricer: Pricer, views: Views) -> Iterator[Views]:
-    """Trees with one view more, one less, or one exchanged."""
-    for view in views:
-        yield views - {view}
-    for node in (*views, pricer.everything):
-        yield from _grown(pricer, views, node)
-    for view in views:
-        parent = min((v for v in (*views, pricer.everything) if v & view == view and v != view), key=int.bit_count)
-        for grown in _grown(pricer, views - {view}, parent):
-            if grown != views:
-                yield grown
-
-
-def _grown(pricer: Pricer, views: Views, node: Mask) -> Iterator[Views]:
-    """Trees in which two inputs of a join become one."""
-    parts = parts_of(node, views)
-    if len(parts) < 3:
-        return
-    for place, left in enumerate(parts):
-        for right in parts[place + 1 :]:
-            if pricer.cartesian or pricer.model.graph.adjacent(left) & right:
-                yield views | {left | right}
-
-
-def improve(pricer: Pricer, views: Views, cpu: float, memory: float) -> tuple[Views, Cost]:
-    """Walks downhill in strain until it is at most 1 or no neighbour is better."""
-    cost = pricer.tree(views)
-    for _ in range(MOST_STEPS):
-        now = strain(cost, cpu, memory)
-        if now <= 1:
-            break
-        best = min(((strain(c := pricer.tree(v), cpu, memory), sum(v), v, c) for v in neighbours(pricer, views)),
-                   default=None, key=lambda found: found[:2])  # fmt: skip
-        if best is None or best[0] >= now:
-            break
-        views, cost = best[2], best[3]
-    return views, cost
-
-
-def search(pricer: Pricer, cpu: float, memory: float) -> list[tuple[Views, Cost]]:
-    """The trees found that no other found one dominates: the first qualified one ends the search."""
-    found: dict[Views, Cost] = {}
-    for start in starting_points(pricer, cpu, memory):
-        found[start] = pricer.tree(start)
-        if found[start].within(cpu, memory):
-            break
-    else:
-        for start in sorted(found, key=lambda v: strain(found[v], cpu, memory)):
-            views, cost = improve(pricer, start, cpu, memory)
-            found[views] = cost
-            if cost.within(cpu, memory):
-                break
-    return dominating(found.items())

@@ -1,8 +1,8 @@
-"""state-removal: from a binary tree towards an mjoin, one state less after the other (Zhu, Raghavan, Rundensteiner, DKE 2009,
-section 5.3, algorithm 4; dissertation 2006, section 6.2).
+"""state-removal: from a binary tree towards an mjoin, one state less after the other (Zhu, Raghavan, Rundensteiner, DKE
+2009, section 5.3, algorithm 4; dissertation 2006, section 6.2).
 
-Each time the state goes whose *quality ratio* is least: the CPU it costs to do without it, for the memory it frees. The joins
-below and above it become one.
+Each time the state goes whose *quality ratio* is least: the CPU it costs to do without it, for the memory it frees. The
+joins below and above it become one.
 """
 
 from __future__ import annotations

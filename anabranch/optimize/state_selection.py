@@ -1,15 +1,16 @@
 """state-selection: from an mjoin to a tree, one kept state after the other (Zhu, Raghavan, Rundensteiner, DKE 2009,
 section 5.2, algorithm 3; dissertation 2006, section 5.2, algorithm 2).
 
-Two inputs of the top join are merged into a view: those that stand next to each other most often in the probe orders, for the
-size of the state they make. A view that does not lower the CPU is not kept. What was merged is then tried as one join instead
-of two (*operator merging*), which is kept if it lowers both resources. It ends when the plan is qualified, when no view helps,
-or when the memory is used up.
+Two inputs of the top join are merged into a view: those that stand next to each other most often in the probe orders, for
+the size of the state they make. A view that does not lower the CPU is not kept. What was merged is then tried as one join
+instead of two (*operator merging*), which is kept if it lowers both resources. It ends when the plan is qualified, when no
+view helps, or when the memory is used up.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from anabranch.cost.streams import Mask
 from anabranch.optimize.trees import MJOIN, Pricer, Views, parts_of
@@ -20,7 +21,7 @@ def edge_frequencies(pricer: Pricer, parts: tuple[Mask, ...]) -> Counter[tuple[M
     found: Counter[tuple[Mask, Mask]] = Counter()
     for start, order in enumerate(pricer.orders(parts)):
         sequence = [parts[start], *(parts[j] for j in order)]
-        for left, right in zip(sequence, sequence[1:], strict=False):
+        for left, right in pairwise(sequence):
             if pricer.cartesian or pricer.model.graph.adjacent(left) & right:
                 found[min(left, right), max(left, right)] += 1
     return found

@@ -14,7 +14,8 @@ import numpy as np
 from anabranch.cost.kernels import EXACT_PARTS, arrays_of, best_orders, join_cost
 from anabranch.cost.model import Cost, CostModel
 from anabranch.cost.streams import Mask, bits
-from anabranch.optimize.mjoin_ordering import Orders, ik_orders, ordered_cost, spanning_tree
+from anabranch.optimize.kernels import ik_orders, ordered_cost, spanning_tree
+from anabranch.optimize.mjoin_ordering import Orders
 from anabranch.plan.jtree import Join, Leaf, Plan
 
 Views = frozenset[Mask]
@@ -39,7 +40,8 @@ def parts_of(node: Mask, views: Iterable[Mask]) -> tuple[Mask, ...]:
 class Pricer:
     """Prices trees over one graph; every join is priced once.
 
-    With `exact` orders a join of up to twelve parts has the best probe orders there are, else those of mjoin-ordering.
+    With `exact` orders a join of few parts has the best probe orders there are; one of many, and all joins without it, those
+    of mjoin-ordering, which are the best for a graph without cycles.
     """
 
     def __init__(self, model: CostModel, cartesian: bool = False, exact: bool = True) -> None:
@@ -47,11 +49,14 @@ class Pricer:
         self.everything = model.graph.everything
         self.arrays = arrays_of(model)
         self.fixed = model.fixed()
+        self.considered = 0
+        """How many joins were priced so far."""
         self._joins: dict[tuple[Mask, ...], Cost] = {}
 
     def join(self, parts: tuple[Mask, ...]) -> Cost:
         found = self._joins.get(parts)
         if found is None:
+            self.considered += 1
             price = join_cost if self.exact and len(parts) <= EXACT_PARTS else ordered_cost
             found = self._joins[parts] = Cost(*price(self.arrays, np.array(parts, np.int64), self.cartesian))
         return found

@@ -1,8 +1,8 @@
 """The two-layer framework (Zhu, Raghavan, Rundensteiner, DKE 2009, section 5.1, algorithm 2), as published.
 
 The first layer makes the best mjoin and a good binary tree, each least in one resource. If neither is qualified, the second
-layer goes from one towards the other: by state-selection, then by state-removal. Four outcomes: a qualified mjoin, a qualified
-binary tree, a qualified jtree, or none.
+layer goes from one towards the other: by state-selection, then by state-removal. Four outcomes: a qualified mjoin, a
+qualified binary tree, a qualified jtree, or none.
 
 As published it gives up early: if the memory of the mjoin is too much, rightly, for no plan needs less; if the CPU of the
 binary tree is too much, wrongly at times, for min-state need not find the least CPU, and where keeping states is dear an

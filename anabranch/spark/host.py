@@ -27,9 +27,10 @@ from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import StateError
+from anabranch.optimize.review import Reviewer
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan, show
+from anabranch.plan.jtree import Plan, parse, show
 from anabranch.plan.query import Query
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
@@ -72,7 +73,9 @@ class Host:
         filesystem: Filesystem,
         sink: Sink,
         tables: Mapping[str, str] | None = None,
+        reviewer: Reviewer | None = None,
     ) -> None:
+        self.reviewer = reviewer
         self.query, self.plan, self.grid, self.packing = query, plan, grid, packing
         self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables or {})
         self.graph = JoinGraph(query)
@@ -108,12 +111,37 @@ class Host:
         facts["delivers"] = self.sink.guarantee
         if self.commit is None:
             self.journal.note(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
+        elif self.commit.plan != self.plan_text and self.reviewer is not None:
+            # What was chosen on facts stays; it is reviewed again when there are enough of them.
+            self._take(parse(self.commit.plan, self.graph))
+            self.journal.note(
+                self.commit.batch, "resumed", f"after batch {self.commit.batch}, plan {self.plan_text} as before", **facts
+            )
         elif self.commit.plan != self.plan_text:
             self.journal.note(
                 self.commit.batch, "replanned", f"plan {self.plan_text} instead of {self.commit.plan}, at a restart", **facts
             )
         else:
             self.journal.note(self.commit.batch, "resumed", f"after batch {self.commit.batch}", **facts)
+
+    def _take(self, plan: Plan) -> None:
+        """Goes on with another plan: in the next batch boxes are attached anew, and derive from the log what they lack."""
+        self.plan, self.plan_text = plan, show(plan, self.graph)
+
+    def _review(self, commit: Commit) -> None:
+        """Asks whether another plan is worth it, now that a batch more is known."""
+        if self.reviewer is None:
+            return
+        found = self.reviewer.after(self.plan, commit)
+        if found is None:
+            return
+        old = self.plan_text
+        if found.plan is not None:
+            self._take(found.plan)
+        self.journal.note(
+            commit.batch, "replanned" if found.plan is not None else "kept", found.text, old=old, plan=self.plan_text,
+            **found.details,
+        )  # fmt: skip
 
     def end(self, event: str, text: str) -> None:
         """Notes in the journal how a run ended."""
@@ -187,6 +215,7 @@ class Host:
                 out.unpersist()
         marks.append(perf_counter())
         self._release(base, commit)
+        self._review(commit)
         self._note(commit, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
 
     def _task(self, batch: int, watermark_us: int, base: Commit | None) -> Task:

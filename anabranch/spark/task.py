@@ -118,7 +118,7 @@ class Task:
         """The box of the slot. It is taken out of the kept ones: if this attempt fails half-way, nobody goes on from it."""
         token, state = self.states.get(slot, ("", b""))
         kept = _kept.pop(self._key(slot), None)
-        if kept is not None and kept[0] == token and token:
+        if kept is not None and kept[0] == token and token and kept[1].box.plan == self.plan:
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         box = Box(JoinGraph(self.query), self.plan, self.grid, slot)

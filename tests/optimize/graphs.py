@@ -11,8 +11,8 @@ from anabranch.cost.streams import KeyClass, StreamFacts, StreamGraph
 from anabranch.optimize.jtree_finder import partitions
 
 LOOKUPS = UnitCosts(
-    insert=3e-7, delete=1e-7, join=2e-6, lookup=1e-7, lookup_run=2e-8, counts_keys=True, index_bytes=20, view_row_bytes=0,
-    view_part_bytes=8, view_index_bytes=28, slack_s=1.5,
+    insert=3e-7, delete=1e-7, join=2e-6, lookup=1e-7, lookup_run=2e-8, view_insert=5e-7, counts_keys=True, index_bytes=20,
+    view_row_bytes=0, view_part_bytes=8, view_index_bytes=28, slack_s=1.5,
 )  # fmt: skip
 
 

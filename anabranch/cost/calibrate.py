@@ -1,0 +1,171 @@
+"""What single operations cost on this machine: `anabranch calibrate` measures them in a few seconds and remembers them.
+
+Small joins run on the engine with different windows, selectivities and plans. Every step reports its CPU and how many rows
+it looked up, in how many runs, with how many matches; least squares give the price of each. Indexing, keeping views and
+handing out results are timed on their own; what else a batch costs is the price of taking rows in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.control.records import Statistics
+from anabranch.cost.model import UnitCosts
+from anabranch.engine.local import LocalRun
+from anabranch.plan.expression import Column
+from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
+from anabranch.storage.filesystem import LocalFilesystem
+
+BATCH_ROWS = 10_000
+BATCHES = 24
+FORMAT = 1
+
+DEFAULT = UnitCosts(
+    insert=60e-9, delete=15e-9, join=25e-9, lookup=10e-9, lookup_run=5e-9, view_insert=90e-9, accept=60e-9, result=40e-9,
+    counts_keys=True, index_bytes=20.0, view_row_bytes=0.0, view_part_bytes=8.0, view_index_bytes=28.0,
+)  # fmt: skip
+"""For a machine that was never calibrated."""
+
+
+class _Stored(msgspec.Struct):
+    format: int
+    host: str
+    units: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Case:
+    window: int
+    """Batches."""
+    matches: float
+    plan: str
+
+
+CASES = tuple(
+    _Case(window, matches, plan) for window in (3, 16) for matches in (0.3, 2.0) for plan in ("(a b c)", "((a b) c)")
+)
+
+
+def calibrate(batches: int = BATCHES, batch_rows: int = BATCH_ROWS) -> UnitCosts:
+    """Measures the unit costs; takes some seconds of one core."""
+    probes: list[tuple[float, float, float, float]] = []
+    counts, spent = np.zeros(4), np.zeros(4)
+    index_bytes: list[float] = []
+    view_bytes: list[float] = []
+    for case in CASES:
+        for statistics, spent_s in _run(case, batches, batch_rows):
+            probe_s = sum(s.cpu_ns for s in statistics.steps) / 1e9
+            probes += [(s.probes, s.lookups - s.probes, s.matches, s.cpu_ns / 1e9) for s in statistics.steps if s.probes]
+            rows = sum(s.rows for s in statistics.sources.values())
+            view_rows = sum(s.matches for s in statistics.steps if s.target in ("a", "b") and s.route in ("a", "b"))
+            kept = view_rows if case.plan.startswith("((") else 0
+            indexed = batch_rows * (4 if not kept else 3)
+            own = {name: ns / 1e9 for name, ns in statistics.cpu_ns.items()}
+            settle = own.get("settle", 0.0) / (indexed + kept)
+            named = np.array([
+                0.0, own.get("index", 0.0) + settle * indexed, own.get("views", 0.0) + settle * kept, own.get("emit", 0.0)
+            ])  # fmt: skip
+            named[0] = max(0.0, spent_s - probe_s - named.sum())
+            counts += [rows, indexed, kept, statistics.results]
+            spent += named
+            for state in statistics.states:
+                if state.rows and " by " in state.name:
+                    (view_bytes if state.name.startswith("(") else index_bytes).append(state.bytes / state.rows)
+    lookup, lookup_run, join = _positive(np.array([p[:3] for p in probes]), np.array([p[3] for p in probes]))
+    accept, insert, view_insert, result = (float(price) for price in spent / np.maximum(counts, 1))
+    return UnitCosts(
+        insert=insert, delete=0.0, join=join, lookup=lookup, lookup_run=lookup_run, view_insert=view_insert,
+        accept=accept, result=result, counts_keys=True, index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0,
+        view_part_bytes=8.0, view_index_bytes=float(np.median(view_bytes)),
+    )  # fmt: skip
+
+
+def _positive(matrix: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> list[float]:
+    """Least squares with no negative price: what comes out negative is left out and the rest solved again."""
+    scale = np.maximum(matrix.max(axis=0), 1e-300)
+    used = list(range(matrix.shape[1]))
+    while True:
+        solved, *_ = np.linalg.lstsq(matrix[:, used] / scale[used], values, rcond=None)
+        if (solved >= 0).all():
+            break
+        used.pop(int(np.argmin(solved)))
+    found = np.zeros(matrix.shape[1])
+    found[used] = solved / scale[used]
+    return [float(price) for price in found]
+
+
+def _run(case: _Case, batches: int, batch_rows: int) -> list[tuple[Statistics, float]]:
+    types = {"k": pa.int64(), "l": pa.int64(), "v": pa.float64(), "ts": pa.timestamp("us")}
+    fields = tuple(Field(name, type) for name, type in types.items())
+    streams = [Stream(name, fields, "ts") for name in "abc"]
+
+    def column(alias: str, name: str) -> Column:
+        return Column(types[name], alias, name)
+
+    query = Query(
+        "calibration", tuple(Input(s.name, s, range_window(case.window * 1_000_000)) for s in streams),
+        (Equality(column("a", "k"), column("b", "k")), Equality(column("b", "l"), column("c", "l"))), (),
+        tuple((f"{s}_v", column(s, "v")) for s in "abc"),
+    )  # fmt: skip
+    rng = np.random.default_rng(7)
+    domain = max(1, int(batch_rows * case.window / case.matches))
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = LocalRun(query, LocalFilesystem(folder), case.plan)
+        for batch in range(case.window + 2 + batches // 4):
+            times = batch * 1_000_000 + np.arange(batch_rows) * 1_000_000 // batch_rows
+            rows = {
+                s: pa.table({
+                    "k": rng.integers(0, domain, batch_rows), "l": rng.integers(0, domain, batch_rows),
+                    "v": rng.random(batch_rows), "ts": pa.array(times, pa.timestamp("us")),
+                })
+                for s in "abc"
+            }  # fmt: skip
+            began = process_time()
+            step = run.step(batch, rows)
+            if batch >= case.window + 2:
+                found.append((step.statistics, process_time() - began))
+    return found
+
+
+def cache_path() -> Path:
+    """Where the costs of this machine are remembered."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "anabranch" / f"costs-{socket.gethostname()}.json"
+
+
+def remember(units: UnitCosts) -> Path:
+    """Keeps the costs for later runs on this machine."""
+    path = cache_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    numbers = {f: float(getattr(units, f)) for f in UnitCosts.__dataclass_fields__ if getattr(units, f) is not None}
+    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+    unfinished.write_bytes(msgspec.json.encode(_Stored(FORMAT, socket.gethostname(), numbers)))
+    unfinished.replace(path)
+    return path
+
+
+def remembered() -> UnitCosts | None:
+    """The costs that were measured on this machine, if they were."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        stored = msgspec.json.decode(cache_path().read_bytes(), type=_Stored)
+        if stored.format == FORMAT:
+            known = {k: v for k, v in stored.units.items() if k in UnitCosts.__dataclass_fields__}
+            return UnitCosts(**{**known, "counts_keys": bool(known.get("counts_keys", True))})  # type: ignore[arg-type]
+    return None
+
+
+def unit_costs() -> UnitCosts:
+    """The costs of this machine: measured ones, else the usual."""
+    return remembered() or DEFAULT

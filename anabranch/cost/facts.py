@@ -1,0 +1,196 @@
+"""What is known about the streams of a query, from whatever knows it: `Facts` gives a graph to price plans on.
+
+*Fixed* facts are given. *Measured* ones come from the statistics of batches that ran. *Empty* ones are defaults, for a query
+that never ran: every stream alike, and keys of which each finds one partner in a window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.control.records import Statistics
+from anabranch.cost.streams import KeyClass, StreamFacts, StreamGraph
+from anabranch.errors import AnabranchError
+from anabranch.plan.expression import aliases_of
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan
+from anabranch.plan.query import FOREVER_US, Input, Stream
+from anabranch.plan.routes import routes
+
+DEFAULT_RATE = 1_000.0
+DEFAULT_TABLE_ROWS = 10_000.0
+DEFAULT_VALUE_BYTES = 16.0
+"""A value of a type without a fixed width."""
+HORIZON_S = 3_600.0
+"""For how long rows are counted that never end."""
+
+
+class FactsError(AnabranchError):
+    """Facts that cannot be used."""
+
+
+class Facts(Protocol):
+    """Whoever knows how fast streams are and how selective their keys."""
+
+    def graph(self, query: JoinGraph) -> StreamGraph:
+        """The streams of a query, by alias, in its order."""
+
+
+def row_bytes(query: JoinGraph, i: Input) -> float:
+    """What the log keeps of a row: the columns that the query needs, and the event time."""
+    needed = set(query.query.needed_columns(i.alias))
+    if isinstance(i.source, Stream):
+        needed.add(i.source.time)
+    return sum(_width(f.type) for f in i.source.fields if f.name in needed)
+
+
+def _width(type: pa.DataType) -> float:
+    try:
+        return float(type.bit_width) / 8
+    except ValueError:
+        return DEFAULT_VALUE_BYTES
+
+
+def window_s(i: Input) -> float:
+    return HORIZON_S if i.window.length_us == FOREVER_US else i.window.length_us / 1e6
+
+
+@dataclass(frozen=True)
+class Given:
+    """Fixed facts: rows per second of each source, rows of tables, and distinct values of keys by source and column."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    table_rows: Mapping[str, float] = field(default_factory=dict)
+    distinct: Mapping[str, float] = field(default_factory=dict)
+    """By key term as the query writes it (`a.k`), or by class (the text of its first term)."""
+
+    def __post_init__(self) -> None:
+        for what, values in (("rate", self.rates), ("number of rows", self.table_rows)):
+            for name, value in values.items():
+                if not value >= 0 or math.isinf(value):
+                    raise FactsError(f"the {what} of {name} is {value}: give a number that is not negative")
+        for name, value in self.distinct.items():
+            if not value >= 1:
+                raise FactsError(f"{name} has {value} distinct values: give a number of at least 1")
+
+    def graph(self, query: JoinGraph) -> StreamGraph:
+        streams = [self._stream(query, i) for i in query.query.inputs]
+        classes = []
+        for terms in query.classes:
+            members: dict[int, float] = {}
+            for term in terms:
+                for alias in aliases_of(term):
+                    place = query.query.aliases.index(alias)
+                    members.setdefault(place, self._distinct(str(term), str(terms[0]), streams))
+            if len(members) > 1:
+                classes.append(KeyClass(tuple(sorted(members.items()))))
+        return StreamGraph(streams, classes)
+
+    def _stream(self, query: JoinGraph, i: Input) -> StreamFacts:
+        if isinstance(i.source, Stream):
+            rate = self.rates.get(i.source.name, DEFAULT_RATE)
+            return StreamFacts(i.alias, rate, rate * window_s(i), row_bytes(query, i))
+        rows = self.table_rows.get(i.source.name, DEFAULT_TABLE_ROWS)
+        return StreamFacts(i.alias, 0.0, rows, row_bytes(query, i))
+
+    def _distinct(self, term: str, first: str, streams: Sequence[StreamFacts]) -> float:
+        """Where nothing is known, so many values that a row finds one partner among the most rows there are."""
+        given = self.distinct.get(term, self.distinct.get(first))
+        return given if given is not None else max(1.0, *(s.rows for s in streams))
+
+
+EMPTY = Given()
+"""Facts about a query that never ran."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Facts from batches that ran under a plan: their statistics, and how much event time they span."""
+
+    plan: Plan
+    batches: Sequence[Statistics]
+    span_s: float
+    """Event time from the first batch to the last."""
+    otherwise: Given = EMPTY
+    """For what the batches do not tell."""
+
+    def graph(self, query: JoinGraph) -> StreamGraph:
+        if not self.batches or self.span_s <= 0:
+            return self.otherwise.graph(query)
+        streams = []
+        for i in query.query.inputs:
+            counted = [b.sources[i.source.name] for b in self.batches if i.source.name in b.sources]
+            width = self._row_bytes(query, i)
+            if isinstance(i.source, Stream):
+                rate = sum(c.stored_rows for c in counted) / self.span_s
+                streams.append(StreamFacts(i.alias, rate, rate * window_s(i), width))
+            else:
+                streams.append(StreamFacts(i.alias, 0.0, float(counted[-1].state_rows if counted else 0), width))
+        return StreamGraph(streams, self._classes(query, streams))
+
+    def _row_bytes(self, query: JoinGraph, i: Input) -> float:
+        last = self.batches[-1].sources.get(i.source.name)
+        return last.state_bytes / last.state_rows if last is not None and last.state_rows else row_bytes(query, i)
+
+    def _classes(self, query: JoinGraph, streams: Sequence[StreamFacts]) -> list[KeyClass]:
+        """Distinct values of each key class, from how many partners rows found: every kind of probe gives an equation
+        in their logarithms, weighted by the rows that made it; least squares solve them. A class that no probe used, or
+        never a match, has what is otherwise known."""
+        fallback = self.otherwise.graph(query)
+        members = [
+            sorted({query.query.aliases.index(a) for t in terms for a in aliases_of(t)}) for terms in query.classes
+        ]
+        usable = [place for place, m in enumerate(members) if len(m) > 1]
+        probes: dict[tuple[str, str], list[float]] = {}
+        for batch in self.batches:
+            for step in batch.steps:
+                counts = probes.setdefault((step.route, step.target), [0.0, 0.0])
+                counts[0] += step.probes
+                counts[1] += step.matches
+        lines, values, weights = [], [], []
+        base = StreamGraph(streams, [])
+        for route in routes(self.plan, query):
+            for stage in route.stages:
+                bound = {a for a in stage.joined if a not in {t for p in stage.probes for t in p.target}}
+                for probe in stage.probes:
+                    made, matched = probes.get((route.alias, " ".join(probe.target)), (0.0, 0.0))
+                    used = [c for c in usable if self._connects(query, c, bound, set(probe.target))]
+                    target_rows = base.rows(base.mask(probe.target))
+                    bound |= set(probe.target)
+                    inner = [c for c in usable for _ in range(self._inside(members[c], query, probe.target) - 1)]
+                    if made and target_rows and used:
+                        share = max(matched, 0.5) / made / target_rows
+                        line = np.zeros(len(usable))
+                        for c in (*used, *inner):
+                            line[usable.index(c)] += 1.0
+                        lines.append(line)
+                        values.append(-math.log(share))
+                        weights.append(math.sqrt(made))
+        found = np.full(len(usable), np.nan)
+        if lines:
+            matrix, known = np.array(lines), np.array(lines).any(axis=0)
+            scale = np.array(weights)[:, None]
+            solved, *_ = np.linalg.lstsq(matrix[:, known] * scale, np.array(values) * scale[:, 0], rcond=None)
+            found[known] = np.exp(np.maximum(solved, 0.0))
+        classes = []
+        for place, c in enumerate(usable):
+            if np.isnan(found[place]):
+                classes.append(fallback.classes[place])
+            else:
+                classes.append(KeyClass(tuple((m, float(found[place])) for m in members[c])))
+        return classes
+
+    @staticmethod
+    def _connects(query: JoinGraph, place: int, left: set[str], right: set[str]) -> bool:
+        terms = query.classes[place]
+        return any(aliases_of(t) <= left for t in terms) and any(aliases_of(t) <= right for t in terms)
+
+    @staticmethod
+    def _inside(members: Sequence[int], query: JoinGraph, aliases: Iterable[str]) -> int:
+        return max(1, sum(1 for a in aliases if query.query.aliases.index(a) in members))
