@@ -2,18 +2,19 @@
 
 >>> import anabranch as ab
 >>> ab.Budget(cpu=1.5, memory="2 GiB")
-Budget(cpu=1.5, memory='2 GiB')
+Budget(cpu=1.5, memory='2 GiB', strict=False)
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anabranch.cost.facts import Given as Given
     from anabranch.session import Budget as Budget
     from anabranch.session import Run as Run
     from anabranch.session import Session as Session
     from anabranch.spark import sinks as sinks
 
-__all__ = ["Budget", "Run", "Session", "sinks"]
+__all__ = ["Budget", "Given", "Run", "Session", "sinks"]
 
 
 def __getattr__(name: str) -> Any:

@@ -166,9 +166,10 @@ def _calibrate(given: argparse.Namespace) -> int:
         ("a row taken in", units.accept), ("a row into an index", units.insert),
         ("a combined row kept", units.view_insert or units.insert), ("a row looked up", units.lookup),
         ("… for each further run", units.lookup_run), ("a pair that matches", units.join), ("a result", units.result),
+        ("a lookup of a batch", units.step), ("a batch", units.batch),
     ):  # fmt: skip
-        print(f"{what:<24}{cost * 1e9:8.1f} ns")
-    print(f"{'a row in an index':<24}{units.index_bytes:8.1f} bytes")
+        print(f"{what:<24}{cost * 1e9:12,.1f} ns")
+    print(f"{'a row in an index':<24}{units.index_bytes:12.1f} bytes")
     print(f"kept in {remember(units)}", file=sys.stderr)
     return 0
 

@@ -70,14 +70,39 @@ def test_explain_for_programs(script: Path, capsys: pytest.CaptureFixture[str]) 
     assert "(b a)" in json.dumps(plans[0])
 
 
-def test_explain_needs_neither_spark_nor_kernels(script: Path) -> None:
-    code = (
-        "import sys; from anabranch.cli import main; main(sys.argv[1:]); print({'pyspark', 'numba'} & set(sys.modules))"
-    )
+def test_explain_needs_no_spark(script: Path) -> None:
+    code = "import sys; from anabranch.cli import main; main(sys.argv[1:]); print({'pyspark'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code, "explain", str(script)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_explain_tells_costs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, drawn = tmp_path / "q.sql", tmp_path / "plan.svg"
+    streams = "".join(f"CREATE STREAM {s} (k BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    where = "WHERE a.k = b.k AND b.k = c.k WINDOW 5 SECONDS"
+    file.write_text(f"{streams} CREATE QUERY q AS SELECT a.k FROM a, b, c {where}")
+    arguments = ["--rate", "a=5000", "--distinct", "a.k=100000", "--cpu", "2", "--memory", "1GiB", "--draw", str(drawn)]
+    assert main(["explain", str(file), *arguments]) == 0
+    told = capsys.readouterr().out
+    assert "cores of 2" in told
+    assert "5,000" in told
+    assert drawn.read_text().startswith("<svg")
+    assert main(["explain", str(file), "--cpu", "0", "--strict"]) == 2
+    assert_told(capsys.readouterr().err, "query q: no plan within the budget", "CPU")
+    assert main(["explain", str(file), "--rate", "a=fast"]) == 2
+    assert_told(capsys.readouterr().err, "--rate a=fast", "number")
+
+
+# The journal
+
+
+def test_the_journal_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["journal", "--checkpoint", str(tmp_path / "none")]) == 2
+    assert_told(capsys.readouterr().err, "there is no checkpoint")
+    assert main(["journal", "--checkpoint", str(tmp_path)]) == 2
+    assert_told(capsys.readouterr().err, "holds no query's journal")
 
 
 # Errors before anything runs

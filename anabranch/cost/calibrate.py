@@ -11,13 +11,13 @@ import contextlib
 import os
 import socket
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Statistics
@@ -27,13 +27,19 @@ from anabranch.plan.expression import Column
 from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
 from anabranch.storage.filesystem import LocalFilesystem
 
-BATCH_ROWS = 10_000
-BATCHES = 24
-FORMAT = 1
+BATCH_ROWS = (1_000, 10_000)
+BATCHES = 6
+FORMAT = 2
+
+SLACK_BATCHES = 2.0
+"""Rows are kept until the watermark has passed the end of the last row of their batch, and the watermark is a batch late."""
+VIEW_SLACK_BATCHES = 1.5
+"""Few combined rows live as long as the shortest window: their batch ends sooner."""
 
 DEFAULT = UnitCosts(
-    insert=60e-9, delete=15e-9, join=25e-9, lookup=10e-9, lookup_run=5e-9, view_insert=90e-9, accept=60e-9, result=40e-9,
-    counts_keys=True, index_bytes=20.0, view_row_bytes=0.0, view_part_bytes=8.0, view_index_bytes=28.0,
+    insert=70e-9, delete=0.0, join=55e-9, lookup=5e-9, lookup_run=4e-9, view_insert=75e-9, accept=110e-9, result=20e-9,
+    step=200e-6, batch=3e-3, counts_keys=True, index_bytes=19.5, view_row_bytes=0.0, view_part_bytes=8.0,
+    view_index_bytes=27.0, keeps_segments=True, slack_s=2.0, view_slack_s=1.5,
 )  # fmt: skip
 """For a machine that was never calibrated."""
 
@@ -46,6 +52,8 @@ class _Stored(msgspec.Struct):
 
 @dataclass(frozen=True)
 class _Case:
+    rows: int
+    """Of each stream in a batch."""
     window: int
     """Batches."""
     matches: float
@@ -53,46 +61,57 @@ class _Case:
 
 
 CASES = tuple(
-    _Case(window, matches, plan) for window in (3, 16) for matches in (0.3, 2.0) for plan in ("(a b c)", "((a b) c)")
+    _Case(rows, window, matches, plan)
+    for rows in BATCH_ROWS
+    for window in (3, 16)
+    for matches in (0.3, 2.0)
+    for plan in ("(a b c)", "((a b) c)")
 )
 
 
-def calibrate(batches: int = BATCHES, batch_rows: int = BATCH_ROWS) -> UnitCosts:
+def calibrate(batches: int = BATCHES) -> UnitCosts:
     """Measures the unit costs; takes some seconds of one core."""
     probes: list[tuple[float, float, float, float]] = []
+    taken: list[tuple[float, float]] = []
     counts, spent = np.zeros(4), np.zeros(4)
     index_bytes: list[float] = []
     view_bytes: list[float] = []
     for case in CASES:
-        for statistics, spent_s in _run(case, batches, batch_rows):
+        for statistics, spent_s in _run(case, batches):
             probe_s = sum(s.cpu_ns for s in statistics.steps) / 1e9
             probes += [(s.probes, s.lookups - s.probes, s.matches, s.cpu_ns / 1e9) for s in statistics.steps if s.probes]
             rows = sum(s.rows for s in statistics.sources.values())
             view_rows = sum(s.matches for s in statistics.steps if s.target in ("a", "b") and s.route in ("a", "b"))
             kept = view_rows if case.plan.startswith("((") else 0
-            indexed = batch_rows * (4 if not kept else 3)
+            indexed = case.rows * (4 if not kept else 3)
             own = {name: ns / 1e9 for name, ns in statistics.cpu_ns.items()}
             settle = own.get("settle", 0.0) / (indexed + kept)
             named = np.array([
                 0.0, own.get("index", 0.0) + settle * indexed, own.get("views", 0.0) + settle * kept, own.get("emit", 0.0)
             ])  # fmt: skip
-            named[0] = max(0.0, spent_s - probe_s - named.sum())
+            taken.append((rows, max(0.0, spent_s - probe_s - named.sum())))
             counts += [rows, indexed, kept, statistics.results]
             spent += named
             for state in statistics.states:
                 if state.rows and " by " in state.name:
                     (view_bytes if state.name.startswith("(") else index_bytes).append(state.bytes / state.rows)
-    lookup, lookup_run, join = _positive(np.array([p[:3] for p in probes]), np.array([p[3] for p in probes]))
-    accept, insert, view_insert, result = (float(price) for price in spent / np.maximum(counts, 1))
+    lookup, lookup_run, join, step = _positive([(*p[:3], 1.0) for p in probes], [p[3] for p in probes])
+    accept, batch = _positive([(rows, 1.0) for rows, _ in taken], [s for _, s in taken])
+    _, insert, view_insert, result = (float(price) for price in spent / np.maximum(counts, 1))
     return UnitCosts(
         insert=insert, delete=0.0, join=join, lookup=lookup, lookup_run=lookup_run, view_insert=view_insert,
-        accept=accept, result=result, counts_keys=True, index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0,
-        view_part_bytes=8.0, view_index_bytes=float(np.median(view_bytes)),
+        accept=accept, result=result, step=step, batch=batch, counts_keys=True,
+        index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0, view_part_bytes=8.0,
+        view_index_bytes=float(np.median(view_bytes)), keeps_segments=True, slack_s=SLACK_BATCHES,
+        view_slack_s=VIEW_SLACK_BATCHES,
     )  # fmt: skip
 
 
-def _positive(matrix: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> list[float]:
-    """Least squares with no negative price: what comes out negative is left out and the rest solved again."""
+def _positive(counts: Sequence[Sequence[float]], spent_s: Sequence[float]) -> list[float]:
+    """Least squares with no negative price: what comes out negative is left out and the rest solved again. Every measurement
+    counts by its share, so that large batches do not outweigh small ones."""
+    weights = 1 / np.maximum(np.array(spent_s), 1e-6)
+    matrix, values = np.array(counts, np.float64) * weights[:, None], np.array(spent_s) * weights
     scale = np.maximum(matrix.max(axis=0), 1e-300)
     used = list(range(matrix.shape[1]))
     while True:
@@ -105,7 +124,8 @@ def _positive(matrix: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) 
     return [float(price) for price in found]
 
 
-def _run(case: _Case, batches: int, batch_rows: int) -> list[tuple[Statistics, float]]:
+def _run(case: _Case, batches: int) -> list[tuple[Statistics, float]]:
+    batch_rows = case.rows
     types = {"k": pa.int64(), "l": pa.int64(), "v": pa.float64(), "ts": pa.timestamp("us")}
     fields = tuple(Field(name, type) for name, type in types.items())
     streams = [Stream(name, fields, "ts") for name in "abc"]
@@ -123,7 +143,7 @@ def _run(case: _Case, batches: int, batch_rows: int) -> list[tuple[Statistics, f
     found = []
     with tempfile.TemporaryDirectory() as folder:
         run = LocalRun(query, LocalFilesystem(folder), case.plan)
-        for batch in range(case.window + 2 + batches // 4):
+        for batch in range(case.window + 2 + batches):
             times = batch * 1_000_000 + np.arange(batch_rows) * 1_000_000 // batch_rows
             rows = {
                 s: pa.table({
@@ -162,7 +182,8 @@ def remembered() -> UnitCosts | None:
         stored = msgspec.json.decode(cache_path().read_bytes(), type=_Stored)
         if stored.format == FORMAT:
             known = {k: v for k, v in stored.units.items() if k in UnitCosts.__dataclass_fields__}
-            return UnitCosts(**{**known, "counts_keys": bool(known.get("counts_keys", True))})  # type: ignore[arg-type]
+            flags = {"counts_keys": True, "keeps_segments": True}
+            return UnitCosts(**{**known, **flags})  # type: ignore[arg-type]
     return None
 
 

@@ -27,6 +27,7 @@ class Arrays(NamedTuple):
 
     rows: Floats
     renewal: Floats
+    span: Floats
     lookup: Floats
     """The lookup in the state of each stream; that of a view costs the least of its parts'."""
     row_bytes: Floats
@@ -39,6 +40,7 @@ class Arrays(NamedTuple):
 
 
 MAINTAIN, VIEW_MAINTAIN, JOIN, COUNTS_KEYS, INDEX_BYTES, VIEW_ROW, VIEW_PART, VIEW_INDEX, SLACK = range(9)
+KEEPS_SEGMENTS, STEP, VIEW_SLACK = 9, 10, 11
 
 
 def arrays_of(model: CostModel) -> Arrays:
@@ -50,10 +52,12 @@ def arrays_of(model: CostModel) -> Arrays:
     units = [
         u.insert + u.delete, (u.insert if u.view_insert is None else u.view_insert) + u.delete, u.join,
         float(u.counts_keys), u.index_bytes, u.view_row_bytes, u.view_part_bytes, u.view_index_bytes, u.slack_s,
+        float(u.keeps_segments), u.step / u.batch_s, u.slack_s if u.view_slack_s is None else u.view_slack_s,
     ]  # fmt: skip
     return Arrays(
         np.array([s.rows for s in graph.streams], np.float64),
         np.array([s.renewal for s in graph.streams], np.float64),
+        np.array([model.span(1 << i) for i in range(len(graph))], np.float64),
         np.array([model.lookup(1 << i) for i in range(len(graph))], np.float64),
         np.array([s.row_bytes for s in graph.streams], np.float64),
         np.array(graph.neighbours, np.int64),
@@ -94,6 +98,15 @@ def renewal_of(g, mask):
         if mask >> i & 1:
             total += g.renewal[i]
     return total
+
+
+@njit(cache=True, nogil=True)
+def span_of(g, mask):
+    least = np.inf
+    for i in range(len(g.span)):
+        if mask >> i & 1:
+            least = min(least, g.span[i])
+    return least
 
 
 @njit(cache=True, nogil=True)
@@ -142,7 +155,12 @@ def state_of(g, mask, others, rows, renewal):
             if g.class_members[c] & mask and g.class_members[c] & others:
                 keys += 1
     keys = max(keys, 1)
-    stored = rows + rows * renewal * g.units[SLACK]
+    alive = rows
+    if g.units[KEEPS_SEGMENTS] != 0.0:
+        span = span_of(g, mask)
+        if span < np.inf:
+            alive = rows * renewal * span
+    stored = alive + rows * renewal * (g.units[VIEW_SLACK] if mask & (mask - 1) else g.units[SLACK])
     if mask & (mask - 1):
         width = g.units[VIEW_ROW] + bit_count(mask) * g.units[VIEW_PART] + keys * g.units[VIEW_INDEX]
     else:
@@ -194,7 +212,8 @@ def join_cost(g, parts, cartesian):
     unions, best = np.empty(1 << count, np.int64), np.empty(1 << count)
     following = np.empty(1 << count, np.int64)
     paths(g, parts, cartesian, unions, best, following)
-    everything, cpu, memory = unions[(1 << count) - 1], 0.0, 0.0
+    everything, memory = unions[(1 << count) - 1], 0.0
+    cpu = bit_count(everything) * (count - 1) * g.units[STEP]
     for j in range(count):
         rows, renewal = rows_of(g, parts[j]), renewal_of(g, parts[j])
         kept, stored = state_of(g, parts[j], everything & ~parts[j], rows, renewal)
@@ -230,7 +249,7 @@ def along(g, parts, orders):
     everything = np.int64(0)
     for part in parts:
         everything |= part
-    cpu, memory = 0.0, 0.0
+    cpu, memory = bit_count(everything) * (len(parts) - 1) * g.units[STEP], 0.0
     for j in range(len(parts)):
         here, renewal = rows_of(g, parts[j]), renewal_of(g, parts[j])
         kept, stored = state_of(g, parts[j], everything & ~parts[j], here, renewal)

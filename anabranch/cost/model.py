@@ -6,9 +6,10 @@ A join of the sets X1 … Xk pays for each of them
     R(X)·[L(Y1) + J(X Y1) + …]                  for the probe order Y1, Y2, … of X: rows so far times the cost of a
                                                 lookup in the next state, and a pair of rows joined for each match
 
-and their state is N(X) + R(X)·slack rows. With one key for every state, lookups for nothing and no slack these are the
-papers' equations. Both sums are over the joins of the tree and depend on the *sets* below a join alone, which is what exact
-search relies on: rows on the way from X through a set of others to the union u are R(X)·N(u)/N(X), whatever the order was.
+and their state is N(X) + R(X)·slack rows, or R(X)·(shortest window + slack) where rows go with those they came with. With
+one key for every state, lookups for nothing and no slack these are the papers' equations. Both sums are over the joins of
+the tree and depend on the *sets* below a join alone, which is what exact search relies on: rows on the way from X through a
+set of others to the union u are R(X)·N(u)/N(X), whatever the order was.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ class UnitCosts:
     """Ci for a combined row, where it is another."""
     accept: float = 0.0
     """A row of a stream taken in and logged."""
+    step: float = 0.0
+    """One lookup of a whole batch, however few rows it has; every stream makes its own at every join above it."""
+    batch: float = 0.0
+    """A batch, however few rows it has."""
     result: float = 0.0
     """A result handed out."""
     counts_keys: bool = False
@@ -51,8 +56,13 @@ class UnitCosts:
     """And for each of its parts."""
     view_index_bytes: float = 0.0
     """A combined row in an index."""
+    keeps_segments: bool = False
+    """Whether rows are dropped with the last of those that arrived together: combined rows then stay as long as those that
+    live longest, the shortest window."""
     slack_s: float = 0.0
-    """Rows are kept so much longer than they are valid: lateness, the span of a batch, and what is purged with others."""
+    """And so much longer: lateness, the span of a batch, and what is purged with others."""
+    view_slack_s: float | None = None
+    """The same for combined rows, where it is another: few live as long as the shortest window allows."""
     batch_s: float = 1.0
     """The span of a batch: with the window it tells how many runs a state has."""
 
@@ -99,8 +109,16 @@ class CostModel:
         """By how many keys the others look up a state."""
         return max(1, self.graph.keys_between(streams, others)) if self.units.counts_keys else 1
 
+    def span(self, streams: Mask) -> float:
+        """The shortest window of some streams, in seconds; infinite for tables alone."""
+        members = [s for i, s in enumerate(self.graph.streams) if streams >> i & 1]
+        return min((1 / s.renewal for s in members if s.renewal), default=math.inf)
+
     def stored_rows(self, streams: Mask) -> float:
-        return self.graph.rows(streams) + self.graph.rate(streams) * self.units.slack_s
+        rate, span = self.graph.rate(streams), self.span(streams)
+        alive = rate * span if self.units.keeps_segments and span < math.inf else self.graph.rows(streams)
+        u = self.units
+        return alive + rate * (u.slack_s if u.view_slack_s is None or not streams & (streams - 1) else u.view_slack_s)
 
     def state_bytes(self, streams: Mask, others: Mask) -> float:
         """The memory of an input of a join."""
@@ -116,9 +134,7 @@ class CostModel:
         u = self.units
         if not u.lookup_run:
             return u.lookup
-        spans = [self.graph.streams[i].rows / f if (f := self.graph.streams[i].rate) else 1e9
-                 for i in range(len(self.graph)) if streams >> i & 1]  # fmt: skip
-        return u.lookup + u.lookup_run * (u.runs(min(spans)) - 1)
+        return u.lookup + u.lookup_run * (u.runs(min(self.span(streams), 1e9)) - 1)
 
     # -- joins -------------------------------------------------------------------------------------------------------
 
@@ -144,7 +160,8 @@ class CostModel:
         everything = 0
         for streams in inputs:
             everything |= streams
-        cpu = memory = 0.0
+        steps = everything.bit_count() * (len(inputs) - 1)
+        cpu, memory = steps * self.units.step / self.units.batch_s, 0.0
         for streams, order in zip(inputs, orders, strict=True):
             others = everything & ~streams
             cpu += self.maintain(streams, others) + self.probe(streams, [inputs[j] for j in order])
@@ -156,7 +173,9 @@ class CostModel:
     def fixed(self) -> Cost:
         """What every plan pays: rows taken in and results handed out."""
         rows = sum(s.rate for s in self.graph.streams)
-        return Cost(rows * self.units.accept + self.graph.rate(self.graph.everything) * self.units.result, 0.0)
+        results = self.graph.rate(self.graph.everything)
+        u = self.units
+        return Cost(rows * u.accept + results * u.result + u.batch / u.batch_s, 0.0)
 
     def cost(self, plan: Plan) -> Cost:
         """A plan, whole."""

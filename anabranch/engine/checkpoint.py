@@ -68,6 +68,48 @@ class Checkpoint:
                     index.spine.runs.append(_map_run(run, self.reader))
         self.box.derive_indexes(watermark_us)
 
+    def catch_up(self, state: SlotState, watermark_us: int) -> bool:
+        """Brings a box that stopped some batches ago to what a commit names: those batches are added from their files, and
+        their indexes derived. Whether that could be done; if not, the box is of no more use.
+
+        What the box has must be what the commit names, file by file: a box that saw a batch of an attempt which lost, or
+        batches that are not committed, is refused.
+        """
+        self.box.state.purge(watermark_us)
+        if set(state.kept_views) != self._views.keys() or not self._agrees(state):
+            return False
+        try:
+            for segment in state.logs:
+                if segment.batch not in self._logs[segment.source]:
+                    data = self.reader.segment(segment.data)
+                    log = self.box.state.logs[segment.source]
+                    log.add(segment.batch, Stored(data, decode(data), segment.start_max_us, segment))
+                    self._logs[segment.source][segment.batch] = segment
+            views = self._named_views()
+            for part in state.views:
+                if part.batch not in self._views[part.view]:
+                    views[part.view].add(part.batch, self._map_view(part, views[part.view]))
+                    self._views[part.view][part.batch] = part
+        except StateError:
+            return False
+        self.box.state.purge(watermark_us)
+        self.box.derive_indexes(watermark_us)
+        return True
+
+    def _agrees(self, state: SlotState) -> bool:
+        """Whether all that the box still has is what a commit names. (What has ended need not be named any more.)"""
+        for name, log in self.box.state.logs.items():
+            for batch in self._logs[name].keys() - log.segments.keys():
+                del self._logs[name][batch]
+        for name, view in self._named_views().items():
+            for batch in self._views[name].keys() - view.segments.keys():
+                del self._views[name][batch]
+        logs = {(s.source, s.batch): s for s in state.logs}
+        views = {(s.view, s.batch): s for s in state.views}
+        return all(logs.get((s.source, s.batch)) == s for known in self._logs.values() for s in known.values()) and all(
+            views.get((s.view, s.batch)) == s for parts in self._views.values() for s in parts.values()
+        )
+
     def _attach_views(self, state: SlotState) -> bool:
         views = self._named_views()
         if state.logs and views.keys() - set(state.kept_views):

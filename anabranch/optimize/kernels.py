@@ -7,8 +7,10 @@ from numba import njit
 
 from anabranch.cost.kernels import (
     JOIN,
+    STEP,
     adjacent_to,
     along,
+    bit_count,
     is_connected,
     lookup_of,
     renewal_of,
@@ -254,6 +256,7 @@ def fronts(g, n, cartesian):
             considered += 1
             count = depth + 1
             node_cpu, node_memory = _node(g, parts, count, cartesian, rows, adjacent, unions, best), 0.0
+            node_cpu += bit_count(s) * (count - 1) * g.units[STEP]
             for j in range(count):
                 kept, stored = state_of(g, parts[j], s & ~parts[j], rows[parts[j]], renewal_of(g, parts[j]))
                 node_cpu += kept

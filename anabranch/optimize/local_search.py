@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from anabranch.cost.model import Cost
 from anabranch.cost.streams import Mask
@@ -24,6 +25,9 @@ from anabranch.optimize.trees import MJOIN, Pricer, Views, parts_of
 
 MOST_STEPS = 40
 """A walk ends after so many steps."""
+
+SMALL_JOIN = 8
+"""In joins of up to so many inputs, three at a time are tried as a view, too."""
 
 WEIGHTS = (0.5, 0.2, 0.8, 0.05, 0.95)
 """How much the share of CPU counts in a walk, beside that of memory."""
@@ -97,28 +101,27 @@ def neighbours(pricer: Pricer, views: Views, cost: Cost) -> Iterator[tuple[Views
     above = {part: node for node, inputs in parts.items() for part in inputs}
     for inputs in parts.values():
         without = cost - pricer.join(inputs)
-        for pair, rest in _pairs(pricer, inputs):
-            yield views | {pair[0] | pair[1]}, without + pricer.join(pair) + pricer.join(rest)
+        for group, rest in _groups(pricer, inputs):
+            yield views | {sum(group)}, without + pricer.join(group) + pricer.join(rest)
     for view in views:
         inputs = parts[above[view]]
         merged = _in_order((*(p for p in inputs if p != view), *parts[view]))
         without = cost - pricer.join(inputs) - pricer.join(parts[view])
         yield views - {view}, without + pricer.join(merged)
-        for pair, rest in _pairs(pricer, merged):
-            if pair[0] | pair[1] != view:
-                yield views - {view} | {pair[0] | pair[1]}, without + pricer.join(pair) + pricer.join(rest)
+        for group, rest in _groups(pricer, merged):
+            if sum(group) != view:
+                yield views - {view} | {sum(group)}, without + pricer.join(group) + pricer.join(rest)
 
 
-def _pairs(pricer: Pricer, inputs: tuple[Mask, ...]) -> Iterator[tuple[tuple[Mask, Mask], tuple[Mask, ...]]]:
-    """Two inputs of a join that can be joined first, and the inputs that are left then."""
-    if len(inputs) < 3:
-        return
-    for place, left in enumerate(inputs):
-        near = pricer.everything if pricer.cartesian else pricer.model.graph.adjacent(left)
-        for right in inputs[place + 1 :]:
-            if near & right:
-                rest = _in_order((*(p for p in inputs if p not in (left, right)), left | right))
-                yield (left, right), rest
+def _groups(pricer: Pricer, inputs: tuple[Mask, ...]) -> Iterator[tuple[tuple[Mask, ...], tuple[Mask, ...]]]:
+    """Two inputs of a join that can be joined first (of a small join also three), and the inputs that are left then."""
+    for size in (2, 3) if len(inputs) <= SMALL_JOIN else (2,):
+        if len(inputs) <= size:
+            return
+        for group in combinations(inputs, size):
+            joined = sum(group)
+            if pricer.is_joinable_group(group):
+                yield group, _in_order((*(p for p in inputs if p not in group), joined))
 
 
 def _in_order(parts: tuple[Mask, ...]) -> tuple[Mask, ...]:

@@ -84,6 +84,21 @@ class Pricer:
         parts = parts_of(node, views)
         return Join(tuple(self.plan(views, part) for part in parts), self.orders(parts))
 
+    def is_joinable_group(self, parts: tuple[Mask, ...]) -> bool:
+        """Whether some inputs of a join, each joinable, may be joined with each other first."""
+        if self.cartesian:
+            return True
+        reached, left = parts[0], list(parts[1:])
+        while left:
+            near = self.model.graph.adjacent(reached)
+            fresh = [p for p in left if near & p]
+            if not fresh:
+                return False
+            for part in fresh:
+                reached |= part
+                left.remove(part)
+        return True
+
     def is_joinable(self, streams: Mask) -> bool:
         """Whether a set may be joined on its own."""
         return self.cartesian or self.model.graph.is_connected(streams)

@@ -1,8 +1,8 @@
 """What runs in a Python worker: one batch of one slot.
 
 A worker keeps the boxes it has attached. The next batch of a slot may run in any worker; the token of the attempt whose
-commit counts tells whether a kept box is the one to go on from. If not, the slot is attached to what that commit names:
-its files are mapped, not read.
+commit counts tells whether a kept box is the one to go on from. One that stopped some batches ago catches up; else the slot
+is attached to what that commit names.
 """
 
 from __future__ import annotations
@@ -118,8 +118,12 @@ class Task:
         """The box of the slot. It is taken out of the kept ones: if this attempt fails half-way, nobody goes on from it."""
         token, state = self.states.get(slot, ("", b""))
         kept = _kept.pop(self._key(slot), None)
-        if kept is not None and kept[0] == token and token and kept[1].box.plan == self.plan:
-            return kept[1]
+        if kept is not None and token and kept[1].box.plan == self.plan:
+            if kept[0] == token:
+                return kept[1]
+            # Another worker had the slot for a few batches.
+            if kept[1].catch_up(msgspec.json.decode(state, type=SlotState), self.watermark_us):
+                return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         box = Box(JoinGraph(self.query), self.plan, self.grid, slot)
         checkpoint = Checkpoint(box, f"state/{slot}", self.filesystem, reader)

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from anabranch.control.watermark import watermark_of
 from anabranch.engine.keys import hash_keys, is_exact
-from anabranch.engine.local import STATE_FOLDER, LocalRun, Step
+from anabranch.engine.local import SLOT, STATE_FOLDER, LocalRun, Step
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 from tests import oracle
@@ -158,6 +159,63 @@ test_restarts_between_merges, test_restarts_between_merges_long = properties(
     scenario=scenarios(batches=(25, 70, 110), inputs=(2, 3)),
     what_next=st.lists(st.sampled_from(["same plan", "go on", "same plan", "plan 1"]), min_size=1, max_size=6),
 )
+
+
+# Workers take turns with a slot, and each keeps the box it had.
+
+
+def check_turns(scenario: Scenario, turns: Sequence[int]) -> None:
+    """Several boxes of one slot, each of which stops and catches up with what the others committed."""
+    disk = MemoryFilesystem()
+    run = start(scenario, disk)
+    found: oracle.Bag = Counter()
+    kept: dict[int, Any] = {}
+    for batch in range(len(scenario.batches) + 1):
+        turn = turns[batch % len(turns)]
+        checkpoint = kept.get(turn)
+        if checkpoint is not None and checkpoint is not run._checkpoint:
+            assert run.commit is not None
+            watermark_us = watermark_of(scenario.query, run.commit.largest_time_us)
+            assert checkpoint.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us)
+        run._checkpoint = checkpoint
+        found += oracle.bag(step(run, scenario, batch).results)
+        kept[turn] = run._checkpoint
+    assert_same(found, scenario)
+
+
+test_turns, test_turns_long = properties(
+    check_turns,
+    60,
+    5_000,
+    [{"scenario": s, "turns": [0, 1]} for s in FAILED_ONCE],
+    scenario=scenarios(),
+    turns=st.lists(st.integers(0, 2), min_size=2, max_size=9),
+)
+test_turns_between_merges, test_turns_between_merges_long = properties(
+    check_turns,
+    10,
+    500,
+    scenario=scenarios(batches=(25, 70, 110), inputs=(2, 3)),
+    turns=st.lists(st.integers(0, 2), min_size=2, max_size=40),
+)
+
+
+def check_lost_attempt(scenario: Scenario) -> None:
+    """A box that ran a batch which another attempt committed is refused."""
+    run = start(scenario, MemoryFilesystem())
+    last = len(scenario.batches) - 1
+    for batch in range(last + 1):
+        step(run, scenario, batch)
+    loser = run._checkpoint
+    step(run, scenario, last)
+    assert loser is not None
+    assert run.commit is not None
+    state = run.commit.slots[SLOT].slot_state()
+    if any(s.batch == last for s in (*state.logs, *state.views)):
+        assert not loser.catch_up(state, BEGINNING_US)
+
+
+test_lost_attempt, test_lost_attempt_long = properties(check_lost_attempt, 20, 500, scenario=scenarios())
 
 
 # On a real disk files are mapped, and deleted while they are.

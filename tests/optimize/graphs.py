@@ -12,7 +12,8 @@ from anabranch.optimize.jtree_finder import partitions
 
 LOOKUPS = UnitCosts(
     insert=3e-7, delete=1e-7, join=2e-6, lookup=1e-7, lookup_run=2e-8, view_insert=5e-7, counts_keys=True, index_bytes=20,
-    view_row_bytes=0, view_part_bytes=8, view_index_bytes=28, slack_s=1.5,
+    view_row_bytes=0, view_part_bytes=8, view_index_bytes=28, slack_s=1.5, view_slack_s=1.0, keeps_segments=True,
+    step=1e-5, batch=1e-3,
 )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def _orderings(model: CostModel, parts, cartesian) -> list[Cost]:
     and memory does not depend on them: so all orders of a part are tried, one part at a time."""
     graph = model.graph
     everything = sum(parts)
-    cpu = memory = 0.0
+    cpu, memory = everything.bit_count() * (len(parts) - 1) * model.units.step / model.units.batch_s, 0.0
     for part in parts:
         others = [p for p in parts if p != part]
         costs = []

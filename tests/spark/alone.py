@@ -1,6 +1,7 @@
 """Scenarios in a driver of their own: `python -m tests.spark.alone <mode> <folder> <scenario> …`.
 
 `cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong.
+`standalone` does so on a master that is named first.
 `drain` processes what is in the folders of one scenario: a driver to be killed.
 """
 
@@ -25,12 +26,14 @@ SPECULATION = {
 }
 
 
-def cluster(folder: str, seeds: list[int]) -> int:
+def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024]") -> int:
     host.Task = TroubledTask  # type: ignore[misc]
     wrong = 0
     here = os.getcwd()
     settings = {**SPECULATION, "spark.executorEnv.PYTHONPATH": here, "spark.task.maxFailures": "4"}
-    spark = create_session("local-cluster[2,1,1024]", settings)
+    if master.startswith("spark:"):
+        settings |= {"spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1"}
+    spark = create_session(master, settings)
     for seed in seeds:
         scenario = scenario_of(seed)
         feed = Feed(scenario, os.path.join(folder, str(seed)), ("files", "frames", "mixed")[seed % 3])
@@ -82,6 +85,8 @@ def main() -> int:
     mode, folder, *rest = sys.argv[1:]
     if mode == "cluster":
         return cluster(folder, [int(seed) for seed in rest])
+    if mode == "standalone":
+        return cluster(folder, [int(seed) for seed in rest[1:]], rest[0])
     return drain(folder, many_batches(int(rest[0])), rest[1], rest[2])
 
 

@@ -7,20 +7,24 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import CheckpointBusyError
 from anabranch.session import Run
 from anabranch.spark import sinks
+from anabranch.spark.create import use_java
 from tests import oracle
 from tests.scenarios import Scenario
 from tests.spark.alone import many_batches
@@ -251,6 +255,40 @@ def test_troubled_tasks_on_a_cluster(tmp_path: Path) -> None:
 def test_troubled_tasks_on_a_cluster_long(tmp_path: Path) -> None:
     said = run_alone("cluster", str(tmp_path), *map(str, LONG_CLUSTER), timeout_s=3600.0)
     assert said.count(": right") == len(LONG_CLUSTER), said
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: Path) -> Iterator[str]:
+    """A master and a worker with two cores, each a process of its own; the address of the master."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spark_class = os.path.join(pyspark.__path__[0], "bin", "spark-class")
+    url, deploy = f"spark://127.0.0.1:{port}", "org.apache.spark.deploy"
+    commands = [
+        [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"],
+        [f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "2", "--memory", "3g", "--webui-port", "0",
+         "--work-dir", str(folder / "work"), url],
+    ]  # fmt: skip
+    use_java()
+    started = []
+    try:
+        for place, command in enumerate(commands):
+            log = open(folder / f"{place}.log", "w")  # noqa: SIM115
+            started.append(subprocess.Popen([spark_class, *command], stdout=log, stderr=log, start_new_session=True))
+        yield url
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.long
+def test_a_standalone_cluster_long(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with standalone_cluster(tmp_path) as master:
+        said = run_alone("standalone", str(tmp_path / "data"), master, *map(str, CLUSTER))
+    assert said.count(": right") == len(CLUSTER), said
 
 
 # Drivers that are killed
