@@ -392,9 +392,8 @@ class Run:
         """Stops all queries. What was committed stays; start the session again to go on."""
         self.stopped = True
         for s in self.started.values():
-            was_running = s.streaming.isActive
             s.streaming.stop()
-            if was_running:
+            if not s.ended:
                 s.host.end("stopped", "by request")
             s.holder.release()
 

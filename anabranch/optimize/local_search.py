@@ -6,18 +6,19 @@ another tree need not. Here walks begin at the mjoin, at binary trees, and at wh
 downhill in a weighted sum of the shares of CPU and memory that a tree uses, for several weights, and at last in *strain*,
 the share of the scarcer resource. A step adds a view, removes one, or puts another in the place of one; only the joins that
 it changes are priced. Every tree that is looked at counts, not only those that are walked through: the first qualified one
-ends the search.
+ends the search. For few streams the exact search has the last word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 
 from anabranch.cost.model import Cost
 from anabranch.cost.streams import Mask
 from anabranch.optimize.dominating import dominating, share, strain
+from anabranch.optimize.exact import exact_front
 from anabranch.optimize.min_state import min_state
 from anabranch.optimize.state_removal import state_removal
 from anabranch.optimize.state_selection import state_selection
@@ -25,6 +26,12 @@ from anabranch.optimize.trees import MJOIN, Pricer, Views, parts_of
 
 MOST_STEPS = 40
 """A walk ends after so many steps."""
+
+EXACT_STREAMS = 8
+"""Up to so many streams the exact front takes a few milliseconds: where no walk found a qualified tree, it decides."""
+
+MOST_SEEN = {8: 300, 10: 1500, 64: 300}
+"""After so many trees the search ends, by the number of streams up to which it holds: to price a large tree takes longer."""
 
 SMALL_JOIN = 8
 """In joins of up to so many inputs, three at a time are tried as a view, too."""
@@ -42,6 +49,10 @@ class Search:
     memory: float
     seen: dict[Views, Cost] = field(default_factory=dict)
 
+    @property
+    def most_seen(self) -> int:
+        return next(most for streams, most in MOST_SEEN.items() if len(self.pricer.model.graph) <= streams)
+
     def run(self) -> list[tuple[Views, Cost]]:
         """The trees seen that no other dominates. The first qualified one ends the search."""
         starts = []
@@ -55,7 +66,12 @@ class Search:
                 return dominating(self.seen.items())
         for start in sorted(self.seen, key=lambda v: strain(self.seen[v], self.cpu, self.memory))[:6]:
             if self._walk(start, lambda cost: strain(cost, self.cpu, self.memory)):
-                break
+                return dominating(self.seen.items())
+        for start, weight in product(starts, (*WEIGHTS, 1.0, 0.0)):
+            if self._walk(start, lambda cost, w=weight: self._weighted(cost, w)):  # type: ignore[misc]
+                return dominating(self.seen.items())
+        if len(self.pricer.model.graph) <= EXACT_STREAMS:
+            return exact_front(self.pricer)
         return dominating(self.seen.items())
 
     def _starting_points(self) -> Iterator[Views]:
@@ -78,6 +94,8 @@ class Search:
         """Goes downhill until no neighbour is lower; whether a qualified tree was seen."""
         cost = self.seen[views]
         for _ in range(MOST_STEPS):
+            if len(self.seen) > self.most_seen:
+                return False
             lowest, chosen = height(cost), None
             for neighbour, price in neighbours(self.pricer, views, cost):
                 if self._see(neighbour, price):

@@ -71,7 +71,7 @@ def test_a_query_is_planned_again_while_it_runs(spark: SparkSession, folder: Pat
     assert review.details["rates"]["a"] == pytest.approx(ROWS["a"], rel=0.2)
     assert review.event == "replanned", review.text
     assert run.plans["q"] != before
-    assert bag(pq.read_table(tmp_path / "out")) == wanted(session, folder)
+    assert bag(pq.read_table(tmp_path / "out", columns=["v", "w", "x"])) == wanted(session, folder)
 
 
 def test_a_pinned_plan_stays(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
