@@ -1,8 +1,8 @@
 """A spine: the runs of one index, few of them, because small ones are merged into larger ones.
 
 Every batch adds a run of tier 0. A run of tier t spans an aligned group of 4^t batches. Merging must not stall a batch, so
-from tier 3 on a group is merged in 4^(t-1) parts, one per batch, each a range of hashes that holds about four batches' worth
-of rows: to merge a row costs a thirtieth of what it costs to process it. While that goes on, the parts done are served by
+a group of tier t is merged in 4^(t-1) parts, one per batch, each a range of hashes that holds about four batches' worth of
+rows: to merge a row costs a thirtieth of what it costs to process it. While that goes on, the parts done are served by
 the new runs and the rest by the old ones, which are visible only from `lo` on. When each part is merged follows from the
 number of the batch alone (`due_merges`).
 
@@ -28,9 +28,6 @@ from anabranch.plan.query import FOREVER_US
 FAN_IN = 4
 """How many runs of one tier make one of the next."""
 
-WHOLE_TIER = 2
-"""Up to this tier a group is merged at once."""
-
 MAX_TIER = 8
 """Parts are ranges of 1/65536 of the hashes: more tiers than these cannot be cut."""
 
@@ -49,7 +46,7 @@ def due_merges(batch: int, phase: int = 0) -> Iterator[tuple[int, int, int, int,
     >>> list(due_merges(3))
     [(1, 0, 3, 0, 65536)]
     >>> list(due_merges(16))
-    [(2, 0, 15, 0, 65536)]
+    [(2, 0, 15, 0, 16384)]
     """
     delay = phase
     for tier in range(1, MAX_TIER):
@@ -64,7 +61,7 @@ def due_merges(batch: int, phase: int = 0) -> Iterator[tuple[int, int, int, int,
 
 def parts_of(tier: int) -> int:
     """In how many parts a group of a tier is merged."""
-    return 1 if tier <= WHOLE_TIER else FAN_IN ** (tier - 1)
+    return int(FAN_IN ** (tier - 1))
 
 
 class Spine:
@@ -154,6 +151,15 @@ class Spine:
         # A run that reaches beyond the part on both sides could not be cut: its group waits for a larger tier.
         if len(group) < 2 or any(r.lo < lo and r.hi > hi for r in group):
             return
+        # So does a group that others, restored before it, show in part: what is visible of a run is one range.
+        shown_lo, shown_hi = max(lo, min(r.lo for r in group)), min(hi, max(r.hi for r in group))
+        members = {id(r) for r in group}
+        if any(
+            r.first_batch <= last and first <= r.last_batch and r.lo < shown_hi and shown_lo < r.hi
+            for r in self.runs
+            if id(r) not in members
+        ):
+            return
         merged = merge_runs(group, tier, lo, hi, watermark_us, self.retention_us, self.has_end)
         for run in group:
             if run.lo >= lo:
@@ -162,6 +168,7 @@ class Spine:
                 run.hi = lo
         self.runs = [r for r in self.runs if r.lo < r.hi]
         if merged is not None:
+            merged.lo, merged.hi = shown_lo, shown_hi
             self.runs.append(merged)
 
     def purge(self, watermark_us: int) -> None:

@@ -154,6 +154,23 @@ def study(settings: int, sizes: range) -> tuple[list[dict[str, Any]], list[dict[
     return rows, points
 
 
+def exact_times() -> list[dict[str, Any]]:
+    """How long the exact front takes: twenty random graphs for each n, with and without cycles."""
+    rows = []
+    for n in (6, 8, 10):
+        times, sizes = [], []
+        for seed in range(20):
+            pricer = Pricer(CostModel(random_setting(np.random.default_rng(seed), n)))
+            began = perf_counter()
+            sizes.append(len(exact_front(pricer)))
+            times.append(perf_counter() - began)
+        rows.append({
+            "n": n, "graphs": len(times), "median s": float(np.median(times)), "worst s": max(times),
+            "plans on the front": float(np.median(sizes)),
+        })  # fmt: skip
+    return rows
+
+
 # -- experiment sets -------------------------------------------------------------------------------------------------
 
 ROW_BYTES = 1_000.0
@@ -276,10 +293,13 @@ def main() -> None:
     warm = Pricer(CostModel(random_setting(np.random.default_rng(1), 4)))
     search(warm, 0.0, 0.0)
     exact_front(warm)
+    exact = exact_times()
+    print(report.table(exact))
     rows, points = study(given.settings, range(3, given.most + 1))
     print(report.table(rows))
     draw(rows, points)
     print(f"written to {report.write('qualified_plans', rows)}")
+    print(f"written to {report.write('exact_front', exact)}")
     print(f"written to {report.write('experiment_sets', sets)}")
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from anabranch.engine.kernels import reference
 from anabranch.engine.kernels import runs as kernels
 from anabranch.engine.run import ALL_HASHES, merge_runs, run_of_batch
-from anabranch.engine.spine import FAN_IN, WHOLE_TIER, Spine, due_merges, parts_of
+from anabranch.engine.spine import FAN_IN, Spine, due_merges, parts_of
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
 
 
@@ -219,12 +219,12 @@ def test_the_number_of_runs_a_lookup_visits_is_logarithmic(batches):
 
 @pytest.mark.parametrize("retention_us", [200, FOREVER_US])
 def test_merging_one_batch_costs_a_few_batches(retention_us):
-    """No settle merges more than about FAN_IN batches' worth of rows in each tier, or a whole group of the small ones."""
+    """No settle merges more than about FAN_IN batches' worth of rows in each tier."""
     rows, batches = 300, 340
     tiers = math.ceil(math.log(batches, FAN_IN)) - 1
     merged = []
     grown(batches, rows, retention_us, lambda fresh: merged.append(sum(r.rows for r in fresh)))
-    assert max(merged) <= 1.5 * (FAN_IN * tiers + FAN_IN**WHOLE_TIER) * rows
+    assert max(merged) <= 1.5 * FAN_IN * tiers * rows
     assert sum(merged) <= 1.1 * tiers * rows * batches, "each row is merged once a tier"
 
 
