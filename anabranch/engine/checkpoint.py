@@ -92,6 +92,10 @@ class Checkpoint:
                     self._views[part.view][part.batch] = part
         except StateError:
             return False
+        # The commit may name what has ended since: it was purged above, and goes again, in the order of batches.
+        for name, log in self.box.state.logs.items():
+            log.segments = dict(sorted(log.segments.items()))
+            self._logs[name] = dict(sorted(self._logs[name].items()))
         self.box.state.purge(watermark_us)
         self.box.derive_indexes(watermark_us)
         return True
