@@ -248,9 +248,7 @@ class Session:
         except BaseException:
             holder.release()
             raise
-        return Started(
-            query, plan, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once"))
-        )
+        return Started(query, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once")))
 
     def _reviewer(self, declared: _Query) -> Reviewer | None:
         """What decides about the plan on facts, unless it is pinned or there is nothing to decide."""
@@ -323,7 +321,6 @@ class Started:
     """A query that runs."""
 
     query: Query
-    plan: Plan
     host: Host
     streaming: StreamingQuery
     holder: Holder

@@ -101,21 +101,24 @@ def renewal_of(g, mask):
 
 
 @njit(cache=True, nogil=True)
-def span_of(g, mask):
+def least_of(values, mask):
+    """The least of the streams' values in a set: the shortest window, the cheapest lookup."""
     least = np.inf
-    for i in range(len(g.span)):
+    for i in range(len(values)):
         if mask >> i & 1:
-            least = min(least, g.span[i])
+            least = min(least, values[i])
     return least
 
 
 @njit(cache=True, nogil=True)
-def lookup_of(g, mask):
-    least = np.inf
-    for i in range(len(g.lookup)):
-        if mask >> i & 1:
-            least = min(least, g.lookup[i])
-    return least
+def unite(parts, count, unions):
+    """The union of every subset of the first `count` parts."""
+    unions[0] = 0
+    for subset in range(1, 1 << count):
+        low = 0
+        while not subset >> low & 1:
+            low += 1
+        unions[subset] = unions[subset & (subset - 1)] | parts[low]
 
 
 @njit(cache=True, nogil=True)
@@ -157,7 +160,7 @@ def state_of(g, mask, others, rows, renewal):
     keys = max(keys, 1)
     alive = rows
     if g.units[KEEPS_SEGMENTS] != 0.0:
-        span = span_of(g, mask)
+        span = least_of(g.span, mask)
         if span < np.inf:
             alive = rows * renewal * span
     stored = alive + rows * renewal * (g.units[VIEW_SLACK] if mask & (mask - 1) else g.units[SLACK])
@@ -181,15 +184,10 @@ def paths(g, parts, cartesian, unions, best, following):
     """
     count = len(parts)
     full = (1 << count) - 1
-    unions[0] = 0
-    for subset in range(1, full + 1):
-        low = 0
-        while not subset >> low & 1:
-            low += 1
-        unions[subset] = unions[subset & (subset - 1)] | parts[low]
+    unite(parts, count, unions)
     lookups = np.empty(count)
     for j in range(count):
-        lookups[j] = lookup_of(g, parts[j])
+        lookups[j] = least_of(g.lookup, parts[j])
     best[full], following[full] = 0.0, -1
     for back in range(1, full):
         subset = full - back
@@ -260,6 +258,6 @@ def along(g, parts, orders):
             other = parts[orders[j, place]]
             bound |= other
             after = rows_of(g, bound)
-            cpu += renewal * (here * lookup_of(g, other) + after * g.units[JOIN])
+            cpu += renewal * (here * least_of(g.lookup, other) + after * g.units[JOIN])
             here = after
     return cpu, memory

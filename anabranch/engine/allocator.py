@@ -1,8 +1,7 @@
 """How the process gets its memory: what a batch frees, the next one uses again.
 
 By default the C library returns large blocks to the system as soon as they are free, and the system hands every page out
-again with a fault, zeroed. Under a hypervisor that costs more than what is computed in the block: a merge of runs took
-three times as long.
+again with a fault, zeroed. Under a hypervisor that can cost more than what is computed in the block.
 """
 
 from __future__ import annotations

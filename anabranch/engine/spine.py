@@ -2,9 +2,8 @@
 
 Every batch adds a run of tier 0. A run of tier t spans an aligned group of 4^t batches. Merging must not stall a batch, so
 a group of tier t is merged in 4^(t-1) parts, one per batch, each a range of hashes that holds about four batches' worth of
-rows: to merge a row costs a thirtieth of what it costs to process it. While that goes on, the parts done are served by
-the new runs and the rest by the old ones, which are visible only from `lo` on. When each part is merged follows from the
-number of the batch alone (`due_merges`).
+rows. While that goes on, the parts done are served by the new runs and the rest by the old ones, which are visible only
+from `lo` on. When each part is merged follows from the number of the batch alone (`due_merges`).
 
 The invariant (`verify`): for every batch and every hash at most one run is visible, and every row that is alive is in it.
 

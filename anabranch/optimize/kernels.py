@@ -12,10 +12,11 @@ from anabranch.cost.kernels import (
     along,
     bit_count,
     is_connected,
-    lookup_of,
+    least_of,
     renewal_of,
     rows_of,
     state_of,
+    unite,
 )
 
 
@@ -57,7 +58,7 @@ def ik_orders(g, parts, tree):
     orders = np.empty((count, count - 1), np.int64)
     size, lookup = np.empty(count), np.empty(count)
     for i in range(count):
-        size[i], lookup[i] = rows_of(g, parts[i]), lookup_of(g, parts[i])
+        size[i], lookup[i] = rows_of(g, parts[i]), least_of(g.lookup, parts[i])
     joined = np.empty((count, count))
     neighbours = np.zeros((count, count), np.bool_)
     for e in range(len(tree)):
@@ -159,14 +160,10 @@ def _is_dominated(cpu, memory, front_cpu, front_memory, size):
 def _node(g, parts, count, cartesian, rows, adjacent, unions, best):
     """CPU of the probes of a join of the first `count` parts, with the best orders."""
     full = (1 << count) - 1
-    for subset in range(1, full + 1):
-        low = 0
-        while not subset >> low & 1:
-            low += 1
-        unions[subset] = unions[subset & (subset - 1)] | parts[low]
+    unite(parts, count, unions)
     lookups = np.empty(count)
     for j in range(count):
-        lookups[j] = lookup_of(g, parts[j])
+        lookups[j] = least_of(g.lookup, parts[j])
     best[full] = 0.0
     for back in range(1, full):
         subset = full - back

@@ -27,7 +27,7 @@ from anabranch.optimize.trees import MJOIN, Pricer, Views, parts_of
 MOST_STEPS = 40
 """A walk ends after so many steps."""
 
-EXACT_STREAMS = 8
+LAST_WORD_STREAMS = 8
 """Up to so many streams the exact front takes a few milliseconds: where no walk found a qualified tree, it decides."""
 
 MOST_SEEN = {8: 300, 10: 1500, 64: 300}
@@ -70,7 +70,7 @@ class Search:
         for start, weight in product(starts, (*WEIGHTS, 1.0, 0.0)):
             if self._walk(start, lambda cost, w=weight: self._weighted(cost, w)):  # type: ignore[misc]
                 return dominating(self.seen.items())
-        if len(self.pricer.model.graph) <= EXACT_STREAMS:
+        if len(self.pricer.model.graph) <= LAST_WORD_STREAMS:
             return exact_front(self.pricer)
         return dominating(self.seen.items())
 

@@ -18,6 +18,10 @@ EXACT_STREAMS = 10
 """Up to so many streams every plan is considered."""
 
 
+MOST_STREAMS = 60
+"""Sets of streams are words of 64 bits."""
+
+
 class NoQualifiedPlanError(PlanError):
     """No plan stays within the budget."""
 
@@ -64,6 +68,8 @@ def decide(
     """The plan of a query. Without a qualified one, the least bad, or an error if `strict`."""
     bounds = bounds or Bounds()
     graph = facts.graph(query)
+    if len(graph) > MOST_STREAMS:
+        raise PlanError(f"query {query.query.name} has {len(graph)} inputs; above {MOST_STREAMS} give it a plan")
     model = CostModel(graph, units)
     # Who writes a query that no predicate connects wants the product; other cartesian products are not worth the search.
     pricer = Pricer(model, cartesian=not graph.is_connected(graph.everything))

@@ -114,6 +114,7 @@ class Host:
         elif self.commit.plan != self.plan_text and self.reviewer is not None:
             # What was chosen on facts stays; it is reviewed again when there are enough of them.
             self._take(parse(self.commit.plan, self.graph))
+            facts["plan"] = self.plan_text
             self.journal.note(
                 self.commit.batch, "resumed", f"after batch {self.commit.batch}, plan {self.plan_text} as before", **facts
             )

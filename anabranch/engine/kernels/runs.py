@@ -290,7 +290,7 @@ def _recode(table, r, first, last, out, at, watermark_us, window_us, all_alive, 
 
 
 TWO_WORDS, THREE_WORDS, FOUR_WORDS = (0, 0), (0, 0, 0), (0, 0, 0, 0)
-"""The size of an entry as a type: what is compiled for one size merges four times as fast as what is told the size."""
+"""The size of an entry as a type: what is compiled for one size merges faster than what is told the size."""
 
 
 @njit(inline="always")
