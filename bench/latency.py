@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,7 +31,7 @@ import pyarrow.parquet as pq
 from bench import report
 from bench.hosted import HostedSpec
 from bench.native import hosted
-from bench.rivals.spark_native import ROOT, Spec, results_query, settings
+from bench.rivals.spark_native import Spec, results_query, settings
 from bench.workload import SECOND_US, Workload
 
 SHAPE, RATE_PER_S, WINDOW_S, EVERY_S = "3-way chain", 1_000, 4, 0.1
@@ -135,15 +134,6 @@ def _start_theirs(work: Path, sink: Any) -> Any:
     return writer.trigger(processingTime="0 seconds").start().stop
 
 
-def in_fresh_process(way: str, seconds: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.latency", "--way", way, "--seconds", str(seconds)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{way} failed:\n{done.stderr[-4000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def batch_costs(data: str) -> list[dict[str, Any]]:
     rows = []
     for size in SIZES:
@@ -166,7 +156,7 @@ def main() -> None:
     if given.way:
         print(json.dumps(measure(given.way, given.seconds)))
         return
-    ages = [in_fresh_process(way, given.seconds) for way in WAYS]
+    ages = [report.in_fresh_process("bench.latency", "--way", way, "--seconds", str(given.seconds)) for way in WAYS]
     print(report.table(ages))
     theirs = statistics.median(r["median s"] for r in ages if r["way"] == WAYS[-1])
     for row in ages:

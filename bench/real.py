@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -142,15 +141,6 @@ def run_theirs(folder: Path) -> dict[str, Any]:
     return {"times": times, "results": sum(written_rows(folder / "out").values())}
 
 
-def in_fresh_process(way: str, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.real", "--way", way, "--folder", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{way} failed:\n{done.stderr[-4000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=str(DATA), help="where the ticks are")
@@ -174,7 +164,7 @@ def main() -> None:
             folder = Path(tempfile.mkdtemp())
             try:
                 count = write_replay(rows, speed, folder / "in")
-                found = in_fresh_process(way, folder)
+                found = report.in_fresh_process("bench.real", "--way", way, "--folder", str(folder))
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             times = sorted(found["times"][WARM:])

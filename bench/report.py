@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,16 @@ def write(name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     path = OUT / f"{name}.json"
     path.write_text(json.dumps(list(rows), indent=1) + "\n")
     return path
+
+
+def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
+    """Runs a benchmark in a process of its own; what it prints last is the result, as JSON."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=OUT.parent.parent, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
