@@ -2,6 +2,7 @@
 
 One process, one core, a three-way chain unless said otherwise. Key domains grow with the window, so that the results stay
 the same. CPU per input row is process time of the steps; "p99 / median" is over the wall times of the batches of one row.
+Every case runs in three rounds, and the medians over the rounds are shown.
 State is counted per stored row, and set beside the size of the row itself plus 16 bytes for each key it is indexed by.
 """
 
@@ -23,7 +24,7 @@ from bench.engine import plans, warm_batches
 from bench.workload import SHAPES, Workload
 
 INDEXED_KEY_BYTES = 16
-PAIRS = 3
+ROUNDS = 3
 
 
 def measure(workload: Workload, plan_name: str, batches: int) -> dict[str, Any]:
@@ -78,48 +79,43 @@ def _stored_columns(workload: Workload, stream: str) -> set[str]:
     return {c.split(".")[1] for c in read if c.startswith(f"{stream}.")} | {"ts"}
 
 
-def ends_of_the_window(plan_name: str, times: int, batches: int, rows: list[dict[str, Any]]) -> float:
-    """How much the largest window costs beside the smallest: the median over pairs that ran one after the other, for the
-    speed of the machine changes in between."""
-    ratios: list[float] = []
-    for _ in range(PAIRS):
-        pair = [measure(Workload("3-way chain", 20_000, 4 * t, 1), plan_name, batches) for t in (1, times)]
-        rows += [{"series": "ends", **row} for row in pair]
-        ratios.append(pair[1]["CPU ns/row"] / pair[0]["CPU ns/row"])
-    return statistics.median(ratios)
+def middle(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median over the rounds of every figure of one case."""
+    return {k: statistics.median(r[k] for r in rounds) if isinstance(v, float) else v for k, v in rounds[0].items()}
+
+
+def growth(small: list[dict[str, Any]], large: list[dict[str, Any]]) -> float:
+    """How much CPU a row costs in one case beside another: the median over rounds, for the machine's speed changes."""
+    return statistics.median(float(b["CPU ns/row"] / a["CPU ns/row"]) for a, b in zip(small, large, strict=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer batches, smaller windows")
+    parser.add_argument("--quick", action="store_true", help="one round, fewer batches, smaller windows")
     quick = parser.parse_args().quick
     pa.set_cpu_count(1)
     batches = 24 if quick else 120
     measure(Workload("3-way chain", 2_000, 8, 1), "n-ary", 4)  # compiles the kernels
     measure(Workload("3-way chain", 2_000, 8, 1), "binary", 4)
-    rows: list[dict[str, Any]] = []
-
-    def add(series: str, workload: Workload, plan_name: str) -> None:
-        rows.append({"series": series, **measure(workload, plan_name, batches)})
-        print(report.table(rows[-1:]).splitlines()[-1], flush=True)
-
-    for plan_name in ("n-ary", "binary"):
-        for times in (1, 4, 16) if quick else (1, 2, 4, 8, 16, 32, 64):
-            add("window", Workload("3-way chain", 20_000, 4 * times, 1), plan_name)
-    for rate_per_s in (2_000, 20_000, 200_000):
-        add("rate", Workload("3-way chain", rate_per_s, 8, 1), "n-ary")
-    for shape in SHAPES:
-        add("streams", Workload(shape, 20_000, 8, 1), "n-ary" if shape != "2-way" else "binary")
+    times = (1, 4, 16) if quick else (1, 2, 4, 8, 16, 32, 64)
+    cases = [
+        *(("window", Workload("3-way chain", 20_000, 4 * t, 1), plan) for plan in ("n-ary", "binary") for t in times),
+        *(("rate", Workload("3-way chain", rate_per_s, 8, 1), "n-ary") for rate_per_s in (2_000, 20_000, 200_000)),
+        *(("streams", Workload(shape, 20_000, 8, 1), "n-ary" if shape != "2-way" else "binary") for shape in SHAPES),
+    ]
+    found: list[list[dict[str, Any]]] = [[] for _ in cases]
+    for number in range(1 if quick else ROUNDS):
+        for place, (series, workload, plan_name) in enumerate(cases):
+            found[place].append({"series": series, **measure(workload, plan_name, batches)})
+            print(f"round {number + 1}: {report.table(found[place][-1:]).splitlines()[-1]}", flush=True)
+    rows = [middle(rounds) for rounds in found]
     print(report.table(rows))
-    for plan_name in ("n-ary", "binary"):
-        grows = ends_of_the_window(plan_name, 16 if quick else 64, batches, rows)
+    for first, plan_name in ((0, "n-ary"), (len(times), "binary")):
+        grows = growth(found[first], found[first + len(times) - 1])
         print(f"window ({plan_name}): CPU per row at the largest is {grows:.2f} times that at the smallest")
-    costs = [r["CPU ns/row"] for r in rows if r["series"] == "rate"]
-    print(f"rate: CPU per row at the largest is {costs[-1] / costs[0]:.2f} times that at the smallest")
-    worst = {(r["series"], r["join"], r["plan"], r["rows/s"], r["window s"]): [] for r in rows}  # type: ignore[var-annotated]
-    for r in rows:
-        worst[r["series"], r["join"], r["plan"], r["rows/s"], r["window s"]].append(r["p99 / median"])
-    print(f"worst p99 / median of a batch: {max(statistics.median(found) for found in worst.values()):.2f}")
+    slow, fast = (next(p for p, c in enumerate(cases) if c[0] == "rate" and c[1].rate_per_s == r) for r in (20_000, 200_000))
+    print(f"rate x 10: CPU per row is {growth(found[slow], found[fast]):.2f} times that at the smaller rate")
+    print(f"worst p99 / median of a batch: {max(r['p99 / median'] for r in rows):.2f}")
     print(f"worst state / needed: {max(r['state / needed'] for r in rows):.2f}")
     print(f"written to {report.write('growth', rows)}")
 
