@@ -34,6 +34,8 @@ class HostedSpec:
     plan: str | None = None
     cores: int = 2
     matches: float = 1.0
+    warm: int = 0
+    """Batches that are not measured; at least until a window is full."""
 
     @property
     def workload(self) -> Workload:
@@ -71,7 +73,7 @@ def run(spec: HostedSpec) -> dict[str, Any]:
         rows = len(workload.streams) * workload.rows_per_batch
         triggers = {p["batchId"]: p for p in started.started["q"].streaming.recentProgress if p["batchId"] in steps}
         rates = {n: rows / (p["durationMs"]["triggerExecution"] / 1e3) for n, p in triggers.items()}
-        warm = round(workload.window_s / workload.batch_s) + 1
+        warm = max(spec.warm, round(workload.window_s / workload.batch_s) + 1)
         steady = [rate for n, rate in rates.items() if n >= warm]
         phases: dict[str, float] = {}
         for n in rates:
@@ -82,6 +84,7 @@ def run(spec: HostedSpec) -> dict[str, Any]:
         return {
             "rows/s": statistics.median(steady) if steady else None,
             "batch_rows_per_s": [round(r) for r in rates.values()],
+            "plan": started.plans["q"],
             "results": sum(s.results for s in started.progress["q"]),
             "state_bytes": last.state_bytes,
             "state_rows": last.state_rows,

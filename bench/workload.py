@@ -24,8 +24,11 @@ SHAPES: dict[str, tuple[tuple[str, str], ...]] = {
     "3-way chain": (("a.k1", "b.k1"), ("b.k2", "c.k2")),
     "4-way star": (("a.k1", "b.k1"), ("a.k2", "c.k2"), ("a.k3", "d.k3")),
     "5-way chain": (("a.k1", "b.k1"), ("b.k2", "c.k2"), ("c.k3", "d.k3"), ("d.k1", "e.k1")),
+    "5-way worst order": (("a.k1", "b.k1"), ("b.k2", "c.k2"), ("c.k3", "d.k3"), ("d.k4", "e.k4")),
     "6-way one key": tuple(("a.k1", f"{s}.k1") for s in "bcdef"),
 }
+PARTNERS: dict[str, dict[str, float]] = {"5-way worst order": {"k1": 4.0, "k2": 2.0, "k3": 0.5, "k4": 0.1}}
+"""How many partners a row finds by a key, where keys differ: a query written so that the largest results come first."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,11 @@ class Workload:
         return round(self.window_s * SECOND_US)
 
     @cached_property
-    def key_domain(self) -> int:
+    def keys(self) -> dict[str, int]:
+        """The key columns, and from how many values they are drawn."""
         # Rows valid together with a row lie up to one window before and after it.
-        return max(1, round(self.rate_per_s * self.window_s / self.matches))
+        partners = PARTNERS.get(self.shape, dict.fromkeys(("k1", "k2", "k3"), self.matches))
+        return {key: max(1, round(self.rate_per_s * self.window_s / found)) for key, found in partners.items()}
 
     @property
     def where(self) -> str:
@@ -66,7 +71,7 @@ class Workload:
 
     @cached_property
     def columns(self) -> dict[str, str]:
-        columns = {"k1": "BIGINT", "k2": "BIGINT", "k3": "BIGINT", "v": "DOUBLE"}
+        columns = {**dict.fromkeys(self.keys, "BIGINT"), "v": "DOUBLE"}
         if self.wide:
             columns |= {f"w{i}": "DOUBLE" for i in range(12)} | {"note": "STRING"}
         return columns | {"ts": "TIMESTAMP"}
@@ -87,7 +92,7 @@ class Workload:
         for _ in range(POOL):
             batch = {}
             for stream in self.streams:
-                columns: dict[str, object] = {f"k{i}": rng.integers(0, self.key_domain, n) for i in (1, 2, 3)}
+                columns: dict[str, object] = {key: rng.integers(0, values, n) for key, values in self.keys.items()}
                 columns["v"] = rng.random(n)
                 if self.wide:
                     columns |= {f"w{i}": rng.random(n) for i in range(12)}

@@ -97,6 +97,20 @@ class StepStatistics(msgspec.Struct):
     cpu_ns: int = 0
 
 
+class KeySample(msgspec.Struct, array_like=True):
+    """The new rows of an input whose key has a hash below `limit`: the hashes that occur (uint64) and how often (uint32).
+
+    All inputs are sampled by the same hash, so that a key is in two samples or in none of them: the lesser limit of the
+    two tells which share of all keys they speak for."""
+
+    term: str
+    limit: int
+    rows: int
+    """All new rows."""
+    hashes: bytes
+    counts: bytes
+
+
 class StateStatistics(msgspec.Struct):
     """Rows and bytes of an index or a view, among them rows that are no longer valid (`expired` files lag behind)."""
 
@@ -112,6 +126,8 @@ class Statistics(msgspec.Struct):
     sources: dict[str, SourceStatistics] = msgspec.field(default_factory=dict)
     steps: list[StepStatistics] = msgspec.field(default_factory=list)
     states: list[StateStatistics] = msgspec.field(default_factory=list)
+    samples: list[KeySample] = msgspec.field(default_factory=list)
+    """Of the keys whose selectivity probes alone do not tell."""
     cpu_ns: dict[str, int] = msgspec.field(default_factory=dict)
     results: int = 0
     files_written: int = 0

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from anabranch.control.records import Statistics
+from anabranch.control.records import Statistics, StepStatistics
 from anabranch.cost.model import UnitCosts
 from anabranch.engine.local import LocalRun
 from anabranch.plan.expression import Column
@@ -29,7 +29,7 @@ from anabranch.storage.filesystem import LocalFilesystem
 
 BATCH_ROWS = (1_000, 10_000)
 BATCHES = 6
-FORMAT = 2
+FORMAT = 3
 
 SLACK_BATCHES = 2.0
 """Rows are kept until the watermark has passed the end of the last row of their batch, and the watermark is a batch late."""
@@ -37,9 +37,9 @@ VIEW_SLACK_BATCHES = 1.5
 """Few combined rows live as long as the shortest window: their batch ends sooner."""
 
 DEFAULT = UnitCosts(
-    insert=70e-9, delete=0.0, join=55e-9, lookup=5e-9, lookup_run=4e-9, view_insert=75e-9, accept=110e-9, result=20e-9,
-    step=200e-6, batch=3e-3, counts_keys=True, index_bytes=19.5, view_row_bytes=0.0, view_part_bytes=8.0,
-    view_index_bytes=27.0, keeps_segments=True, slack_s=2.0, view_slack_s=1.5,
+    insert=70e-9, delete=0.0, join=55e-9, lookup=5e-9, lookup_run=4e-9, rekey=40e-9, view_insert=75e-9,
+    accept=110e-9, result=20e-9, step=100e-6, upkeep=100e-6, batch=3e-3, counts_keys=True, index_bytes=19.5,
+    view_row_bytes=0.0, view_part_bytes=8.0, view_index_bytes=27.0, keeps_segments=True, slack_s=2.0, view_slack_s=1.5,
 )  # fmt: skip
 """For a machine that was never calibrated."""
 
@@ -71,47 +71,57 @@ CASES = tuple(
 
 def calibrate(batches: int = BATCHES) -> UnitCosts:
     """Measures the unit costs; takes some seconds of one core."""
-    probes: list[tuple[float, float, float, float]] = []
-    taken: list[tuple[float, float]] = []
-    counts, spent = np.zeros(4), np.zeros(4)
+    probes: list[tuple[float, ...]] = []
+    kept: list[tuple[float, ...]] = []
+    taken: list[tuple[float, ...]] = []
+    results, emit_s = 0, 0.0
     index_bytes: list[float] = []
     view_bytes: list[float] = []
     for case in CASES:
+        has_view = case.plan != "(a b c)"
+        indexes = 3 if has_view else 4
         for statistics, spent_s in _run(case, batches):
             probe_s = sum(s.cpu_ns for s in statistics.steps) / 1e9
-            probes += [(s.probes, s.lookups - s.probes, s.matches, s.cpu_ns / 1e9) for s in statistics.steps if s.probes]
-            rows = sum(s.rows for s in statistics.sources.values())
+            probes += [
+                (s.probes, s.lookups - s.probes, s.matches, s.probes if _needs_key(s, case) else 0.0, 1.0, s.cpu_ns / 1e9)
+                for s in statistics.steps if s.probes
+            ]  # fmt: skip
             view_rows = sum(s.matches for s in statistics.steps if s.target in ("a", "b") and s.route in ("a", "b"))
-            kept = view_rows if case.plan.startswith("((") else 0
-            indexed = case.rows * (4 if not kept else 3)
+            view_rows = view_rows if has_view else 0
             own = {name: ns / 1e9 for name, ns in statistics.cpu_ns.items()}
-            settle = own.get("settle", 0.0) / (indexed + kept)
-            named = np.array([
-                0.0, own.get("index", 0.0) + settle * indexed, own.get("views", 0.0) + settle * kept, own.get("emit", 0.0)
-            ])  # fmt: skip
-            taken.append((rows, max(0.0, spent_s - probe_s - named.sum())))
-            counts += [rows, indexed, kept, statistics.results]
-            spent += named
+            keep_s = own.get("index", 0.0) + own.get("views", 0.0) + own.get("settle", 0.0)
+            kept.append((case.rows * indexes, view_rows, indexes + (2 if has_view else 0), keep_s))
+            results += statistics.results
+            emit_s += own.get("emit", 0.0)
+            rows = sum(s.rows for s in statistics.sources.values())
+            taken.append((rows, 1.0, max(0.0, spent_s - probe_s - keep_s - own.get("emit", 0.0))))
             for state in statistics.states:
                 if state.rows and " by " in state.name:
                     (view_bytes if state.name.startswith("(") else index_bytes).append(state.bytes / state.rows)
-    lookup, lookup_run, join, step = _positive([(*p[:3], 1.0) for p in probes], [p[3] for p in probes])
-    accept, batch = _positive([(rows, 1.0) for rows, _ in taken], [s for _, s in taken])
-    _, insert, view_insert, result = (float(price) for price in spent / np.maximum(counts, 1))
+    lookup, lookup_run, join, rekey, step = _positive(probes)
+    insert, view_insert, upkeep = _positive(kept)
+    accept, batch = _positive(taken)
     return UnitCosts(
-        insert=insert, delete=0.0, join=join, lookup=lookup, lookup_run=lookup_run, view_insert=view_insert,
-        accept=accept, result=result, step=step, batch=batch, counts_keys=True,
+        insert=insert, delete=0.0, join=join, lookup=lookup, lookup_run=lookup_run, rekey=rekey, view_insert=view_insert,
+        accept=accept, result=emit_s / max(results, 1), step=step, upkeep=upkeep, batch=batch, counts_keys=True,
         index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0, view_part_bytes=8.0,
         view_index_bytes=float(np.median(view_bytes)), keeps_segments=True, slack_s=SLACK_BATCHES,
         view_slack_s=VIEW_SLACK_BATCHES,
     )  # fmt: skip
 
 
-def _positive(counts: Sequence[Sequence[float]], spent_s: Sequence[float]) -> list[float]:
-    """Least squares with no negative price: what comes out negative is left out and the rest solved again. Every measurement
-    counts by its share, so that large batches do not outweigh small ones."""
-    weights = 1 / np.maximum(np.array(spent_s), 1e-6)
-    matrix, values = np.array(counts, np.float64) * weights[:, None], np.array(spent_s) * weights
+def _needs_key(step: StepStatistics, case: _Case) -> bool:
+    """Whether a step is the second lookup of its join: in `(a b c)` that of the stream at the other end."""
+    return case.plan == "(a b c)" and (step.route, step.target) in {("a", "c"), ("b", "c"), ("c", "a")}
+
+
+def _positive(measured: Sequence[Sequence[float]]) -> list[float]:
+    """The prices of what was counted, from counts with the seconds that they took. Least squares with no negative price:
+    what comes out negative is left out and the rest solved again. Every measurement counts by its share, so
+    that large batches do not outweigh small ones."""
+    counts, spent_s = np.array(measured, np.float64)[:, :-1], np.array(measured, np.float64)[:, -1]
+    weights = 1 / np.maximum(spent_s, 1e-6)
+    matrix, values = counts * weights[:, None], spent_s * weights
     scale = np.maximum(matrix.max(axis=0), 1e-300)
     used = list(range(matrix.shape[1]))
     while True:

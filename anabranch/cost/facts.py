@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Statistics
+from anabranch.cost.samples import SampledKeys, gathered, selectivity
 from anabranch.cost.streams import KeyClass, StreamFacts, StreamGraph
 from anabranch.errors import AnabranchError
 from anabranch.plan.expression import aliases_of
@@ -110,6 +114,15 @@ EMPTY = Given()
 
 
 @dataclass(frozen=True)
+class _Equation:
+    """The logarithms of the distinct values of some classes have a sum."""
+
+    classes: npt.NDArray[np.float64]
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """Facts from batches that ran under a plan: their statistics, and how much event time they span."""
 
@@ -140,20 +153,63 @@ class Measured:
 
     def _classes(self, query: JoinGraph, streams: Sequence[StreamFacts]) -> list[KeyClass]:
         """Distinct values of each key class, from how many partners rows found: every kind of probe gives an equation
-        in their logarithms, weighted by the rows that made it; least squares solve them. A class that no probe used, or
-        never a match, has what is otherwise known."""
+        in their logarithms, weighted by the rows that made it, and so do samples of keys, by far fewer rows: they decide
+        what probes leave open. Least squares solve them. A class of three or more has the distinct values that samples give
+        each member, if they do; one that no probe used, or never a match, has what is otherwise known."""
         fallback = self.otherwise.graph(query)
         members = [
             sorted({query.query.aliases.index(a) for t in terms for a in aliases_of(t)}) for terms in query.classes
         ]
         usable = [place for place, m in enumerate(members) if len(m) > 1]
+        sampled = {c: self._sampled(query, c) for c in usable} if query.sampled_terms else {}
+        equations = self._probed(query, streams, members, usable)
+        for c, pairs in sampled.items():
+            line = np.array([float(other == c) for other in usable])
+            equations += [_Equation(line, -math.log(share), 1.0) for share in pairs.values()]
+        found = np.full(len(usable), np.nan)
+        if equations:
+            matrix, scale = np.array([e.classes for e in equations]), np.array([e.weight for e in equations])
+            known = matrix.any(axis=0)
+            values = np.array([e.value for e in equations])
+            solved, *_ = np.linalg.lstsq(matrix[:, known] * scale[:, None], values * scale, rcond=None)
+            found[known] = np.exp(np.maximum(solved, 0.0))
+        classes = []
+        for place, c in enumerate(usable):
+            pairs = sampled.get(c, {})
+            if len(members[c]) > 2 and len(pairs) == len(members[c]) * (len(members[c]) - 1) // 2:
+                each = ((m, min(1 / share for pair, share in pairs.items() if m in pair)) for m in members[c])
+                classes.append(KeyClass(tuple(each)))
+            elif np.isnan(found[place]):
+                classes.append(fallback.classes[place])
+            else:
+                classes.append(KeyClass(tuple((m, float(found[place])) for m in members[c])))
+        return classes
+
+    @cached_property
+    def _samples(self) -> dict[str, SampledKeys]:
+        return gathered(sample for batch in self.batches for sample in batch.samples)
+
+    def _sampled(self, query: JoinGraph, place: int) -> dict[tuple[int, int], float]:
+        """The selectivities of a class between pairs of inputs, by their places, as far as samples tell."""
+        terms = {
+            query.query.aliases.index(next(iter(aliases_of(t)))): self._samples[str(t)]
+            for t in reversed(query.classes[place])
+            if len(aliases_of(t)) == 1 and str(t) in self._samples
+        }
+        found = {(i, j): selectivity(terms[i], terms[j]) for i, j in combinations(sorted(terms), 2)}
+        return {pair: share for pair, share in found.items() if share is not None}
+
+    def _probed(
+        self, query: JoinGraph, streams: Sequence[StreamFacts], members: Sequence[Sequence[int]], usable: Sequence[int]
+    ) -> list[_Equation]:
+        """What the probes tell of the distinct values of classes."""
         probes: dict[tuple[str, str], list[float]] = {}
         for batch in self.batches:
             for step in batch.steps:
                 counts = probes.setdefault((step.route, step.target), [0.0, 0.0])
                 counts[0] += step.probes
                 counts[1] += step.matches
-        lines, values, weights = [], [], []
+        equations = []
         base = StreamGraph(streams, [])
         for route in routes(self.plan, query):
             for stage in route.stages:
@@ -169,22 +225,8 @@ class Measured:
                         line = np.zeros(len(usable))
                         for c in (*used, *inner):
                             line[usable.index(c)] += 1.0
-                        lines.append(line)
-                        values.append(-math.log(share))
-                        weights.append(math.sqrt(made))
-        found = np.full(len(usable), np.nan)
-        if lines:
-            matrix, known = np.array(lines), np.array(lines).any(axis=0)
-            scale = np.array(weights)[:, None]
-            solved, *_ = np.linalg.lstsq(matrix[:, known] * scale, np.array(values) * scale[:, 0], rcond=None)
-            found[known] = np.exp(np.maximum(solved, 0.0))
-        classes = []
-        for place, c in enumerate(usable):
-            if np.isnan(found[place]):
-                classes.append(fallback.classes[place])
-            else:
-                classes.append(KeyClass(tuple((m, float(found[place])) for m in members[c])))
-        return classes
+                        equations.append(_Equation(line, -math.log(share), math.sqrt(made)))
+        return equations
 
     @staticmethod
     def _connects(query: JoinGraph, place: int, left: set[str], right: set[str]) -> bool:

@@ -1,8 +1,9 @@
 """The cost model for loops that look at millions of joins; `CostModel` is the same for reading, and its twin in tests.
 
 A join is an array of part masks. What its new rows cost, from a bound set of parts to all of them, is a shortest path in the
-lattice of subsets: an edge from B to B ∪ Y costs N(B)·lookup(Y) + N(B ∪ Y)·join, and where the path began counts only as
-a factor, Σ 1/W of the first part. So one pass over the subsets gives the best probe order of every input.
+lattice of subsets: an edge from B to B ∪ Y costs N(B)·(lookup(Y) + rekey) + N(B ∪ Y)·join, without rekey if B is one part.
+Where the path began counts only as a factor, Σ 1/W of the first part. So one pass over the subsets gives the best probe
+order of every input.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Arrays(NamedTuple):
 
 
 MAINTAIN, VIEW_MAINTAIN, JOIN, COUNTS_KEYS, INDEX_BYTES, VIEW_ROW, VIEW_PART, VIEW_INDEX, SLACK = range(9)
-KEEPS_SEGMENTS, STEP, VIEW_SLACK = 9, 10, 11
+KEEPS_SEGMENTS, STEP, VIEW_SLACK, REKEY, UPKEEP = 9, 10, 11, 12, 13
 
 
 def arrays_of(model: CostModel) -> Arrays:
@@ -53,6 +54,7 @@ def arrays_of(model: CostModel) -> Arrays:
         u.insert + u.delete, (u.insert if u.view_insert is None else u.view_insert) + u.delete, u.join,
         float(u.counts_keys), u.index_bytes, u.view_row_bytes, u.view_part_bytes, u.view_index_bytes, u.slack_s,
         float(u.keeps_segments), u.step / u.batch_s, u.slack_s if u.view_slack_s is None else u.view_slack_s,
+        u.rekey, u.upkeep / u.batch_s,
     ]  # fmt: skip
     return Arrays(
         np.array([s.rows for s in graph.streams], np.float64),
@@ -172,7 +174,7 @@ def state_of(g, mask, others, rows, renewal):
             i += 1
         width = g.row_bytes[i] + keys * g.units[INDEX_BYTES]
     spent = g.units[VIEW_MAINTAIN] if mask & (mask - 1) else g.units[MAINTAIN]
-    return rows * renewal * spent * keys, stored * width
+    return (rows * renewal * spent + bit_count(mask) * g.units[UPKEEP]) * keys, stored * width
 
 
 @njit(cache=True, nogil=True)
@@ -194,11 +196,12 @@ def paths(g, parts, cartesian, unions, best, following):
         best[subset], following[subset] = np.inf, -1
         here = rows_of(g, unions[subset])
         near = adjacent_to(g, unions[subset])
+        ready = here * g.units[REKEY] if subset & (subset - 1) else 0.0
         for j in range(count):
             if subset >> j & 1 or not (cartesian or near & parts[j]):
                 continue
             after = subset | 1 << j
-            spent = here * lookups[j] + rows_of(g, unions[after]) * g.units[JOIN] + best[after]
+            spent = ready + here * lookups[j] + rows_of(g, unions[after]) * g.units[JOIN] + best[after]
             if spent < best[subset]:
                 best[subset], following[subset] = spent, j
 
@@ -258,6 +261,7 @@ def along(g, parts, orders):
             other = parts[orders[j, place]]
             bound |= other
             after = rows_of(g, bound)
-            cpu += renewal * (here * least_of(g.lookup, other) + after * g.units[JOIN])
+            ready = g.units[REKEY] if place else 0.0
+            cpu += renewal * (here * (least_of(g.lookup, other) + ready) + after * g.units[JOIN])
             here = after
     return cpu, memory

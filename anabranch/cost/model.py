@@ -4,7 +4,8 @@ A join of the sets X1 … Xk pays for each of them
 
     R(X)·(insert + delete)·keys(X)              to keep the rows of X where the other inputs find them
     R(X)·[L(Y1) + J(X Y1) + …]                  for the probe order Y1, Y2, … of X: rows so far times the cost of a
-                                                lookup in the next state, and a pair of rows joined for each match
+                                                lookup in the next state, and a pair of rows joined for each match;
+                                                from the second lookup on, rows must be sorted by their next key first
 
 and their state is N(X) + R(X)·slack rows, or R(X)·(shortest window + slack) where rows go with those they came with. With
 one key for every state, lookups for nothing and no slack these are the papers' equations. Both sums are over the joins of
@@ -36,12 +37,17 @@ class UnitCosts:
     """Cl: a row looked up in a state, the first run of it."""
     lookup_run: float = 0.0
     """What every further run of the state adds to a lookup."""
+    rekey: float = 0.0
+    """A combined row made ready for its next lookup: its key is fetched, hashed and sorted. Rows that begin a join were
+    sorted when they were indexed."""
     view_insert: float | None = None
     """Ci for a combined row, where it is another."""
     accept: float = 0.0
     """A row of a stream taken in and logged."""
     step: float = 0.0
     """One lookup of a whole batch, however few rows it has; every stream makes its own at every join above it."""
+    upkeep: float = 0.0
+    """An index brought up to date with a batch, however few rows it has; that of a view for every stream in it."""
     batch: float = 0.0
     """A batch, however few rows it has."""
     result: float = 0.0
@@ -142,10 +148,10 @@ class CostModel:
         """CPU per second for the new rows of an input of a join, along a probe order."""
         rows, bound, spent = self.graph.rate(streams), streams, 0.0
         per_row = rows / base if (base := self.graph.rows(streams)) else 0.0
-        for other in order:
+        for place, other in enumerate(order):
             bound |= other
             matches = per_row * self.graph.rows(bound)
-            spent += rows * self.lookup(other) + matches * self.units.join
+            spent += rows * (self.lookup(other) + (self.units.rekey if place else 0.0)) + matches * self.units.join
             rows = matches
         return spent
 
@@ -153,7 +159,8 @@ class CostModel:
         """CPU per second to keep the rows of an input of a join."""
         u = self.units
         insert = u.insert if u.view_insert is None or not streams & (streams - 1) else u.view_insert
-        return self.graph.rate(streams) * (insert + u.delete) * self.keys(streams, others)
+        upkeep = streams.bit_count() * u.upkeep / u.batch_s
+        return (self.graph.rate(streams) * (insert + u.delete) + upkeep) * self.keys(streams, others)
 
     def join(self, inputs: Sequence[Mask], orders: Sequence[Sequence[int]]) -> Cost:
         """A join of some sets alone, without what is below it."""

@@ -35,6 +35,7 @@ from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.sample import sample
 from anabranch.engine.spine import Spine
 from anabranch.engine.states import WHOLE, BoxState, IndexState, InputState
 from anabranch.engine.view import View
@@ -61,6 +62,8 @@ class Combination:
     fetched: dict[Column, pa.Array] = field(default_factory=dict)
     whole: tuple[str, pa.RecordBatch] | None = None
     """The segment whose rows these are, all of them in order: its columns need not be fetched."""
+    ordered: dict[tuple[Expr, ...], Words] = field(default_factory=dict)
+    """The rows in the order of the hash of a key, as far as some index needed them so."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -200,6 +203,19 @@ class Box:
                 ordered = self._order(index, delta.combination(batch), delta.positions)
                 index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
                 self._sorted[index.name] = ordered
+        for alias, term in self.graph.sampled_terms:
+            if self.state.input(alias).source is log.source:
+                self._sample(batch, alias, term)
+
+    def _sample(self, batch: int, alias: str, term: Expr) -> None:
+        """Notes some keys of the new rows of an input."""
+        own = self.state.own_index(alias, (term,))
+        if own is not None and own.name in self._sorted:
+            found = sample(str(term), self._sorted[own.name][:, 0], is_sorted=True)
+        else:
+            rows = self._deltas[alias].combination(batch)
+            found = sample(str(term), hash_keys(self._keys((term,), rows), len(rows)), is_sorted=False)
+        self.statistics.samples.append(found)
 
     def _order(self, index: IndexState, rows: Combination, positions: npt.NDArray[np.int64]) -> Words:
         """Rows in the order of the hash of their key in an index."""
@@ -335,7 +351,7 @@ class Box:
     ) -> tuple[Words, list[pa.Array] | None]:
         """The rows in the order of the hash of their key, and the columns of the key if they had to be computed.
 
-        New rows that are themselves indexed by the same key were sorted when they were indexed.
+        Rows that are themselves indexed by the same key were sorted when they were indexed.
         """
         delta = self._deltas[route.alias]
         if step == 0 and stage is route.stages[0] and len(rows) == len(delta.starts):
@@ -351,7 +367,10 @@ class Box:
                         np.uint64(FOREVER_US) if window_us == FOREVER_US else (starts + window_us).view(np.uint64)
                     )
                 return self._as_positions(ordered, delta), None
-        keys = self._keys(tuple(k.bound for k in probe.keys), rows)
+        bound = tuple(k.bound for k in probe.keys)
+        if bound in rows.ordered:
+            return rows.ordered[bound], None
+        keys = self._keys(bound, rows)
         ordered = sort_by_hash(hash_keys(keys, len(rows)), _NONE, rows.starts, rows.ends)
         return ordered, keys
 
@@ -371,7 +390,12 @@ class Box:
         first = view.append(batch, rows.ids, int(rows.ends.max()))
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self.state.view_indexes[stage.joined]:
-            index.spine.arrive(run_of_batch(batch, self._order(index, rows, positions), True))
+            ordered = self._order(index, rows, positions)
+            index.spine.arrive(run_of_batch(batch, ordered, True))
+            if first:
+                ordered = ordered.copy()
+                ordered[:, 1] -= np.uint64(first)
+            rows.ordered[index.terms] = ordered
 
     def _emit(self, rows: Combination, emit: bool) -> None:
         if not emit or not len(rows):

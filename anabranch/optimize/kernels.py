@@ -7,6 +7,7 @@ from numba import njit
 
 from anabranch.cost.kernels import (
     JOIN,
+    REKEY,
     STEP,
     adjacent_to,
     along,
@@ -91,7 +92,7 @@ def ik_orders(g, parts, tree):
                 break
             up = parent[node]
             t[node] = joined[up, node] / size[up] if size[up] > 0 else 0.0
-            c[node] = lookup[node] + t[node] * g.units[JOIN]
+            c[node] = g.units[REKEY] + lookup[node] + t[node] * g.units[JOIN]
             after[node], last[node], below[node] = -1, node, first[node]
             # What is out of order follows its parent at once.
             follower = below[node]
@@ -168,11 +169,12 @@ def _node(g, parts, count, cartesian, rows, adjacent, unions, best):
     for back in range(1, full):
         subset = full - back
         here, near, least = rows[unions[subset]], adjacent[unions[subset]], np.inf
+        ready = here * g.units[REKEY] if subset & (subset - 1) else 0.0
         for j in range(count):
             if subset >> j & 1 or not (cartesian or near & parts[j]):
                 continue
             after = subset | 1 << j
-            spent = here * lookups[j] + rows[unions[after]] * g.units[JOIN] + best[after]
+            spent = ready + here * lookups[j] + rows[unions[after]] * g.units[JOIN] + best[after]
             if spent < least:
                 least = spent
         best[subset] = least

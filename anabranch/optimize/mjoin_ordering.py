@@ -1,7 +1,8 @@
 """mjoin-ordering: the probe order of each input of an n-ary join (Zhu, dissertation 2006, section 5.1, algorithm 1).
 
 The cost of an order satisfies the adjacent sequence interchange property, also with a price for lookups: with T(Y) the rows
-that one row becomes by joining Y, and C(Y) = lookup(Y) + T(Y)·join, C(S1 S2) = C(S1) + T(S1)·C(S2). So the algorithm of
+that one row becomes by joining Y, and C(Y) = rekey + lookup(Y) + T(Y)·join, C(S1 S2) = C(S1) + T(S1)·C(S2). (The first
+lookup of an order needs no rekey: the same amount less for every order.) So the algorithm of
 Ibaraki and Kameda finds the best order for a join graph without cycles: in the tree rooted at the input, sequences that are
 out of order by rank (T - 1) / C are merged into one, and branches are interleaved by rank.
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from anabranch.control.records import Commit, SourceStatistics, Statistics, StepStatistics
 from anabranch.cost.facts import EMPTY, Given, Measured
-from anabranch.cost.model import UnitCosts
+from anabranch.cost.model import CostModel, UnitCosts
+from anabranch.cost.refine import refined
 from anabranch.optimize.planner import Bounds, decide, show_bytes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
@@ -64,6 +65,7 @@ class Reviewer:
 
     def _decide(self, plan: Plan, span_s: float) -> Review:
         facts = Measured(plan, self.batches, span_s, self.otherwise)
+        self.units = refined(CostModel(facts.graph(self.graph), self.units), plan, self.batches, span_s)
         decision = decide(self.graph, facts, self.units, self.bounds)
         now = decision.model.cost(plan)
         details = {
@@ -99,6 +101,9 @@ def together(slots: Sequence[Statistics]) -> Statistics:
             counts.candidates += step.candidates
             counts.matches += step.matches
             counts.cpu_ns += step.cpu_ns
+        whole.samples += slot.samples
+        for name, spent_ns in slot.cpu_ns.items():
+            whole.cpu_ns[name] = whole.cpu_ns.get(name, 0) + spent_ns
         whole.results += slot.results
     whole.steps = list(steps.values())
     return whole

@@ -70,6 +70,15 @@ class JoinGraph:
     def connected(self, left: Set[str], right: Set[str]) -> bool:
         return bool(self.keys_between(left, right))
 
+    @cached_property
+    def sampled_terms(self) -> tuple[tuple[str, Expr], ...]:
+        """The keys of single inputs whose selectivities probes need not tell apart: where inputs are connected by more keys
+        than a tree has, several are looked up at once; and a key of three inputs is never looked up between all pairs."""
+        is_tree = len(self.classes) < len(self.query.aliases) and all(len(c) == 2 for c in self.classes)
+        if is_tree:
+            return ()
+        return tuple((a, t) for terms in self.classes for t in terms for a in aliases_of(t) if len(aliases_of(t)) == 1)
+
     def implied_filters(self, alias: str) -> tuple[Expr, ...]:
         """What a row of an input must have to find any partner: keys that are not NULL, and equal where a class says so."""
         filters: list[Expr] = []

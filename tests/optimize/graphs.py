@@ -11,6 +11,7 @@ from anabranch.cost.streams import KeyClass, StreamFacts, StreamGraph
 from anabranch.optimize.jtree_finder import partitions
 
 LOOKUPS = UnitCosts(
+    rekey=3.0e-7, upkeep=2e-6,
     insert=3e-7, delete=1e-7, join=2e-6, lookup=1e-7, lookup_run=2e-8, view_insert=5e-7, counts_keys=True, index_bytes=20,
     view_row_bytes=0, view_part_bytes=8, view_index_bytes=28, slack_s=1.5, view_slack_s=1.0, keeps_segments=True,
     step=1e-5, batch=1e-3,
