@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, Literal, ResultTime
-from anabranch.plan.query import Input, Query, Stream, Table
+from anabranch.plan.query import GROUP, Input, Query, Stream, Table
 
 ALWAYS_US, FOREVER_US = -(2**63), 2**63 - 1
 
@@ -87,19 +87,71 @@ def _concat(tables: list[pa.Table], source: Stream | Table) -> pa.Table:
 
 def expected(query: Query, batches: Sequence[Batch], tables: Batch) -> Bag:
     """All results of a query over batches of its streams and over stored tables."""
-    streams = [s for s in query.sources if isinstance(s, Stream)]
-    return joined(query, {**accepted(batches, streams).rows, **tables})
+    streams = [s for s in query.base_sources if isinstance(s, Stream)]
+    rows: dict[str, pa.Table] = {**accepted(batches, streams).rows, **tables}
+    return bag(results_of(query, rows, final_watermark(batches, streams)))
 
 
-def joined(query: Query, rows: Mapping[str, pa.Table]) -> Bag:
-    """All results of a query over accepted rows."""
+def final_watermark(batches: Sequence[Batch], streams: Sequence[Stream]) -> int:
+    """The watermark of a closing step after all batches."""
+    seen = {s.name: [t for b in batches if s.name in b for t in times_us(b[s.name], s) if t is not None] for s in streams}
+    return min((max(times) - s.lateness_us if (times := seen[s.name]) else ALWAYS_US) for s in streams)
+
+
+def results_of(query: Query, rows: Mapping[str, pa.Table], watermark_us: int) -> pa.Table:
+    """The results of a query, after those of its subqueries, at all instants before a watermark."""
+    known = dict(rows)
+    for inner in query.subqueries:
+        known[inner.name] = results_of(inner, known, watermark_us)
     for i in query.inputs:
-        CONNECTION.register(f"rows_of_{i.alias}", _with_validity(i, rows[i.source.name]))
+        CONNECTION.register(f"rows_of_{i.alias}", _with_validity(i, known[i.source.name]))
     try:
-        return bag(CONNECTION.sql(to_duckdb(query)).to_arrow_table())
+        sql = to_duckdb(query) if query.grouping is None else grouped_to_duckdb(query, watermark_us)
+        found = CONNECTION.sql(sql).to_arrow_table()
+        return found if query.grouping is None else found.cast(query.output_schema)
     finally:
         for i in query.inputs:
             CONNECTION.unregister(f"rows_of_{i.alias}")
+
+
+def joined(query: Query, rows: Mapping[str, pa.Table]) -> Bag:
+    """All results of a query without groups over accepted rows."""
+    return bag(results_of(query, rows, FOREVER_US))
+
+
+def grouped_to_duckdb(query: Query, watermark_us: int) -> str:
+    """A query with groups in DuckDB's SQL: the joined rows, met with the instants at which they are valid."""
+    grouping = query.grouping
+    assert grouping is not None
+    starts = ", ".join(f"{a}.start_us" for a in query.aliases)
+    ends = ", ".join(f"{a}.end_us" for a in query.aliases)
+    rows = to_duckdb(query, f"greatest({starts}) AS start_us, least({ends}) AS end_us")
+    slide = grouping.slide_us
+    last = -(-watermark_us // slide) * slide - slide
+    keys = [f"key{i}" for i in range(grouping.keys)]
+    names = [name for name, _ in query.select]
+    aggregates = []
+    for place, a in enumerate(grouping.aggregates):
+        operand = "*" if a.argument is None else names[a.argument]
+        call = {
+            "count": f"count({operand})", "count_distinct": f"count(DISTINCT {operand})", "sum": f"sum({operand})",
+            "min": f"min({operand})", "max": f"max({operand})", "stddev": f"stddev_samp({operand})",
+        }[a.function]  # fmt: skip
+        aggregates.append(f"CAST({call} AS {_type(a.type)}) AS agg{place}")
+    first = f"CAST(floor((SELECT min(start_us) FROM rows) / {slide}) AS BIGINT) * {slide} - {slide}"
+    select = ", ".join(f'{_sql(expr, query)} AS "{name}"' for name, expr in grouping.select)
+    having = f"WHERE {_sql(grouping.having, query)}" if grouping.having is not None else ""
+    return f"""
+        WITH rows AS MATERIALIZED ({rows}),
+        instants AS (
+            SELECT unnest(generate_series({first}, {last}, {slide})) AS t
+            WHERE {watermark_us} > {ALWAYS_US}
+        ),
+        groups AS (
+            SELECT {", ".join(["t", *keys, *aggregates])} FROM rows JOIN instants ON start_us <= t AND t < end_us
+            GROUP BY {", ".join(["t", *keys])}
+        )
+        SELECT {select} FROM groups {having}"""
 
 
 def _with_validity(i: Input, rows: pa.Table) -> pa.Table:
@@ -113,13 +165,14 @@ def _with_validity(i: Input, rows: pa.Table) -> pa.Table:
     return rows.append_column("end_us", pa.array([end for _, end in validity], pa.int64()))
 
 
-def to_duckdb(query: Query) -> str:
-    """The query in DuckDB's SQL."""
+def to_duckdb(query: Query, more: str = "") -> str:
+    """The join of the query in DuckDB's SQL."""
     conditions = [f"{a}.start_us < {b}.end_us AND {b}.start_us < {a}.end_us" for a, b in combinations(query.aliases, 2)]
     conditions += [f"{_sql(e.left, query)} = {_sql(e.right, query)}" for e in query.equalities]
     conditions += [_sql(f, query) for i in query.inputs for f in i.filters]
     conditions += [_sql(r, query) for r in query.residuals]
-    select = ", ".join(f'{_sql(expr, query)} AS "{name}"' for name, expr in query.select)
+    columns = [f'{_sql(expr, query)} AS "{name}"' for name, expr in query.select]
+    select = ", ".join([*columns, more] if more else columns)
     inputs = ", ".join(f"rows_of_{alias} AS {alias}" for alias in query.aliases)
     return f"SELECT {select} FROM {inputs}" + (f" WHERE {' AND '.join(conditions)}" if conditions else "")
 
@@ -131,7 +184,9 @@ FUNCTIONS = ("abs", "coalesce", "greatest", "least", "upper", "lower", "length")
 
 def _sql(expr: Expr, query: Query) -> str:
     if isinstance(expr, Column):
-        return f'{expr.alias}."{expr.name}"'
+        return f'{expr.alias}."{expr.name}"' if expr.alias != GROUP else expr.name
+    if isinstance(expr, ResultTime) and query.grouping is not None:
+        return "make_timestamp(t)"
     if isinstance(expr, ResultTime):
         starts = [f"{i.alias}.start_us" for i in query.inputs if isinstance(i.source, Stream)]
         return f"make_timestamp(greatest({', '.join(starts)}))"
@@ -155,6 +210,9 @@ def _sql(expr: Expr, query: Query) -> str:
         "in": f"({args[0]} IN ({', '.join(args[1:])}))",
         "concat": f"({' || '.join(args)})",
         "cast": f"CAST({args[0]} AS {_type(expr.type)})",
+        "div": f"({args[0]} / NULLIF({args[-1]}, 0))",
+        "round": f"round({args[0]}, CAST({args[-1]} AS INTEGER))",
+        "like": f"({args[0]} LIKE {args[-1]})",
     }
     return special[expr.op]
 

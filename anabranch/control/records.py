@@ -54,6 +54,18 @@ class ViewSegment(msgspec.Struct, frozen=True, array_like=True):
     parts: Segment
 
 
+class PartialSegment(msgspec.Struct, frozen=True, array_like=True):
+    """What the rows of one batch are to aggregates, folded by group and by the instants at which they count: one Arrow IPC
+    stream. `table` tells the folding: by the keys alone, or by the keys and the argument of a COUNT DISTINCT."""
+
+    table: str
+    batch: int
+    rows: int
+    last: int
+    """The first instant at which none of them counts any more."""
+    data: Segment
+
+
 class SlotState(msgspec.Struct, frozen=True):
     """All that a slot's state consists of."""
 
@@ -62,6 +74,9 @@ class SlotState(msgspec.Struct, frozen=True):
     views: tuple[ViewSegment, ...] = ()
     kept_views: tuple[str, ...] = ()
     """The views that the plan keeps, also those that have no rows."""
+    partials: tuple[PartialSegment, ...] = ()
+    blocks: tuple[SlotState, ...] = ()
+    """The same for each subquery, those below before those above."""
 
     def files(self) -> frozenset[str]:
         """The files that hold it."""
@@ -69,7 +84,8 @@ class SlotState(msgspec.Struct, frozen=True):
             frozenset(s.data.file for s in self.logs)
             | frozenset(s.entries.file for s in self.runs)
             | frozenset(s.parts.file for s in self.views)
-        )
+            | frozenset(s.data.file for s in self.partials)
+        ).union(*(block.files() for block in self.blocks))
 
 
 class SourceStatistics(msgspec.Struct):

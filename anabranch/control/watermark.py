@@ -13,7 +13,7 @@ def watermark_of(query: Query, seen: Mapping[str, int]) -> int:
 
     A stream that has shown nothing yet holds it back.
     """
-    streams = [s for s in query.sources if isinstance(s, Stream)]
+    streams = [s for s in query.base_sources if isinstance(s, Stream)]
     if not all(s.name in seen for s in streams):
         return BEGINNING_US
     return min((seen[s.name] - s.lateness_us for s in streams), default=BEGINNING_US)

@@ -7,7 +7,9 @@ One batch, in `step`:
 3. for each input in turn, its new rows follow their route: they probe the states that the plan names, combined rows are
    kept in views, and those that pass the root are results. Then they become visible to the inputs after it. So every
    combination is found exactly once: by the last of its rows to become visible;
-4. runs are settled: what arrived becomes a run of tier 0, and the merges that are due are made.
+4. runs are settled: what arrived becomes a run of tier 0, and the merges that are due are made;
+5. if the query groups, what passed the root goes to its aggregator instead, which gives the results of the instants that the
+   watermark has passed.
 
 Only row ids travel along a route. Columns are fetched when a key, a residual predicate or the select list asks for them.
 """
@@ -25,6 +27,7 @@ import pyarrow as pa
 
 from anabranch.control.records import SourceStatistics, StateStatistics, Statistics, StepStatistics
 from anabranch.engine.accept import Rows, accept
+from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
 from anabranch.engine.columns import Ids
 from anabranch.engine.expressions import evaluate, predicate_mask
@@ -43,7 +46,7 @@ from anabranch.plan.expression import Column, Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream
 from anabranch.plan.routes import Probe, Route, Stage
 
 CHUNK_ROWS = 1 << 20
@@ -102,35 +105,47 @@ class Box:
         keep_freed_memory()
         self.graph, self.plan = graph, plan
         self.state = BoxState(graph, plan, grid, cell)
+        self.aggregator: Aggregator | None = None
+        if graph.query.grouping is not None:
+            schema = pa.schema([pa.field(name, expr.type) for name, expr in graph.query.select])
+            self.aggregator = Aggregator(graph.query.grouping, schema)
         self.statistics = Statistics()
         self._sorted: dict[str, Words] = {}
         self._deltas: dict[str, Delta] = {}
         self._visible: set[str] = set()
         self._results: list[pa.RecordBatch] = []
 
-    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int) -> list[pa.RecordBatch]:
-        """Processes one batch and returns its results."""
-        self._begin(batch, watermark_us)
+    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, horizon_us: int) -> list[pa.RecordBatch]:
+        """Processes one batch and returns its results. What is not valid at or after the horizon is purged: that is the
+        watermark, or the one of the batch before if groups of a subquery come in, which are known as late as that."""
+        self._begin(horizon_us)
         began = thread_time_ns()
         stored = {}
         for name, log in self.state.logs.items():
             if name in rows:
                 stored[name] = self._accept(log, rows[name], watermark_us)
         self._spent("accept", began)
-        self._run(batch, stored, watermark_us, emit=True)
+        self._run(batch, stored, horizon_us, emit=True)
+        if self.aggregator is not None:
+            began = thread_time_ns()
+            self.aggregator.settle(batch)
+            self._results = self.aggregator.advance(watermark_us)
+            self._spent("aggregate", began)
+        self.statistics.results = sum(r.num_rows for r in self._results)
+        self._measure()
         return self._results
 
-    def replay(self, batch: int, watermark_us: int) -> None:
+    def replay(self, batch: int, horizon_us: int) -> None:
         """Derives indexes and views from the log of one batch; nothing is emitted."""
-        self._begin(batch, watermark_us)
+        self._begin(horizon_us)
         stored = {name: log.segments[batch].rows for name, log in self.state.logs.items() if batch in log.segments}
-        self._run(batch, stored, watermark_us, emit=False)
+        self._run(batch, stored, horizon_us, emit=False)
 
-    def _begin(self, batch: int, watermark_us: int) -> None:
+    def _begin(self, horizon_us: int) -> None:
         self.statistics = Statistics(sources={name: SourceStatistics() for name in self.state.logs})
         self._sorted, self._deltas, self._visible, self._results = {}, {}, set(), []
         began = thread_time_ns()
-        self.state.purge(watermark_us)
+        self.state.purge(horizon_us)
         self._spent("purge", began)
 
     def _spent(self, what: str, began_ns: int) -> None:
@@ -140,7 +155,9 @@ class Box:
 
     def _accept(self, log: Log, rows: Rows, watermark_us: int) -> pa.RecordBatch:
         """The rows of a source that some input of the query can use."""
-        accepted = accept(log.source, rows, self.state.read_columns[log.source.name], watermark_us)
+        # Groups of a subquery are never late: they are results.
+        limit_us = BEGINNING_US if isinstance(log.source, Derived) else watermark_us
+        accepted = accept(log.source, rows, self.state.read_columns[log.source.name], limit_us)
         counts = self.statistics.sources[log.source.name]
         counts.rows, counts.late_rows, counts.untimed_rows = accepted.seen, accepted.late, accepted.untimed
         counts.largest_time_us = accepted.largest_time_us
@@ -168,7 +185,7 @@ class Box:
         times = pa.array(starts_of(input_state.source, rows))
         return member_mask(self.state.grid, self.state.cell, input_state.alias, fetch, times, rows.num_rows)
 
-    def _run(self, batch: int, stored: Mapping[str, pa.RecordBatch], watermark_us: int, emit: bool) -> None:
+    def _run(self, batch: int, stored: Mapping[str, pa.RecordBatch], horizon_us: int, emit: bool) -> None:
         began = thread_time_ns()
         for name, segment in stored.items():
             if segment.num_rows:
@@ -181,13 +198,12 @@ class Box:
             self._visible.add(input_state.alias)
         began = thread_time_ns()
         for index in self.state.indexes.values():
-            index.spine.settle(batch, watermark_us)
+            index.spine.settle(batch, horizon_us)
         self._spent("settle", began)
-        self._measure()
 
     def _append(self, batch: int, log: Log, rows: pa.RecordBatch) -> None:
         """Adds rows to a log, and to every index over it."""
-        if batch not in log.segments:
+        if batch not in log.segments and self.state.keeps_rows:
             data = encode(rows)
             rows = decode(data)
             log.add(batch, Stored(data, rows, int(starts_of(log.source, rows).max())))
@@ -401,16 +417,18 @@ class Box:
         if not emit or not len(rows):
             return
         began = thread_time_ns()
-        if not self.state.routes[0].stages and self.graph.query.residuals:
-            mask = predicate_mask(self.graph.query.residuals, self._fetch(rows), len(rows), lambda: _times(rows))
+        query = self.graph.query
+        columns = [evaluate(expr, self._fetch(rows), len(rows), lambda: _times(rows)) for _, expr in query.select]
+        starts, ends = rows.starts, rows.ends
+        if not self.state.routes[0].stages and query.residuals:
+            mask = predicate_mask(query.residuals, self._fetch(rows), len(rows), lambda: _times(rows))
             if mask is not None and not mask.all():
-                rows = rows.where(mask)
-        schema = self.graph.query.output_schema
-        columns = [
-            evaluate(expr, self._fetch(rows), len(rows), lambda: _times(rows)) for _, expr in self.graph.query.select
-        ]
-        self._results.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        self.statistics.results += len(rows)
+                kept = pa.array(mask)
+                columns, starts, ends = [c.filter(kept) for c in columns], starts[mask], ends[mask]
+        if self.aggregator is not None:
+            self.aggregator.take(columns, starts, ends)
+        elif len(starts):
+            self._results.append(pa.RecordBatch.from_arrays(columns, schema=query.output_schema))
         self._spent("emit", began)
 
     # -- columns -----------------------------------------------------------------------------------------------------
@@ -439,6 +457,9 @@ class Box:
         spines: list[Spine] = [i.spine for i in self.state.indexes.values()]
         self.statistics.states = [StateStatistics(s.name, s.rows, s.bytes, len(s.runs)) for s in spines]
         self.statistics.states += [StateStatistics(v.name, v.rows, v.bytes) for v in self.state.views.values()]
+        if self.aggregator is not None:
+            kept = self.aggregator
+            self.statistics.states.append(StateStatistics("groups", kept.partial_rows, kept.bytes))
 
 
 @dataclass(frozen=True)

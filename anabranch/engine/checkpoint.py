@@ -12,12 +12,14 @@ import contextlib
 import msgspec
 import numpy as np
 
-from anabranch.control.records import LogSegment, RunSegment, SlotState, ViewSegment
+from anabranch.control.records import LogSegment, PartialSegment, RunSegment, SlotState, ViewSegment
+from anabranch.engine.aggregation import BY_KEYS
 from anabranch.engine.box import Box
 from anabranch.engine.log import Stored, decode
 from anabranch.engine.run import Run, map_run
 from anabranch.engine.view import Combined, View
 from anabranch.errors import StateError
+from anabranch.plan.query import BEGINNING_US
 from anabranch.storage.container import ContainerReader, ContainerWriter
 from anabranch.storage.filesystem import Filesystem
 
@@ -46,12 +48,16 @@ class Checkpoint:
         self._fresh_views: list[ViewSegment] = []
         self._fresh_runs: set[str] = set()
 
-    def attach(self, state: SlotState, watermark_us: int) -> None:
-        """Gives a new box the state that a commit names.
+    def attach(self, state: SlotState, watermark_us: int, emitted_us: int = BEGINNING_US) -> None:
+        """Gives a new box the state that a commit names. `emitted_us` is the watermark of that commit's batch: aggregates at
+        instants before it have been handed out.
 
         Runs that are not named, missing or damaged are derived from the log, one by one. If that happened to a view, or
         if it is one of another plan, all is derived anew. A damaged log is an error: it is the only truth there is.
         """
+        if self.box.aggregator is not None:
+            stored = ((segment, self.reader.segment(segment.data)) for segment in state.partials)
+            self.box.aggregator.restore(stored, emitted_us)
         for segment in state.logs:
             log = self.box.state.logs.get(segment.source)
             if log is not None:
@@ -68,7 +74,7 @@ class Checkpoint:
                     index.spine.runs.append(_map_run(run, self.reader))
         self.box.derive_indexes(watermark_us)
 
-    def catch_up(self, state: SlotState, watermark_us: int) -> bool:
+    def catch_up(self, state: SlotState, watermark_us: int, emitted_us: int = BEGINNING_US) -> bool:
         """Brings a box that stopped some batches ago to what a commit names: those batches are added from their files, and
         their indexes derived. Whether that could be done; if not, the box is of no more use.
 
@@ -90,6 +96,8 @@ class Checkpoint:
                 if part.batch not in self._views[part.view]:
                     views[part.view].add(part.batch, self._map_view(part, views[part.view]))
                     self._views[part.view][part.batch] = part
+            if not self._catch_up_aggregates(state, emitted_us):
+                return False
         except StateError:
             return False
         # The commit may name what has ended since: it was purged above, and goes again, in the order of batches.
@@ -98,6 +106,19 @@ class Checkpoint:
             self._logs[name] = dict(sorted(self._logs[name].items()))
         self.box.state.purge(watermark_us)
         self.box.derive_indexes(watermark_us)
+        return True
+
+    def _catch_up_aggregates(self, state: SlotState, emitted_us: int) -> bool:
+        aggregator = self.box.aggregator
+        if aggregator is None:
+            return True
+        named = {(s.table, s.batch): s for s in state.partials}
+        known = {(t.name, b): p.record for t in aggregator.tables.values() for b, p in t.batches.items()}
+        if any(named.get(key, record) != record for key, record in known.items()):
+            return False
+        for key in sorted(named.keys() - known.keys(), key=lambda k: (k[0] != BY_KEYS, k[1])):
+            aggregator.add_stored(named[key], self.reader.segment(named[key].data))
+        aggregator.advance(emitted_us, emit=False)
         return True
 
     def _agrees(self, state: SlotState) -> bool:
@@ -135,6 +156,7 @@ class Checkpoint:
         self._save_logs(files)
         runs = self._save_runs(files, batch)
         self._save_views(files)
+        partials = self._save_partials(files)
         for writer in files.writers.values():
             writer.write(self.filesystem)
         statistics = self.box.statistics
@@ -142,7 +164,18 @@ class Checkpoint:
         statistics.bytes_written = sum(w.size_bytes for w in files.writers.values())
         logs = tuple(s for segments in self._logs.values() for s in segments.values())
         views = tuple(s for segments in self._views.values() for s in segments.values())
-        return SlotState(logs, runs, views, tuple(self._views))
+        return SlotState(logs, runs, views, tuple(self._views), partials)
+
+    def _save_partials(self, files: Files) -> tuple[PartialSegment, ...]:
+        segments = []
+        for table in self.box.aggregator.tables.values() if self.box.aggregator is not None else ():
+            for batch, partials in table.batches.items():
+                if partials.record is None:
+                    assert partials.data is not None
+                    data = files.of("partial").add(partials.data)
+                    partials.record = PartialSegment(table.name, batch, len(partials.firsts), partials.last, data)
+                segments.append(partials.record)
+        return tuple(segments)
 
     def _save_logs(self, files: Files) -> None:
         self._fresh_logs = []

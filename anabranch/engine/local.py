@@ -19,14 +19,12 @@ from anabranch.control.records import Attempt, Commit, Control, SlotState, Stati
 from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.accept import Rows, conform
-from anabranch.engine.box import Box
-from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.identity import identity_of, require_same
-from anabranch.engine.states import BoxState
+from anabranch.engine.pipeline import Pipeline, read_columns
 from anabranch.errors import SchemaMismatchError, StateError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse, show
-from anabranch.plan.query import Query, Table
+from anabranch.plan.query import BEGINNING_US, Query, Table
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -72,17 +70,17 @@ class LocalRun:
         self.graph = JoinGraph(query)
         self.plan = parse(plan, self.graph) if isinstance(plan, str) else plan or left_deep(self.graph)
         check(self.plan, self.graph)
-        self._columns = BoxState(self.graph, self.plan).read_columns
+        self._columns = read_columns(query, self.plan)
         self.tables = dict(tables or {})
         self._identity = identity_of(query)
-        for source in query.sources:
+        for source in query.base_sources:
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
         self.filesystem = filesystem
         self.reader = ContainerReader(filesystem)
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
-        self._checkpoint: Checkpoint | None = None
+        self._pipeline: Pipeline | None = None
         self._named: dict[int, frozenset[str]] = {}
         latest = self.commits.latest()
         self.commit = latest[1] if latest else None
@@ -111,29 +109,30 @@ class LocalRun:
         watermark_us = watermark_of(self.graph.query, seen)
         self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, show(self.plan, self.graph)))
         try:
-            checkpoint = self._attached(base, watermark_us)
-            box = checkpoint.box
-            results = box.step(batch, conformed, watermark_us)
+            emitted_us = base.watermark_us if base is not None else BEGINNING_US
+            pipeline = self._attached(base, watermark_us, emitted_us)
+            results = pipeline.step(batch, conformed, watermark_us, emitted_us)
             token = uuid.uuid4().hex[:12]
-            state = checkpoint.save(batch, token)
-            attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), box.statistics)
+            state = pipeline.save(batch, token)
+            statistics = pipeline.statistics
+            attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), statistics)
             plan = show(self.plan, self.graph)
-            times = seen_after(seen, [box.statistics])
+            times = seen_after(seen, [statistics])
             commit = Commit(batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt})
             self.commits.write(batch, commit)
             self.commit = commit
-            checkpoint.relocate()
+            pipeline.relocate()
         except BaseException:
-            # The box may be half-way through: the next attempt attaches to what is committed.
-            self._checkpoint = None
+            # The boxes may be half-way through: the next attempt attaches to what is committed.
+            self._pipeline = None
             raise
         self._release(base, commit, state)
         table = pa.Table.from_batches(results, schema=self.graph.query.output_schema)
-        return Step(batch, watermark_us, table, box.statistics)
+        return Step(batch, watermark_us, table, statistics)
 
     def _conform(self, rows: Mapping[str, Rows]) -> dict[str, pa.RecordBatch]:
         """The rows in their declared types: what does not fit is refused before anything is written."""
-        sources = {source.name: source for source in self.graph.query.sources}
+        sources = {source.name: source for source in self.graph.query.base_sources}
         if unknown := rows.keys() - sources.keys():
             raise SchemaMismatchError(
                 f"query {self.graph.query.name} does not read {', '.join(sorted(unknown))}; it reads {', '.join(sources)}"
@@ -145,24 +144,24 @@ class LocalRun:
         if batch == self.last_batch + 1:
             return self.commit
         if batch == self.last_batch >= 0:
-            self._checkpoint = None
+            self._pipeline = None
             return self.commits.read(batch - 1) if batch > 0 else None
         raise StateError(
             f"batch {batch} cannot follow batch {self.last_batch}: hand in batch {self.last_batch + 1}"
             + (f", or batch {self.last_batch} again" if self.last_batch >= 0 else "")
         )
 
-    def _attached(self, base: Commit | None, watermark_us: int) -> Checkpoint:
-        if self._checkpoint is None:
-            checkpoint = Checkpoint(Box(self.graph, self.plan), STATE_FOLDER, self.filesystem, self.reader)
-            checkpoint.attach(base.slots[SLOT].slot_state() if base is not None else SlotState(), watermark_us)
-            self._checkpoint = checkpoint
-        return self._checkpoint
+    def _attached(self, base: Commit | None, watermark_us: int, emitted_us: int) -> Pipeline:
+        if self._pipeline is None:
+            pipeline = Pipeline(self.graph.query, self.plan, STATE_FOLDER, self.filesystem, self.reader)
+            pipeline.attach(base.slots[SLOT].slot_state() if base is not None else SlotState(), watermark_us, emitted_us)
+            self._pipeline = pipeline
+        return self._pipeline
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory; for tests."""
-        if self._checkpoint is not None:
-            self._checkpoint.box.state.verify()
+        if self._pipeline is not None:
+            self._pipeline.verify()
 
     def _release(self, base: Commit | None, commit: Commit, state: SlotState) -> None:
         """Deletes what neither this commit nor the one before it names: this batch may have to run again from that."""

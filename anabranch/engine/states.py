@@ -67,6 +67,8 @@ class BoxState:
             for i in graph.query.inputs
         )
         self._inputs = {i.alias: i for i in self.inputs}
+        self.keeps_rows = len(self.inputs) > 1
+        """Rows of a single input meet no others: they need not be stored."""
         self.retention_us = {
             source.name: max(i.window_us for i in self.inputs if i.source is source) for source in graph.query.sources
         }

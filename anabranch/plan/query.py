@@ -37,6 +37,23 @@ class Stream:
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
 
+    @property
+    def shown_fields(self) -> tuple[Field, ...]:
+        """The columns that `*` means."""
+        return self.fields
+
+
+@dataclass(frozen=True)
+class Derived(Stream):
+    """The results of a subquery in FROM. Those of a grouping are a stream whose event time is the instant; others are taken
+    apart into their inputs before anything runs (`flat`)."""
+
+    query: Query | None = None
+
+    @property
+    def shown_fields(self) -> tuple[Field, ...]:
+        return tuple(f for f in self.fields if f.name != INSTANT)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -47,6 +64,11 @@ class Table:
 
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
+
+    @property
+    def shown_fields(self) -> tuple[Field, ...]:
+        """The columns that `*` means."""
+        return self.fields
 
 
 @dataclass(frozen=True)
@@ -103,9 +125,49 @@ class Equality:
         return f"{self.left} = {self.right}"
 
 
+INSTANT = "_instant"
+"""The column of a subquery's groups that holds the instant of each: their event time."""
+
+GROUP = ""
+"""The alias under which expressions over groups read their keys (`key0`, `key1`, …) and aggregates (`agg0`, …)."""
+
+SECOND_US = 1_000_000
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate over the rows of a group: `count` (of rows, or of values that are not NULL), `count_distinct`, `sum`,
+    `min`, `max` or `stddev` (of a sample). `argument` is the place of its argument in the query's select list."""
+
+    function: str
+    argument: int | None
+    type: pa.DataType
+
+    def __str__(self) -> str:
+        return f"{self.function}({'*' if self.argument is None else f'#{self.argument}'})"
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """GROUP BY, and what is selected of the groups at every slide instant.
+
+    The first `keys` columns of the query's select list are the keys of the groups, the rest arguments of aggregates.
+    """
+
+    keys: int
+    aggregates: tuple[Aggregate, ...]
+    select: tuple[tuple[str, Expr], ...]
+    having: Expr | None = None
+    slide_us: int = SECOND_US
+
+    def __post_init__(self) -> None:
+        if self.slide_us <= 0:
+            raise PlanError(f"a SLIDE must be longer than 0, not {self.slide_us} us")
+
+
 @dataclass(frozen=True)
 class Query:
-    """A bound join query.
+    """A bound query: a join of its inputs, and a grouping of what it gives, if it has one.
 
     `equalities` connect two inputs each; `residuals` are all other predicates over two or more inputs (or over none);
     predicates over one input stand in its `filters`. Inputs stand in order of appearance.
@@ -116,7 +178,9 @@ class Query:
     equalities: tuple[Equality, ...]
     residuals: tuple[Expr, ...]
     select: tuple[tuple[str, Expr], ...]
+    """The columns of the join's rows; with a grouping they are its keys and arguments."""
     sql: str = field(default="", compare=False)
+    grouping: Grouping | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.aliases)) != len(self.aliases):
@@ -145,8 +209,24 @@ class Query:
 
     @cached_property
     def sources(self) -> tuple[Stream | Table, ...]:
-        """The streams and tables of the query, each once, in order of appearance."""
+        """The streams and tables of the query, each once, in order of appearance; subqueries too."""
         return tuple({i.source.name: i.source for i in self.inputs}.values())
+
+    @cached_property
+    def subqueries(self) -> tuple[Query, ...]:
+        """The subqueries in FROM."""
+        return tuple(s.query for s in self.sources if isinstance(s, Derived) and s.query is not None)
+
+    @cached_property
+    def blocks(self) -> tuple[Query, ...]:
+        """All queries that this one consists of, those below before those above, itself last."""
+        return (*(block for inner in self.subqueries for block in inner.blocks), self)
+
+    @cached_property
+    def base_sources(self) -> tuple[Stream | Table, ...]:
+        """The streams and tables that the query and its subqueries read, each once."""
+        found = (s for block in self.blocks for s in block.sources if not isinstance(s, Derived))
+        return tuple({s.name: s for s in found}.values())
 
     def needed_columns(self, alias: str) -> tuple[str, ...]:
         """The columns of an input that must be stored: for keys, residuals and results (not for its own filters)."""
@@ -157,4 +237,6 @@ class Query:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        return pa.schema([pa.field(name, expr.type) for name, expr in self.select])
+        """What the query gives."""
+        select = self.select if self.grouping is None else self.grouping.select
+        return pa.schema([pa.field(name, expr.type) for name, expr in select])

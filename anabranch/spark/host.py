@@ -31,7 +31,7 @@ from anabranch.optimize.review import Reviewer
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, parse, show
-from anabranch.plan.query import Query
+from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
 from anabranch.spark.sinks import Sink
@@ -221,9 +221,10 @@ class Host:
 
     def _task(self, batch: int, watermark_us: int, base: Commit | None) -> Task:
         states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
+        emitted_us = base.watermark_us if base is not None else BEGINNING_US
         return Task(
-            self._run, batch, watermark_us, self.query, self.plan, self.grid, self.packing, self.filesystem, states,
-            self.tables if base is None else {}, self.sink.staging(),
+            self._run, batch, watermark_us, emitted_us, self.query, self.plan, self.grid, self.packing, self.filesystem,
+            states, self.tables if base is None else {}, self.sink.staging(),
         )  # fmt: skip
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
@@ -260,7 +261,7 @@ class Host:
 
     def _note(self, commit: Commit, wall_s: dict[str, float]) -> None:
         counted = [a.statistics for a in commit.slots.values()]
-        names = [s.name for s in self.query.sources]
+        names = [s.name for s in self.query.base_sources]
         for statistics in counted:
             for name, spent in statistics.cpu_ns.items():
                 wall_s[name] = max(wall_s.get(name, 0.0), spent / 1e9)

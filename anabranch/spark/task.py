@@ -19,11 +19,9 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from anabranch.control.records import Attempt, SlotState
-from anabranch.engine.box import Box
-from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
 from anabranch.plan.grid import Grid
-from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
 from anabranch.plan.query import Query
 from anabranch.spark.pack import Packing, unpack
@@ -41,7 +39,7 @@ RETAIN_EVERY = 16
 MOST_KEPT = 32
 """A worker that served many runs forgets the boxes of the oldest."""
 
-_kept: dict[str, tuple[str, Checkpoint]] = {}
+_kept: dict[str, tuple[str, Pipeline]] = {}
 
 
 @dataclass(frozen=True)
@@ -52,6 +50,8 @@ class Task:
     """Names the checkpoint: boxes kept in a worker belong to one."""
     batch: int
     watermark_us: int
+    emitted_us: int
+    """The watermark of the batch before: groups at instants before it have been handed out."""
     query: Query
     plan: Plan
     grid: Grid
@@ -78,20 +78,20 @@ class Task:
         rows = unpack(self.packing, batches)
         received = perf_counter_ns()
         token = uuid.uuid4().hex[:12]
-        checkpoint = self._attached(slot)
+        pipeline = self._attached(slot)
         attached = perf_counter_ns()
-        results = checkpoint.box.step(self.batch, {**self._tables(slot), **rows}, self.watermark_us)
+        results = pipeline.step(self.batch, {**self._tables(slot), **rows}, self.watermark_us, self.emitted_us)
         stepped = perf_counter_ns()
-        state = checkpoint.save(self.batch, token)
-        checkpoint.relocate()
-        _kept[self._key(slot)] = (token, checkpoint)
+        state = pipeline.save(self.batch, token)
+        pipeline.relocate()
+        _kept[self._key(slot)] = (token, pipeline)
         if len(_kept) > MOST_KEPT:
             del _kept[next(iter(_kept))]
         if self.batch % RETAIN_EVERY == 0:
-            checkpoint.reader.retain(state.files())
+            pipeline.reader.retain(state.files())
         saved = perf_counter_ns()
         staged, bytes_staged = self._stage(slot, token, results)
-        statistics = checkpoint.box.statistics
+        statistics = pipeline.statistics
         statistics.cpu_ns |= {
             "wall receive": received - began, "wall attach": attached - received, "wall step": stepped - attached,
             "wall save": saved - stepped, "wall stage": perf_counter_ns() - saved,
@@ -105,7 +105,7 @@ class Task:
     def _tables(self, slot: int) -> dict[str, pa.Table]:
         """The rows of stored tables that belong to this slot."""
         found = {}
-        for source in self.query.sources:
+        for source in self.query.base_sources:
             if source.name in self.tables:
                 rows = pa.ipc.open_stream(self.filesystem.get(self.tables[source.name])).read_all()
                 found[source.name] = rows.filter(pa.array(source_mask(self.grid, slot, self.query, source, rows)))
@@ -114,21 +114,21 @@ class Task:
     def _key(self, slot: int) -> str:
         return f"{self.run}/{slot}"
 
-    def _attached(self, slot: int) -> Checkpoint:
-        """The box of the slot. It is taken out of the kept ones: if this attempt fails half-way, nobody goes on from it."""
+    def _attached(self, slot: int) -> Pipeline:
+        """The boxes of the slot. They are taken out of the kept ones: if this attempt fails, nobody goes on from them."""
         token, state = self.states.get(slot, ("", b""))
         kept = _kept.pop(self._key(slot), None)
-        if kept is not None and token and kept[1].box.plan == self.plan:
+        if kept is not None and token and kept[1].plan == self.plan:
             if kept[0] == token:
                 return kept[1]
             # Another worker had the slot for a few batches.
-            if kept[1].catch_up(msgspec.json.decode(state, type=SlotState), self.watermark_us):
+            if kept[1].catch_up(msgspec.json.decode(state, type=SlotState), self.watermark_us, self.emitted_us):
                 return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
-        box = Box(JoinGraph(self.query), self.plan, self.grid, slot)
-        checkpoint = Checkpoint(box, f"state/{slot}", self.filesystem, reader)
-        checkpoint.attach(msgspec.json.decode(state, type=SlotState) if state else SlotState(), self.watermark_us)
-        return checkpoint
+        pipeline = Pipeline(self.query, self.plan, f"state/{slot}", self.filesystem, reader, self.grid, slot)
+        named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
+        pipeline.attach(named, self.watermark_us, self.emitted_us)
+        return pipeline
 
     def _stage(self, slot: int, token: str, results: list[pa.RecordBatch]) -> tuple[str, int]:
         """Writes results to a file nobody reads until the batch is committed; returns its name and size."""

@@ -24,13 +24,31 @@ from anabranch.errors import (
     UnsupportedSqlError,
 )
 from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, walk
-from anabranch.plan.query import STORED, Equality, Input, Query, Stream, Table, Window
+from anabranch.plan.flat import CannotFlattenError, flat
+from anabranch.plan.query import (
+    INSTANT,
+    SECOND_US,
+    STORED,
+    UNBOUNDED,
+    Derived,
+    Equality,
+    Field,
+    Grouping,
+    Input,
+    Query,
+    Stream,
+    Table,
+    Window,
+    range_window,
+)
 from anabranch.sql.catalog import Catalog
 from anabranch.sql.expressions import ExpressionBinder
+from anabranch.sql.groups import GroupBinder, Groups, bind_keys, is_grouped
 from anabranch.sql.scope import Scope
 from anabranch.sql.statements import parse_statements
 from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem
 from anabranch.sql.text import SqlText, did_you_mean
+from anabranch.sql.types import TIMESTAMP
 
 
 def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
@@ -56,19 +74,44 @@ def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
 def bind_select(name: str, select: Select, catalog: Catalog, text: SqlText) -> Query:
     """The same for a SELECT that has been parsed; errors point into `text`."""
     try:
-        inputs = _bind_inputs(select, catalog, text)
+        inputs = _bind_inputs(name, select, catalog, text)
         conjuncts: list[Expr] = []
         for position, item in enumerate(select.inputs):
             if item.on is not None:
                 conjuncts += _bind_condition(item.on, text, inputs[: position + 1])
         if select.where is not None:
             conjuncts += _bind_condition(select.where, text, inputs)
-        columns = _bind_select_list(select.items, text, inputs)
+        grouping, columns = _bind_columns(select, text, inputs)
     except RecursionError:
         raise text.error(SyntaxSqlError, "the statement is nested too deeply", 0) from None
     filters, equalities, residuals = classify(conjuncts)
     filtered = tuple(replace(i, filters=tuple(filters.get(i.alias, ()))) for i in inputs)
-    return Query(name, filtered, tuple(equalities), tuple(residuals), columns, select.sql)
+    query = Query(name, filtered, tuple(equalities), tuple(residuals), columns, select.sql, grouping)
+    try:
+        return flat(query)
+    except CannotFlattenError as error:
+        raise text.error(UnsupportedSqlError, str(error), select.inputs[0].source.at, error.hint) from None
+
+
+def _bind_columns(
+    select: Select, text: SqlText, inputs: Sequence[Input]
+) -> tuple[Grouping | None, tuple[tuple[str, Expr], ...]]:
+    """The grouping, if there is one, and the columns of the join's rows."""
+    scope = Scope(text, inputs)
+    if not is_grouped(select):
+        if select.slide_us is not None:
+            raise text.error(UnsupportedSqlError, "SLIDE without aggregates is not supported", select.slide_at,
+                             "leave it out, or aggregate: results of a join appear when their rows do")  # fmt: skip
+        return None, _bind_select_list(select.items, text, scope, ExpressionBinder(text, scope))
+    starred = next((item for item in select.items if item.expr is None), None)
+    if starred is not None:
+        raise text.error(UnsupportedSqlError, "* over groups is not supported", starred.at, "list the keys and aggregates")
+    groups = Groups(bind_keys(select, text, scope))
+    binder = GroupBinder(text, scope, groups)
+    selected = _bind_select_list(select.items, text, scope, binder)
+    having = binder.predicate(select.having) if select.having is not None else None
+    slide_us = select.slide_us if select.slide_us is not None else SECOND_US
+    return Grouping(len(groups.keys), tuple(groups.aggregates), selected, having, slide_us), groups.rows
 
 
 def classify(conjuncts: Sequence[Expr]) -> tuple[dict[str, list[Expr]], list[Equality], list[Expr]]:
@@ -89,10 +132,11 @@ def classify(conjuncts: Sequence[Expr]) -> tuple[dict[str, list[Expr]], list[Equ
     return filters, equalities, residuals
 
 
-def _bind_inputs(select: Select, catalog: Catalog, text: SqlText) -> tuple[Input, ...]:
+def _bind_inputs(name: str, select: Select, catalog: Catalog, text: SqlText) -> tuple[Input, ...]:
     inputs: list[Input] = []
     for item in select.inputs:
-        source = catalog.source(item.source.text)
+        derived = _bind_subquery(f"{name}.{item.alias.text}", item.select, catalog, text) if item.select else None
+        source = derived or catalog.source(item.source.text)
         if source is None:
             hint = did_you_mean(item.source.text, (s.name for s in catalog))
             message = f"there is no stream or table {item.source.text}"
@@ -110,7 +154,21 @@ def _bind_inputs(select: Select, catalog: Catalog, text: SqlText) -> tuple[Input
     return tuple(inputs)
 
 
+def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText) -> Derived:
+    """A subquery as a source. The groups of one get their instant as a column, which is their event time."""
+    query = bind_select(name, select, catalog, text)
+    grouping = query.grouping
+    if grouping is not None:
+        instant = (INSTANT, ResultTime(TIMESTAMP))
+        query = replace(query, grouping=replace(grouping, select=(*grouping.select, instant)))
+    fields = tuple(Field(f.name, f.type) for f in query.output_schema)
+    return Derived(name, fields, INSTANT, 0, query)
+
+
 def _window_of(item: FromItem, source: Stream | Table, default: Window | None, text: SqlText) -> Window:
+    if isinstance(source, Derived):
+        grouping = source.query.grouping if source.query is not None else None
+        return range_window(grouping.slide_us) if grouping is not None else UNBOUNDED
     if isinstance(source, Table):
         if item.window is not None:
             raise text.error(UnsupportedSqlError, f"a window on the stored table {source.name} is not supported",
@@ -137,10 +195,8 @@ def _bind_condition(node: exp.Expr, text: SqlText, inputs: Sequence[Input]) -> l
 
 
 def _bind_select_list(
-    items: Sequence[SelectItem], text: SqlText, inputs: Sequence[Input]
+    items: Sequence[SelectItem], text: SqlText, scope: Scope, binder: ExpressionBinder
 ) -> tuple[tuple[str, Expr], ...]:
-    scope = Scope(text, inputs)
-    binder = ExpressionBinder(text, scope)
     columns: list[tuple[str, Expr]] = []
     taken: set[str] = set()
     for item in items:
@@ -160,7 +216,7 @@ def _bind_item(item: SelectItem, binder: ExpressionBinder, scope: Scope, before:
     """The output columns of one entry: one, or those of `*`. Unnamed expressions are called col1, col2, … by place."""
     if item.expr is None:
         starred = scope.inputs if item.star_of is None else [scope.input(item.star_of)]
-        return [(f.name, Column(f.type, i.alias, f.name)) for i in starred for f in i.source.fields]
+        return [(f.name, Column(f.type, i.alias, f.name)) for i in starred for f in i.source.shown_fields]
     bound = binder.bind(item.expr)
     if item.alias is not None:
         return [(item.alias.text, bound)]

@@ -13,8 +13,8 @@ from sqlglot import TokenType, exp
 from anabranch.errors import SyntaxSqlError
 from anabranch.sql.dialect import NAME_TOKENS, SUBQUERY_STARTS
 from anabranch.sql.durations import UNIT_HINT, BadDurationError, length_us, words_us
-from anabranch.sql.functions import FUNCTIONS, refusal
-from anabranch.sql.syntax import ArrowType, Length, TypedLiteral, offset_of
+from anabranch.sql.functions import AGGREGATES, FUNCTIONS, refusal
+from anabranch.sql.syntax import AggregateCall, ArrowType, Length, TypedLiteral, offset_of
 from anabranch.sql.type_syntax import TypeReader
 from anabranch.sql.types import SIMPLE_TYPES
 
@@ -125,6 +125,8 @@ class ExpressionReader(TypeReader):
 
     def _parse_call(self) -> exp.Expr:
         token, name = self._curr, self._curr.text.upper()
+        if name in AGGREGATES:
+            return self._parse_aggregate()
         if name not in FUNCTIONS and name not in ("CAST", "TRY_CAST"):
             what, hint = refusal(name)
             self.refuse(what, hint)
@@ -140,6 +142,25 @@ class ExpressionReader(TypeReader):
         if self._match(TokenType.OVER):
             self.refuse("a window function (OVER)", "windows stand in FROM: s [RANGE 10 SECONDS]", self._prev.start)
         return exp.Anonymous(this=name, expressions=args).update_positions(token)
+
+    def _parse_aggregate(self) -> exp.Expr:
+        token, name = self._curr, self._curr.text.upper()
+        self._advance(2)
+        distinct = bool(self._match(TokenType.DISTINCT))
+        args: list[exp.Expr] = []
+        if self._match(TokenType.STAR):
+            if AGGREGATES[name] != "count" or distinct:
+                self.refuse(f"{name}({'DISTINCT ' if distinct else ''}*)", "only COUNT takes *", self._prev.start)
+        else:
+            args.append(self.need_expression())
+        if self._match(TokenType.COMMA, advance=False):
+            self.refuse(f"{name} of several operands", "write one: they can be joined by CONCAT or added")
+        self.need(TokenType.R_PAREN, "')'")
+        if self._match(TokenType.OVER):
+            self.refuse("a window function (OVER)", "windows stand in FROM: s [RANGE 10 SECONDS]", self._prev.start)
+        if self.word("FILTER"):
+            self.refuse("FILTER", f"write {name}(CASE WHEN … THEN … END)", self._prev.start)
+        return AggregateCall(this=name, expressions=args, distinct=distinct).update_positions(token)
 
     def _parse_cast_body(self) -> exp.Expr:
         value = self.need_expression()

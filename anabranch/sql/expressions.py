@@ -15,7 +15,7 @@ from anabranch.plan.expression import Call, Expr, Literal, ResultTime
 from anabranch.sql.coercion import BadTypesError, arithmetic, comparison, condition, number, parse_temporal, text, unify
 from anabranch.sql.functions import FUNCTIONS, case, concat
 from anabranch.sql.scope import Scope
-from anabranch.sql.syntax import ArrowType, Length, Name, TypedLiteral, offset_of
+from anabranch.sql.syntax import AggregateCall, ArrowType, Length, Name, TypedLiteral, offset_of
 from anabranch.sql.text import SqlText
 from anabranch.sql.types import MAX_PRECISION, TIMESTAMP, spell
 
@@ -100,6 +100,9 @@ class ExpressionBinder:
             return same if isinstance(node, exp.NullSafeEQ) else negation(same)
         if isinstance(node, (exp.Literal, exp.HexString, exp.Boolean, exp.Null, TypedLiteral, Length)):
             return literal(node)
+        if isinstance(node, AggregateCall):
+            raise self.text.error(UnsupportedSqlError, f"{node.this} here is not supported", offset_of(node),
+                                  "aggregates stand in the select list and in HAVING")  # fmt: skip
         what, hint = REFUSED.get(type(node), (f"the operator {type(node).__name__}", ""))
         raise self.text.error(UnsupportedSqlError, f"{what} is not supported", offset_of(node), hint)
 

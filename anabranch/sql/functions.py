@@ -135,10 +135,19 @@ FUNCTIONS: dict[str, Function] = {
     "SECOND": _part_of_time("second", of_date=False),
 }  # fmt: skip
 
-AGGREGATES = (
-    "ANY_VALUE", "APPROX_COUNT_DISTINCT", "ARRAY_AGG", "AVG", "COLLECT_LIST", "COLLECT_SET", "CORR", "COUNT", "FIRST",
-    "GROUP_CONCAT", "LAST", "LISTAGG", "MAX", "MEAN", "MEDIAN", "MIN", "PERCENTILE", "STDDEV", "STDDEV_POP",
-    "STDDEV_SAMP", "STRING_AGG", "SUM", "VARIANCE", "VAR_POP", "VAR_SAMP",
+AGGREGATES = {
+    "COUNT": "count", "SUM": "sum", "AVG": "avg", "MEAN": "avg", "MIN": "min", "MAX": "max", "STDDEV": "stddev",
+    "STDDEV_SAMP": "stddev",
+}  # fmt: skip
+"""The aggregates, and what they are called below."""
+
+OTHER_AGGREGATES = {
+    "APPROX_COUNT_DISTINCT": "write COUNT(DISTINCT x)", "VARIANCE": "write STDDEV(x) * STDDEV(x)",
+    "VAR_SAMP": "write STDDEV(x) * STDDEV(x)", "ANY_VALUE": "write MIN(x)", "FIRST": "write MIN(x)", "LAST": "write MAX(x)",
+} | dict.fromkeys(
+    ("ARRAY_AGG", "COLLECT_LIST", "COLLECT_SET", "CORR", "GROUP_CONCAT", "LISTAGG", "MEDIAN", "PERCENTILE", "STDDEV_POP",
+     "STRING_AGG", "VAR_POP"),
+    f"the aggregates are {', '.join(AGGREGATES)}",
 )  # fmt: skip
 WINDOW_FUNCTIONS = (
     "DENSE_RANK", "FIRST_VALUE", "LAG", "LAST_VALUE", "LEAD", "NTH_VALUE", "NTILE", "RANK", "ROW_NUMBER",
@@ -157,18 +166,18 @@ INSTEAD = {
 def refusal(name: str) -> tuple[str, str]:
     """What to say about a function that is not in the table: its kind, and a hint.
 
-    >>> refusal("SUM")[0]
-    'the aggregate SUM'
+    >>> refusal("MEDIAN")[0]
+    'the aggregate MEDIAN'
     >>> refusal("UPER")
     ('the function UPER', 'did you mean UPPER?')
     """
-    if name in AGGREGATES:
-        return f"the aggregate {name}", "select the joined rows and aggregate them in the sink"
+    if name in OTHER_AGGREGATES:
+        return f"the aggregate {name}", OTHER_AGGREGATES[name]
     if name in WINDOW_FUNCTIONS:
         return f"the window function {name}", "windows stand in FROM: stream [RANGE 10 SECONDS]"
     if name in OUTPUT_STREAMS:
         return name, "leave it out: results are emitted when they appear"
     if name in ("EXISTS", "ANY", "SOME"):
         return f"a subquery in {name}", "join the streams in FROM"
-    known = did_you_mean(name, (*FUNCTIONS, "CAST", "TRY_CAST"))
+    known = did_you_mean(name, (*FUNCTIONS, *AGGREGATES, "CAST", "TRY_CAST"))
     return f"the function {name}", INSTEAD.get(name) or known or "the functions are " + ", ".join(sorted(FUNCTIONS))

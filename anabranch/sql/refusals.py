@@ -6,8 +6,6 @@ from sqlglot import TokenType
 
 OWN_QUERY = "make it a query of its own"
 REFUSED_TOKENS: dict[TokenType, tuple[str, str]] = {
-    TokenType.GROUP_BY: ("GROUP BY", "select the joined rows and aggregate them in the sink"),
-    TokenType.HAVING: ("HAVING", "aggregates are not supported yet; filter rows with WHERE"),
     TokenType.QUALIFY: ("QUALIFY", "filter rows with WHERE"),
     TokenType.ORDER_BY: ("ORDER BY", "results of a stream have no end to sort at; sort what the sink has received"),
     TokenType.LIMIT: ("LIMIT", "a continuous query has no last row; filter with WHERE"),
@@ -32,7 +30,6 @@ REFUSED_TOKENS: dict[TokenType, tuple[str, str]] = {
     TokenType.DISTINCT: ("DISTINCT", "select the rows as they are and remove repetitions in the sink"),
 }
 REFUSED_WORDS: dict[str, tuple[str, str]] = {
-    "SLIDE": ("SLIDE", "it belongs to aggregates, which are not supported yet; leave it out"),
     "FRESHNESS": ("FRESHNESS", "leave it out: all results are computed"),
     "ROWS": ("a ROWS window", "write [RANGE d], [NOW] or [UNBOUNDED]"),
     "ISTREAM": ("ISTREAM", "leave it out: results are emitted when they appear"),

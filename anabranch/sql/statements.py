@@ -5,16 +5,17 @@ What is SQL elsewhere but not here is refused at its first word, by name, with w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NoReturn
 
-from sqlglot import Token, TokenType
+from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError, TokenError
 
 from anabranch.errors import MissingTimeColumnError, SyntaxSqlError
 from anabranch.plan.query import NOW, UNBOUNDED, Window, range_window
 from anabranch.sql.dialect import NAME_TOKENS, SUBQUERY_STARTS, Anabranch
 from anabranch.sql.expression_syntax import ExpressionReader
-from anabranch.sql.refusals import OUTPUT_WORDS, OWN_QUERY, REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_WORDS
+from anabranch.sql.refusals import OUTPUT_WORDS, REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_WORDS
 from anabranch.sql.syntax import (
     ColumnDef,
     CreateQuery,
@@ -91,7 +92,7 @@ class StatementReader(ExpressionReader):
                       "name its column after the list of columns: TIME ts")  # fmt: skip
         return CreateSource(is_stream, name, tuple(columns), time, lateness_us, path, file_format)
 
-    def _read_select(self) -> Select:
+    def _read_select(self, is_nested: bool = False) -> Select:
         start = self.here()
         self._refuse_known()
         self.need(TokenType.SELECT, "SELECT")
@@ -108,10 +109,43 @@ class StatementReader(ExpressionReader):
             self._unexpected("',' or FROM")
         inputs = self._read_from()
         where = self.need_expression() if self._match(TokenType.WHERE) else None
-        window = self._read_trailing_window()
-        if self._curr:
+        group_by: list[exp.Expr] = []
+        having: exp.Expr | None = None
+        window: Window | None = None
+        slide_us, slide_at = None, 0
+        seen: set[str] = set()
+        while self._curr:
+            clause, at = self._curr.text.upper(), self.here()
+            if self._match(TokenType.GROUP_BY):
+                group_by = self._read_group_by()
+            elif self._match(TokenType.HAVING):
+                having = self.need_expression()
+            elif self._match(TokenType.WINDOW, advance=False):
+                window = self._read_trailing_window()
+            elif self.word("SLIDE"):
+                slide_us, slide_at = self.need_length_us(), at
+                if slide_us == 0:
+                    self.fail(SyntaxSqlError, "a SLIDE must be longer than 0", at)
+            else:
+                break
+            if clause in seen:
+                self.fail(SyntaxSqlError, f"{clause} stands twice", at)
+            seen.add(clause)
+        if is_nested:
+            if not self._match(TokenType.R_PAREN, advance=False):
+                self._unexpected("')'")
+        elif self._curr:
             self._unexpected("the end of the statement")
-        return Select(tuple(items), tuple(inputs), where, window, self.sql[start : self._prev.end + 1])
+        sql = self.sql[start : self._prev.end + 1]
+        return Select(tuple(items), tuple(inputs), where, window, sql, tuple(group_by), having, slide_us, slide_at)
+
+    def _read_group_by(self) -> list[exp.Expr]:
+        if self._match(TokenType.ALL, advance=False) or self.at_word("ROLLUP", "CUBE", "GROUPING"):
+            self.refuse(f"GROUP BY {self._curr.text.upper()}", "list the keys of the groups")
+        keys = [self.need_expression()]
+        while self._match(TokenType.COMMA):
+            keys.append(self.need_expression())
+        return keys
 
     def _read_item(self) -> SelectItem:
         at = self.here()
@@ -123,7 +157,7 @@ class StatementReader(ExpressionReader):
                 return SelectItem(at, None, star_of=owner)
             self._retreat(self._index - 1)
         expr = self.need_expression()
-        if self._match(TokenType.ALIAS) or (self._curr.token_type in NAME_TOKENS and not self._at_refused()):
+        if self._match(TokenType.ALIAS) or self._at_alias():
             return SelectItem(at, expr, alias=self.need_name("a name for the column"))
         return SelectItem(at, expr)
 
@@ -143,14 +177,16 @@ class StatementReader(ExpressionReader):
                     self._refuse_known()
                 if not self._match(TokenType.ON):
                     self.fail(SyntaxSqlError, "expected ON", hint="a join without a condition is written CROSS JOIN")
-                inputs.append(FromItem(joined.source, joined.alias, joined.window, self.need_expression()))
+                inputs.append(replace(joined, on=self.need_expression()))
             else:
                 return inputs
 
     def _read_input(self) -> FromItem:
         if self._match(TokenType.L_PAREN):
+            if self._curr.token_type == TokenType.SELECT:
+                return self._read_subquery()
             if self._curr.token_type in SUBQUERY_STARTS:
-                self.refuse("a subquery in FROM", f"{OWN_QUERY}, or join its streams here")
+                self._refuse_known()
             self.refuse("a join in parentheses", "write the inputs one after the other; the plan decides the order")
         self._refuse_known()
         source = self.need_name("a stream or table")
@@ -160,7 +196,7 @@ class StatementReader(ExpressionReader):
             self.refuse("a table function", "create a stream or table, and join it", source.at)
         window = self._read_window()
         alias = source
-        if self._match(TokenType.ALIAS) or (self._curr.token_type in NAME_TOKENS and not self._at_refused()):
+        if self._match(TokenType.ALIAS) or self._at_alias():
             alias = self.need_name("an alias")
             if self._match(TokenType.L_PAREN, advance=False):
                 self.refuse("renaming columns in FROM", "rename them in the select list")
@@ -169,6 +205,17 @@ class StatementReader(ExpressionReader):
                 self.fail(SyntaxSqlError, f"{alias.text} has two windows")
             window = self._read_window()
         return FromItem(source, alias, window)
+
+    def _read_subquery(self) -> FromItem:
+        select = self._read_select(is_nested=True)
+        self.need(TokenType.R_PAREN, "')'")
+        if self._match(TokenType.L_BRACKET, advance=False):
+            self.refuse("a window on a subquery", "its inputs have windows of their own: put it there")
+        self._match(TokenType.ALIAS)
+        alias = self.need_name("a name for the subquery")
+        if self._match(TokenType.L_BRACKET, advance=False):
+            self.refuse("a window on a subquery", "its inputs have windows of their own: put it there")
+        return FromItem(alias, alias, None, select=select)
 
     def _read_window(self) -> WindowClause | None:
         if not self._match(TokenType.L_BRACKET):
@@ -201,6 +248,12 @@ class StatementReader(ExpressionReader):
         self._refuse_known()
         self.word("RANGE")
         return self._read_range()
+
+    def _at_alias(self) -> bool:
+        """Whether a name follows, and not the next clause."""
+        lengths = (TokenType.NUMBER, TokenType.STRING, TokenType.INTERVAL)
+        is_slide = self.at_word("SLIDE") and self._next.token_type in lengths
+        return self._curr.token_type in NAME_TOKENS and not self._at_refused() and not is_slide
 
     def _at_refused(self) -> bool:
         return self._curr.token_type in REFUSED_TOKENS or self.at_word(*REFUSED_WORDS)

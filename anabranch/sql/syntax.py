@@ -32,6 +32,12 @@ class Length(exp.Expression):
     arg_types: ClassVar[dict[str, bool]] = {"this": True}
 
 
+class AggregateCall(exp.Expression):
+    """`COUNT(*)`, `SUM(x)`, `COUNT(DISTINCT x)`: `this` is the name, `expressions` the operand, if it has one."""
+
+    arg_types: ClassVar[dict[str, bool]] = {"this": True, "expressions": False, "distinct": False}
+
+
 def offset_of(node: exp.Expr) -> int:
     """Where an expression begins: its own place, or that of the first thing in it that has one."""
     for below in node.walk(bfs=False):
@@ -66,6 +72,8 @@ class FromItem:
     alias: Name
     window: WindowClause | None
     on: exp.Expr | None = None
+    select: Select | None = None
+    """The subquery, if it is one; `source` is then its alias."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +88,17 @@ class SelectItem:
 
 @dataclass(frozen=True)
 class Select:
-    """SELECT … FROM … WHERE … WINDOW; `sql` is its own piece of the text."""
+    """SELECT … FROM … WHERE … GROUP BY … HAVING … WINDOW … SLIDE; `sql` is its own piece of the text."""
 
     items: tuple[SelectItem, ...]
     inputs: tuple[FromItem, ...]
     where: exp.Expr | None
     window: Window | None
     sql: str
+    group_by: tuple[exp.Expr, ...] = ()
+    having: exp.Expr | None = None
+    slide_us: int | None = None
+    slide_at: int = 0
 
 
 @dataclass(frozen=True)

@@ -172,14 +172,14 @@ def check_turns(scenario: Scenario, turns: Sequence[int]) -> None:
     kept: dict[int, Any] = {}
     for batch in range(len(scenario.batches) + 1):
         turn = turns[batch % len(turns)]
-        checkpoint = kept.get(turn)
-        if checkpoint is not None and checkpoint is not run._checkpoint:
+        pipeline = kept.get(turn)
+        if pipeline is not None and pipeline is not run._pipeline:
             assert run.commit is not None
             watermark_us = watermark_of(scenario.query, run.commit.largest_time_us)
-            assert checkpoint.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us)
-        run._checkpoint = checkpoint
+            assert pipeline.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us)
+        run._pipeline = pipeline
         found += oracle.bag(step(run, scenario, batch).results)
-        kept[turn] = run._checkpoint
+        kept[turn] = run._pipeline
     assert_same(found, scenario)
 
 
@@ -206,13 +206,13 @@ def check_lost_attempt(scenario: Scenario) -> None:
     last = len(scenario.batches) - 1
     for batch in range(last + 1):
         step(run, scenario, batch)
-    loser = run._checkpoint
+    loser = run._pipeline
     step(run, scenario, last)
     assert loser is not None
     assert run.commit is not None
     state = run.commit.slots[SLOT].slot_state()
     if any(s.batch == last for s in (*state.logs, *state.views)):
-        assert not loser.catch_up(state, BEGINNING_US)
+        assert not loser.catch_up(state, BEGINNING_US, BEGINNING_US)
 
 
 test_lost_attempt, test_lost_attempt_long = properties(check_lost_attempt, 20, 500, scenario=scenarios())
@@ -292,8 +292,8 @@ def check_state_goes_away(scenario: Scenario) -> None:
     run = start(scenario, disk)
     for batch in range(len(scenario.batches) + 2):
         step(run, scenario, batch)
-    assert run._checkpoint is not None
-    state = run._checkpoint.box.state
+    assert run._pipeline is not None
+    state = run._pipeline.box.state
     timed = {i.alias for i in scenario.query.inputs if isinstance(i.source, Stream)}
     for log in state.logs.values():
         assert not isinstance(log.source, Stream) or all(batch >= first_new for batch in log.segments)

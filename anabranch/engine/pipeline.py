@@ -1,0 +1,137 @@
+"""A query in one slot: the boxes of its subqueries and its own, fed one after the other, with their files.
+
+Subqueries come first in a batch. Their groups at the instants that the watermark has passed go to the box above as the rows
+of a stream. They are known when the watermark has passed them, so that box keeps what it has for a batch longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from anabranch.control.records import SlotState, SourceStatistics, Statistics
+from anabranch.engine.accept import Rows
+from anabranch.engine.box import Box
+from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.states import WHOLE, BoxState
+from anabranch.plan.grid import Grid
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan, left_deep
+from anabranch.plan.query import Derived, Query
+from anabranch.storage.container import ContainerReader
+from anabranch.storage.filesystem import Filesystem
+
+
+class Pipeline:
+    """The boxes of a query in one slot. `plan` is that of the query itself; subqueries join from left to right."""
+
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        folder: str,
+        filesystem: Filesystem,
+        reader: ContainerReader,
+        grid: Grid = WHOLE,
+        cell: int = 0,
+    ) -> None:
+        self.query, self.plan, self.reader = query, plan, reader
+        self.blocks: list[Checkpoint] = []
+        for block in query.blocks:
+            graph = JoinGraph(block)
+            box = Box(graph, plan if block is query else left_deep(graph), grid, cell)
+            self.blocks.append(Checkpoint(box, folder, filesystem, reader))
+
+    @property
+    def boxes(self) -> list[Box]:
+        return [block.box for block in self.blocks]
+
+    @property
+    def box(self) -> Box:
+        """That of the query itself."""
+        return self.blocks[-1].box
+
+    def attach(self, state: SlotState, watermark_us: int, emitted_us: int) -> None:
+        """Takes up what a commit names; `emitted_us` is the watermark of its batch, `watermark_us` that of the next."""
+        for block, its_state in zip(self.blocks, _states(state, len(self.blocks)), strict=True):
+            block.attach(its_state, _horizon(block.box, watermark_us, emitted_us), emitted_us)
+
+    def catch_up(self, state: SlotState, watermark_us: int, emitted_us: int) -> bool:
+        """Brings boxes that stopped some batches ago to what a commit names; if False, they are of no more use."""
+        return all(
+            block.catch_up(its_state, _horizon(block.box, watermark_us, emitted_us), emitted_us)
+            for block, its_state in zip(self.blocks, _states(state, len(self.blocks)), strict=True)
+        )
+
+    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, emitted_us: int) -> list[pa.RecordBatch]:
+        """Processes one batch and returns its results."""
+        known: dict[str, Rows] = dict(rows)
+        results: list[pa.RecordBatch] = []
+        for box in self.boxes:
+            query = box.graph.query
+            given = {s.name: known[s.name] for s in query.sources if s.name in known}
+            results = box.step(batch, given, watermark_us, _horizon(box, watermark_us, emitted_us))
+            if results:
+                known[query.name] = pa.Table.from_batches(results)
+        return results
+
+    def save(self, batch: int, attempt: str) -> SlotState:
+        """Writes what is not yet on disk, and returns what names all of the state."""
+        states = [block.save(batch, f"{attempt}-{place}") for place, block in enumerate(self.blocks[:-1])]
+        whole = self.blocks[-1].save(batch, attempt)
+        return SlotState(whole.logs, whole.runs, whole.views, whole.kept_views, whole.partials, tuple(states))
+
+    def relocate(self) -> None:
+        for block in self.blocks:
+            block.relocate()
+
+    def verify(self) -> None:
+        """Checks the invariants of the state in memory; for tests."""
+        for box in self.boxes:
+            box.state.verify()
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the last batch measured: steps and results of the query itself, sources and states of all."""
+        whole = self.box.statistics
+        for box in self.boxes[:-1]:
+            measured = box.statistics
+            for name, counts in measured.sources.items():
+                known = whole.sources.get(name)
+                if known is None or not known.rows:
+                    state = known or SourceStatistics()
+                    counts.state_rows += state.state_rows
+                    counts.state_bytes += state.state_bytes
+                    whole.sources[name] = counts
+                else:
+                    known.state_rows += counts.state_rows
+                    known.state_bytes += counts.state_bytes
+            whole.states += measured.states
+            whole.files_written += measured.files_written
+            whole.bytes_written += measured.bytes_written
+            for name, spent in measured.cpu_ns.items():
+                whole.cpu_ns[name] = whole.cpu_ns.get(name, 0) + spent
+            measured.sources, measured.states, measured.cpu_ns = {}, [], {}
+            measured.files_written = measured.bytes_written = 0
+        return whole
+
+
+def _states(state: SlotState, blocks: int) -> list[SlotState]:
+    return [*(state.blocks or (SlotState(),) * (blocks - 1)), state]
+
+
+def _horizon(box: Box, watermark_us: int, emitted_us: int) -> int:
+    """What is valid at or after this may still be needed."""
+    return emitted_us if any(isinstance(s, Derived) for s in box.graph.query.sources) else watermark_us
+
+
+def read_columns(query: Query, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The columns of each stream and table that some block reads, in declared order."""
+    read: dict[str, set[str]] = {}
+    for block in query.blocks:
+        graph = JoinGraph(block)
+        state = BoxState(graph, plan if block is query else left_deep(graph))
+        for name, columns in state.read_columns.items():
+            read.setdefault(name, set()).update(columns)
+    return {s.name: tuple(f.name for f in s.fields if f.name in read[s.name]) for s in query.base_sources}

@@ -1,0 +1,63 @@
+"""Continuous queries of all kinds on the engine, against the oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from anabranch.control.watermark import watermark_of
+from anabranch.engine.local import SLOT, LocalRun
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+from tests.continuous import Continuous, Shape, shapes
+from tests.scenarios import properties
+
+
+def check(shape: Shape, stops: Sequence[int] = ()) -> None:
+    """Runs a query batch by batch, with new processes after some of them, and compares all results."""
+    case = Continuous(shape)
+    disk = MemoryFilesystem()
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
+    run = LocalRun(case.query, disk, tables=tables)
+    found: oracle.Bag = Counter()
+    for number in range(len(case.batches) + 1):
+        rows = case.batches[number] if number < len(case.batches) else {}
+        found += oracle.bag(run.step(number, rows).results)
+        if number in stops:
+            run = LocalRun(case.query, disk, tables=tables)
+    wanted = oracle.expected(case.query, case.batches, tables)
+    problem = oracle.difference(found, wanted)
+    assert not problem, f"{case.sql}\n{problem}"
+
+
+test_queries, test_queries_long = properties(
+    check, 100, 5_000, shape=shapes(), stops=st.lists(st.integers(0, 7), max_size=3)
+)
+
+
+def check_turns(shape: Shape, turns: Sequence[int]) -> None:
+    """Workers take turns, and each keeps the boxes it had."""
+    case = Continuous(shape)
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
+    run = LocalRun(case.query, MemoryFilesystem(), tables=tables)
+    found: oracle.Bag = Counter()
+    kept = {}
+    for number in range(len(case.batches) + 1):
+        turn = turns[number % len(turns)]
+        pipeline = kept.get(turn)
+        if pipeline is not None and pipeline is not run._pipeline:
+            assert run.commit is not None
+            watermark_us = watermark_of(case.query, run.commit.largest_time_us)
+            assert pipeline.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us)
+        run._pipeline = pipeline
+        found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
+        kept[turn] = run._pipeline
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{problem}"
+
+
+test_turns, test_turns_long = properties(
+    check_turns, 40, 2_000, shape=shapes(groups=True), turns=st.lists(st.integers(0, 2), min_size=2, max_size=9)
+)
