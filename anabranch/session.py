@@ -13,14 +13,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.balance.shares import choose_grid
+from anabranch.balance.partition import choose_spread
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
-from anabranch.engine.states import BoxState
+from anabranch.engine.pipeline import read_columns
 from anabranch.errors import AnabranchError
 from anabranch.optimize.explain import decision_text
 from anabranch.optimize.planner import Bounds, Decision, decide, parse_bytes
@@ -30,6 +30,7 @@ from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, parse
 from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.plan.spread import Spread, all_inputs
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
 from anabranch.spark.host import Host, Progress
@@ -193,7 +194,8 @@ class Session:
         parts = [explain_text(declared.plan, graph)]
         if declared.decision is not None:
             parts.append(decision_text(declared.decision, graph))
-        return "\n\n".join([*parts, _explain_grid(choose_grid(graph, self.slots), graph)])
+        spread = _explain_spread(choose_spread(declared.query, self.slots), JoinGraph(all_inputs(declared.query)))
+        return "\n\n".join([*parts, spread])
 
     def start(self, **trigger: Any) -> Run:
         """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
@@ -216,31 +218,30 @@ class Session:
 
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
         query, plan = declared.query, declared.plan
-        graph = JoinGraph(query)
-        grid = choose_grid(graph, self.slots)
+        spread, inputs = choose_spread(query, self.slots), all_inputs(query)
         folder = os.path.join(self.checkpoint, query.name)
         filesystem = LocalFilesystem(folder)
         holder = Holder(filesystem)
         holder.acquire()
         try:
-            state = BoxState(graph, plan, grid)
-            frames = {s.name: self._frames[s.name] for s in query.sources}
+            columns = read_columns(query, plan)
+            frames = {s.name: self._frames[s.name] for s in query.base_sources}
             schemas = {
                 name: frame.schema if isinstance(frame, DataFrame) and not self._is_table(name) else None
                 for name, frame in frames.items()
             }
-            packing = packing_of(state, query, schemas)
+            packing = packing_of(columns, schemas)
             tables = {
-                s.name: self._store_table(s, frames[s.name], state, filesystem)
-                for s in query.sources
+                s.name: self._store_table(s, frames[s.name], columns[s.name], filesystem)
+                for s in query.base_sources
                 if isinstance(s, Table)
             }
-            host = Host(query, plan, grid, packing, filesystem, declared.sink, tables, self._reviewer(declared))
+            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, self._reviewer(declared))
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
             packed = [
-                self._packed(s, frames[s.name], query, grid, state, packing, folder)
-                for s in query.sources
+                self._packed(s, frames[s.name], inputs, spread.grid, columns[s.name], packing, folder)
+                for s in query.base_sources
                 if isinstance(s, Stream)
             ]
             writer = reduce(DataFrame.unionByName, packed).writeStream.foreachBatch(host.step).queryName(query.name)
@@ -265,25 +266,23 @@ class Session:
         frame: DataFrame | _Files,
         query: Query,
         grid: Grid,
-        state: BoxState,
+        columns: tuple[str, ...],
         packing: Any,
         folder: str,
     ) -> DataFrame:
         if isinstance(frame, _Files):
             log = os.path.join(folder, "files", source.name)
-            columns = state.read_columns[source.name]
             options = FileOptions(frame.options.max_files_per_trigger, frame.options.partitions, log)
             blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options)
             return pack_blobs(blobs, packing, source)
         return pack(frame, packing, grid, query, source)
 
     def _store_table(
-        self, source: Table, frame: DataFrame | _Files, state: BoxState, filesystem: LocalFilesystem
+        self, source: Table, frame: DataFrame | _Files, columns: tuple[str, ...], filesystem: LocalFilesystem
     ) -> str:
         """Writes the rows of a table to where tasks find them, until the query has taken them in with its first commit."""
         path = f"tables/{source.name}.arrow"
         if not filesystem.list("commit"):
-            columns = state.read_columns[source.name]
             if isinstance(frame, _Files):
                 rows = read_table(frame.path, frame.format, source, columns)
             else:
@@ -395,7 +394,8 @@ class Run:
             s.holder.release()
 
 
-def _explain_grid(grid: Grid, graph: JoinGraph) -> str:
+def _explain_spread(spread: Spread, graph: JoinGraph) -> str:
+    grid = spread.grid
     lines = ["spread", f"  over {grid.cells} slots, fixed when the query first starts"]
     for dimension, share in zip(grid.dimensions, grid.shares, strict=True):
         lines.append(f"  {dimension} in {share} parts")

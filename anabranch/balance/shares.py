@@ -21,7 +21,7 @@ def choose_grid(graph: JoinGraph, cells: int, rates: Mapping[str, float] | None 
     """The grid of so many cells that moves the fewest rows; `rates` are rows per second of each input (default: equal)."""
     aliases = graph.query.aliases
     rates = {alias: float((rates or {}).get(alias, 1.0)) for alias in aliases}
-    dimensions = [Dimension(terms) for terms in graph.classes if all(_is_routable(t) for t in terms)]
+    dimensions = [Dimension(terms) for terms in graph.classes if all(is_routable(t) for t in terms)]
     dimensions += [Dimension((), alias) for alias in aliases]
     grids = (Grid(tuple(dimensions), shares) for shares in _factorisations(cells, len(dimensions)))
     best = min(
@@ -54,7 +54,7 @@ def _factorisations(number: int, places: int) -> Iterator[tuple[int, ...]]:
                 yield (factor, *rest)
 
 
-def _is_routable(term: Expr) -> bool:
+def is_routable(term: Expr) -> bool:
     """Whether every reader computes the term alike: a column, perhaps widened. Other classes cut no dimension."""
     if isinstance(term, Column):
         return not pa.types.is_nested(term.type)

@@ -40,6 +40,9 @@ class Accumulator(Protocol):
     def value(self, groups: Ids, now: int) -> pa.Array:
         """What the aggregate is for some groups."""
 
+    def parts(self, groups: Ids, now: int) -> Parts:
+        """The same as partial values, to be taken by groups elsewhere."""
+
 
 def accumulator(aggregate: Aggregate, argument: pa.DataType | None) -> Accumulator:
     """What computes an aggregate; for COUNT DISTINCT see `anabranch.engine.aggregation`."""
@@ -91,6 +94,9 @@ class Count:
     def value(self, groups: Ids, now: int) -> pa.Array:
         return pa.array(self.counts[groups])
 
+    def parts(self, groups: Ids, now: int) -> Parts:
+        return {"n": self.counts[groups]}
+
 
 class ExactSum(Count):
     """SUM of integers (they wrap) and decimals."""
@@ -121,6 +127,9 @@ class ExactSum(Count):
     def drop(self, groups: Ids, parts: Parts, rows: Ids) -> None:
         super().drop(groups, parts, rows)
         kernels.add_wide(self.low, self.high, groups, parts["low"][rows], parts["high"][rows], -1)
+
+    def parts(self, groups: Ids, now: int) -> Parts:
+        return {**super().parts(groups, now), "low": self.low[groups], "high": self.high[groups]}
 
     def value(self, groups: Ids, now: int) -> pa.Array:
         missing = self.counts[groups] == 0
@@ -190,6 +199,10 @@ class FloatSum(Count):
             if change.any():
                 kernels.add_counts(counts, groups, change, sign)
 
+    def parts(self, groups: Ids, now: int) -> Parts:
+        special = {name: counts[groups] for name, counts in self.special.items()}
+        return {**super().parts(groups, now), **special, "hi": self.hi[groups], "lo": self.lo[groups]}
+
     def value(self, groups: Ids, now: int) -> pa.Array:
         return pa.array(self._sums(groups), mask=self.counts[groups] == 0)
 
@@ -235,6 +248,10 @@ class Deviation(FloatSum):
         kernels.add_pairs(
             self.square_hi, self.square_lo, groups, parts["square_hi"][rows], parts["square_lo"][rows], float(sign)
         )
+
+    def parts(self, groups: Ids, now: int) -> Parts:
+        squares = {"square_hi": self.square_hi[groups], "square_lo": self.square_lo[groups]}
+        return {**super().parts(groups, now), **squares}
 
     def value(self, groups: Ids, now: int) -> pa.Array:
         counts, out = self.counts[groups], np.empty(len(groups))
@@ -292,11 +309,19 @@ class Extreme:
     def drop(self, groups: Ids, parts: Parts, rows: Ids) -> None:
         """Nothing: steps know when they end."""
 
-    def value(self, groups: Ids, now: int) -> pa.Array:
+    def _least(self, groups: Ids, now: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
+        """The words of the groups' values, and which have none."""
         found = np.empty(len(groups), np.int64)
         kernels.descend(groups, now, self.heads, self.tails, self.last, self.before, self.after, self.free, found)
         missing = found < 0
-        words = self.word[np.where(missing, 0, found)] if len(self.word) else np.zeros(len(groups), np.uint64)
+        return self.word[np.where(missing, 0, found)] if len(self.word) else np.zeros(len(groups), np.uint64), missing
+
+    def parts(self, groups: Ids, now: int) -> Parts:
+        words, missing = self._least(groups, now)
+        return {"word": words, "n": (~missing).astype(np.int64)}
+
+    def value(self, groups: Ids, now: int) -> pa.Array:
+        words, missing = self._least(groups, now)
         return self._from_words(~words if self.is_max else words, missing)
 
     def _from_words(self, words: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_]) -> pa.Array:
@@ -327,6 +352,11 @@ class RankedExtreme(Extreme):
         words = ~words if self.is_max else words
         places = np.arange(len(rows))
         super().take(groups, {"n": parts["n"][rows], "word": words}, places, lasts)
+
+    def parts(self, groups: Ids, now: int) -> Parts:
+        words, missing = self._least(groups, now)
+        values = self._from_words(~words if self.is_max else words, missing)
+        return {"n": (~missing).astype(np.int64), "value": values}
 
     def _learn(self, values: pa.Array) -> None:
         """Makes room among the ranks for new values."""

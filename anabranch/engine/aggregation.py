@@ -9,7 +9,7 @@ scanned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.groups import Groups, Ids
 from anabranch.engine.kernels import aggregation as kernels
 from anabranch.plan.expression import Column
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, Grouping
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Grouping
 
 NEVER = 2**62
 """The instant at which rows end that do not end."""
@@ -172,6 +172,7 @@ class Aggregator:
 
     def settle(self, batch: int) -> None:
         """Folds the rows of a batch."""
+        self._forget_dead()
         taken, self._fold_rows = self._fold_rows, []
         if not taken:
             return
@@ -242,23 +243,48 @@ class Aggregator:
 
     def advance(self, watermark_us: int, emit: bool = True) -> list[pa.RecordBatch]:
         """Evaluates the instants that the watermark has passed; their results, unless they are known already."""
-        if watermark_us == BEGINNING_US:
+        found = [(i, groups, self._values(groups, i)) for i, groups in self._instants(watermark_us) if emit]
+        if not found:
             return []
+        columns = self._keyed(found)
+        for place in range(len(self.grouping.aggregates)):
+            columns[f"agg{place}"] = pa.concat_arrays([values[place] for _, _, values in found])
+        return results_of(self.grouping, columns)
+
+    def advance_parts(self, watermark_us: int) -> list[pa.RecordBatch]:
+        """The same as partial values: for groups that have rows in other slots too (`combine`)."""
+        found = [(i, groups, self._parts(groups, i)) for i, groups in self._instants(watermark_us)]
+        if not found:
+            return []
+        columns = self._keyed(found)
+        for name in found[0][2]:
+            columns[name] = pa.concat_arrays([parts[name] for _, _, parts in found])
+        return [pa.RecordBatch.from_pydict(columns)]
+
+    def _instants(self, watermark_us: int) -> Iterator[tuple[int, Ids]]:
+        """Goes through the instants that the watermark has passed: each with the groups that have rows then."""
+        if watermark_us == BEGINNING_US:
+            return
         end = instant_of(watermark_us, self.grouping.slide_us)
-        found: list[tuple[int, Ids, list[pa.Array]]] = []
         while True:
             instant = self._next(end)
             if instant is None:
                 break
             self._move_to(instant)
-            if emit and len(groups := np.flatnonzero(self.rows.counts[: self.groups.count] > 0)):
-                found.append((instant, groups, self._values(groups, instant)))
+            groups = np.flatnonzero(self.rows.counts[: self.groups.count] > 0)
+            if len(groups):
+                yield instant, groups
             self.position = instant + 1
         self.position = end if self.position is None else max(end, self.position)
         for table in self.tables.values():
             table.purge(self.position)
-        self._forget_dead()
-        return self._results(found)
+
+    def _keyed(self, found: Sequence[tuple[int, Ids, object]]) -> dict[str, pa.Array]:
+        """The instants and the keys of groups."""
+        groups = np.concatenate([g for _, g, _ in found])
+        instants = np.repeat([i for i, _, _ in found], [len(g) for _, g, _ in found])
+        keys = self.groups.keys_of(groups)
+        return {INSTANT: pa.array(instants), **{f"key{i}": key for i, key in enumerate(keys)}}
 
     def _next(self, end: int) -> int | None:
         """The next instant before `end` at which there may be a result."""
@@ -286,32 +312,44 @@ class Aggregator:
                 values.append(self._accumulators[place].value(groups, instant))
         return values
 
-    def _results(self, found: list[tuple[int, Ids, list[pa.Array]]]) -> list[pa.RecordBatch]:
-        if not found:
-            return []
-        grouping = self.grouping
-        groups = np.concatenate([g for _, g, _ in found])
-        instants = np.repeat([i for i, _, _ in found], [len(g) for _, g, _ in found])
-        columns = {f"key{i}": key for i, key in enumerate(self.groups.keys_of(groups))}
-        for place in range(len(grouping.aggregates)):
-            columns[f"agg{place}"] = pa.concat_arrays([values[place] for _, _, values in found])
-        times = pa.array(instants * grouping.slide_us, pa.timestamp("us"))
+    def _parts(self, groups: Ids, instant: int) -> dict[str, pa.Array]:
+        found: dict[str, pa.Array] = {}
+        for place, each in self._accumulators.items():
+            for name, values in each.parts(groups, instant).items():
+                found[f"{place} {name}"] = _signed(values)
+        for place, distinct in self._distinct.items():
+            found[f"{place} values"] = distinct.values_of(groups)
+        return found
 
-        def fetch(column: Column) -> pa.Array:
-            return columns[column.name]
+    @property
+    def parts_schema(self) -> pa.Schema:
+        """The columns of `advance_parts`."""
+        nothing = np.empty(0, np.int64)
+        columns = {INSTANT: pa.array(nothing)} | {f"key{i}": k for i, k in enumerate(self.groups.keys_of(nothing))}
+        return pa.RecordBatch.from_pydict(columns | self._parts(nothing, 0)).schema
 
-        rows = len(groups)
-        if grouping.having is not None:
-            mask = predicate_mask([grouping.having], fetch, rows, lambda: times)
-            if mask is not None and not mask.all():
-                kept = pa.array(mask)
-                columns = {name: values.filter(kept) for name, values in columns.items()}
-                times, rows = times.filter(kept), int(mask.sum())
-        if not rows:
+    def combine(self, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The results of groups from the partial values that slots have of them; for an aggregator that has no rows."""
+        parts = pa.Table.from_batches(batches, self.parts_schema).combine_chunks()
+        if not parts.num_rows:
             return []
-        selected = [evaluate(expr, fetch, rows, lambda: times) for _, expr in grouping.select]
-        schema = pa.schema([pa.field(name, expr.type) for name, expr in grouping.select])
-        return [pa.RecordBatch.from_arrays(selected, schema=schema)]
+        rows = pa.RecordBatch.from_arrays([_whole(c) for c in parts.columns], schema=parts.schema)
+        keys = [rows.column(name) for name in (INSTANT, *(f"key{i}" for i in range(self.grouping.keys)))]
+        together = Groups([k.type for k in keys])
+        numbers = together.numbers(keys, rows.num_rows)
+        every, groups = np.arange(rows.num_rows), np.arange(together.count)
+        lasts = np.full(rows.num_rows, NEVER)
+        columns = dict(zip(parts.schema.names, together.keys, strict=False))
+        for place in range(len(self.grouping.aggregates)):
+            if place in self._distinct:
+                columns[f"agg{place}"] = self._distinct[place].combined(numbers, rows.column(f"{place} values"), groups)
+                continue
+            each, prefix = self._accumulators[place], f"{place} "
+            taken = {n.removeprefix(prefix): _unsigned(n, rows.column(n)) for n in rows.schema.names if n.startswith(prefix)}
+            each.grow(together.count)
+            each.take(numbers, taken, every, lasts)
+            columns[f"agg{place}"] = each.value(groups, 0)
+        return results_of(self.grouping, columns)
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
@@ -354,6 +392,47 @@ class Aggregator:
         return sum(len(p.firsts) for t in self.tables.values() for p in t.batches.values())
 
 
+def results_of(grouping: Grouping, columns: dict[str, pa.Array]) -> list[pa.RecordBatch]:
+    """What is selected of groups, given their instants, keys and aggregates."""
+    times = pa.array(columns[INSTANT].to_numpy() * grouping.slide_us, pa.timestamp("us"))
+    rows = len(times)
+
+    def fetch(column: Column) -> pa.Array:
+        return columns[column.name]
+
+    if grouping.having is not None:
+        mask = predicate_mask([grouping.having], fetch, rows, lambda: times)
+        if mask is not None and not mask.all():
+            kept = pa.array(mask)
+            columns = {name: values.filter(kept) for name, values in columns.items()}
+            times, rows = times.filter(kept), int(mask.sum())
+    if not rows:
+        return []
+    selected = [evaluate(expr, fetch, rows, lambda: times) for _, expr in grouping.select]
+    schema = pa.schema([pa.field(name, expr.type) for name, expr in grouping.select])
+    return [pa.RecordBatch.from_arrays(selected, schema=schema)]
+
+
+def _signed(values: Any) -> pa.Array:
+    """Partial values as Spark has them: without unsigned numbers."""
+    if isinstance(values, np.ndarray):
+        return pa.array(values.view(np.int64) if values.dtype == np.uint64 else values)
+    return values
+
+
+def _unsigned(name: str, values: pa.Array) -> Any:
+    """The reverse."""
+    column = name.split(" ")[1]
+    if column == "value":
+        return values
+    plain = values.to_numpy(zero_copy_only=False)
+    return plain.view(np.uint64) if column in ("low", "word") else plain
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
 class Distinct:
     """COUNT DISTINCT of one argument: how many (group, value) pairs have rows."""
 
@@ -379,3 +458,21 @@ class Distinct:
 
     def change(self, pairs: Ids, rows: Ids) -> None:
         kernels.cross(pairs, self.parents, self.alive, rows, self.counts)
+
+    def values_of(self, groups: Ids) -> pa.Array:
+        """The values of some groups (in order of their numbers), as lists."""
+        pairs = np.flatnonzero(self.alive[: self.pairs.count] > 0)
+        pairs = pairs[np.argsort(self.parents[pairs], kind="stable")]
+        parents = self.parents[pairs]
+        counts = np.searchsorted(parents, groups, "right") - np.searchsorted(parents, groups, "left")
+        wanted = pairs[np.isin(parents, groups)]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), self.pairs.keys[1].take(pa.array(wanted)))
+
+    def combined(self, groups: Ids, values: pa.Array, wanted: Ids) -> pa.Array:
+        """How many values groups have, given the lists of their parts."""
+        self.grow(len(wanted))
+        counts = np.asarray(values.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+        pairs = self.pairs_of(np.repeat(groups, counts), values.flatten())
+        self.change(pairs, np.ones(len(pairs), np.int64))
+        return pa.array(self.counts[wanted])

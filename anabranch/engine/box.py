@@ -101,14 +101,23 @@ class Delta:
 class Box:
     """The engine of one query in one slot."""
 
-    def __init__(self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0) -> None:
+    def __init__(
+        self,
+        graph: JoinGraph,
+        plan: Plan,
+        grid: Grid = WHOLE,
+        cell: int = 0,
+        parted: frozenset[str] = frozenset(),
+        combines: bool = False,
+    ) -> None:
         keep_freed_memory()
         self.graph, self.plan = graph, plan
-        self.state = BoxState(graph, plan, grid, cell)
+        self.state = BoxState(graph, plan, grid, cell, parted)
+        self.combines = combines
+        """Whether groups have rows elsewhere too: then results are partial values (`Aggregator.combine`)."""
         self.aggregator: Aggregator | None = None
         if graph.query.grouping is not None:
-            schema = pa.schema([pa.field(name, expr.type) for name, expr in graph.query.select])
-            self.aggregator = Aggregator(graph.query.grouping, schema)
+            self.aggregator = Aggregator(graph.query.grouping, graph.query.row_schema)
         self.statistics = Statistics()
         self._sorted: dict[str, Words] = {}
         self._deltas: dict[str, Delta] = {}
@@ -129,7 +138,8 @@ class Box:
         if self.aggregator is not None:
             began = thread_time_ns()
             self.aggregator.settle(batch)
-            self._results = self.aggregator.advance(watermark_us)
+            advance = self.aggregator.advance_parts if self.combines else self.aggregator.advance
+            self._results = advance(watermark_us)
             self._spent("aggregate", began)
         self.statistics.results = sum(r.num_rows for r in self._results)
         self._measure()
@@ -207,6 +217,8 @@ class Box:
             data = encode(rows)
             rows = decode(data)
             log.add(batch, Stored(data, rows, int(starts_of(log.source, rows).max())))
+        elif not self.state.keeps_rows and self.state.shares_slot(log.source):
+            rows = rows.filter(pa.array(self._members(self.state.inputs[0], rows)))
         starts = starts_of(log.source, rows)
         for input_state in self.state.inputs:
             if input_state.source is log.source:

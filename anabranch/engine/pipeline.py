@@ -14,13 +14,16 @@ from anabranch.control.records import SlotState, SourceStatistics, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.box import Box
 from anabranch.engine.checkpoint import Checkpoint
-from anabranch.engine.states import WHOLE, BoxState
-from anabranch.plan.grid import Grid
+from anabranch.engine.states import BoxState
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep
 from anabranch.plan.query import Derived, Query
+from anabranch.plan.spread import Spread, grid_of, parted_sources
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
+
+WHOLE = Spread()
+"""All rows in one slot."""
 
 
 class Pipeline:
@@ -33,14 +36,17 @@ class Pipeline:
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
-        grid: Grid = WHOLE,
+        spread: Spread = WHOLE,
         cell: int = 0,
     ) -> None:
         self.query, self.plan, self.reader = query, plan, reader
         self.blocks: list[Checkpoint] = []
-        for block in query.blocks:
+        parted = parted_sources(query, spread.grid)
+        for place, block in enumerate(query.blocks):
             graph = JoinGraph(block)
-            box = Box(graph, plan if block is query else left_deep(graph), grid, cell)
+            own_plan = plan if block is query else left_deep(graph)
+            combines = spread.combines and block is query
+            box = Box(graph, own_plan, grid_of(query, spread.grid, place), cell, parted, combines)
             self.blocks.append(Checkpoint(box, folder, filesystem, reader))
 
     @property

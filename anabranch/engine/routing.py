@@ -21,6 +21,8 @@ from anabranch.plan.grid import Grid
 from anabranch.plan.query import Query, Stream, Table
 
 DECIMAL_PRIME = 1_000_000_007
+HASH_OF_NULL = np.uint64(42)
+"""What Spark's `xxhash64` makes of NULL: its seed."""
 Fetch = Callable[[Column], pa.Array]
 
 
@@ -68,13 +70,15 @@ def _coordinates(grid: Grid, place: int, alias: str, fetch: Fetch, times: pa.Arr
             route_bytes(window, data.address if data is not None else 0, hashes)
     else:
         route_words(routing_words(column), hashes)
+    if column.null_count:
+        hashes[np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)] = HASH_OF_NULL
     out = np.empty(rows, np.int64)
     coordinates(hashes, grid.shares[place], out)
     return out
 
 
 def routing_words(column: pa.Array) -> npt.NDArray[np.uint64]:
-    """The values of a column as the 64-bit words that are hashed; NULLs are never routed, their word is any."""
+    """The values of a column as the 64-bit words that are hashed; the word of NULL is any."""
     type = column.type
     if column.null_count:
         column = column.fill_null(pa.scalar(False) if pa.types.is_boolean(type) else _zero(type))

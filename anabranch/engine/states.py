@@ -59,8 +59,10 @@ class IndexState:
 class BoxState:
     """All state of a box."""
 
-    def __init__(self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0) -> None:
-        self.graph, self.grid, self.cell = graph, grid, cell
+    def __init__(
+        self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0, parted: frozenset[str] = frozenset()
+    ) -> None:
+        self.graph, self.grid, self.cell, self.parted = graph, grid, cell, parted
         self.routes = routes(plan, graph)
         self.inputs = tuple(
             InputState(i.alias, i.source, i.window.length_us, i.filters + graph.implied_filters(i.alias))
@@ -139,6 +141,8 @@ class BoxState:
 
     def shares_slot(self, source: Stream | Table) -> bool:
         """Whether a row of a source may be in this cell for the sake of one input and not of another."""
+        if source.name in self.parted:
+            return True
         return len({tuple(self._membership(i)) for i in self.inputs if i.source is source}) > 1
 
     def _membership(self, i: InputState) -> list[str]:

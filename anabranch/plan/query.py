@@ -236,6 +236,11 @@ class Query:
         return tuple(f.name for f in self.input(alias).source.fields if f.name in read)
 
     @cached_property
+    def row_schema(self) -> pa.Schema:
+        """What the join gives."""
+        return pa.schema([pa.field(name, expr.type) for name, expr in self.select])
+
+    @cached_property
     def output_schema(self) -> pa.Schema:
         """What the query gives."""
         select = self.select if self.grouping is None else self.grouping.select

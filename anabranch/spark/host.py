@@ -28,14 +28,14 @@ from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import StateError
 from anabranch.optimize.review import Reviewer
-from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, parse, show
-from anabranch.plan.query import BEGINNING_US, Query
+from anabranch.plan.query import BEGINNING_US, INSTANT, Query
+from anabranch.plan.spread import Spread
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
 from anabranch.spark.sinks import Sink
-from anabranch.spark.task import META, Task
+from anabranch.spark.task import META, Combination, Task
 from anabranch.storage.filesystem import Filesystem
 
 RELEASE_EVERY = 8
@@ -68,7 +68,7 @@ class Host:
         self,
         query: Query,
         plan: Plan,
-        grid: Grid,
+        spread: Spread,
         packing: Packing,
         filesystem: Filesystem,
         sink: Sink,
@@ -76,16 +76,16 @@ class Host:
         reviewer: Reviewer | None = None,
     ) -> None:
         self.reviewer = reviewer
-        self.query, self.plan, self.grid, self.packing = query, plan, grid, packing
+        self.query, self.plan, self.spread, self.packing = query, plan, spread, packing
         self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables or {})
         self.graph = JoinGraph(query)
-        self.slots = grid.cells
+        self.slots = spread.grid.cells
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
         self.journal = Journal(filesystem)
         self.identity = identity_of(query)
         self.plan_text = show(plan, self.graph)
-        self.layout = Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(self.slots)))
+        self.layout = Layout(tuple(map(str, spread.grid.dimensions)), spread.grid.shares, tuple(range(self.slots)))
         self.progress: list[Progress] = []
         self.commit: Commit | None = None
         self.error: Exception | None = None
@@ -107,7 +107,7 @@ class Host:
         self._journal_start()
 
     def _journal_start(self) -> None:
-        facts: dict[str, Any] = {"plan": self.plan_text, "shares": list(self.grid.shares), "slots": self.slots}
+        facts: dict[str, Any] = {"plan": self.plan_text, "shares": list(self.spread.grid.shares), "slots": self.slots}
         facts["delivers"] = self.sink.guarantee
         if self.commit is None:
             self.journal.note(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
@@ -199,6 +199,9 @@ class Host:
         try:
             reports = out.where(F.col(META).isNotNull()).select(META) if not staged else out
             attempts = self._attempts([bytes(row[0]) for row in reports.collect()])
+            results, files = out.where(F.col(META).isNull()).drop(META), [a.results for a in attempts if a.results]
+            if self.spread.combines:
+                results, files = self._combined(results, batch)
             marks.append(perf_counter())
             commit = Commit(
                 batch, trigger, watermark_us, self.identity, self.plan_text,
@@ -207,10 +210,10 @@ class Host:
             self.commits.write(batch, commit)
             self.commit = commit
             marks.append(perf_counter())
-            if staged:
-                self.sink.publish([a.results for a in attempts if a.results], batch)
+            if self.sink.staging() is not None:
+                self.sink.publish(files, batch)
             else:
-                self.sink.deliver(out.where(F.col(META).isNull()).drop(META), batch)
+                self.sink.deliver(results, batch)
         finally:
             if not staged:
                 out.unpersist()
@@ -219,12 +222,21 @@ class Host:
         self._review(commit)
         self._note(commit, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
 
+    def _combined(self, parts: DataFrame, batch: int) -> tuple[DataFrame, list[str]]:
+        """The results of groups that have rows in several slots; or the files that they were written to."""
+        grouping = self.query.grouping
+        assert grouping is not None
+        combination = Combination(batch, self.query, self.sink.staging())
+        keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
+        results = parts.repartition(self.slots, *keys).mapInArrow(combination, combination.schema)
+        return results, [row[0] for row in results.collect()] if combination.staging is not None else []
+
     def _task(self, batch: int, watermark_us: int, base: Commit | None) -> Task:
         states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
         emitted_us = base.watermark_us if base is not None else BEGINNING_US
         return Task(
-            self._run, batch, watermark_us, emitted_us, self.query, self.plan, self.grid, self.packing, self.filesystem,
-            states, self.tables if base is None else {}, self.sink.staging(),
+            self._run, batch, watermark_us, emitted_us, self.query, self.plan, self.spread, self.packing, self.filesystem,
+            states, self.tables if base is None else {}, None if self.spread.combines else self.sink.staging(),
         )  # fmt: skip
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:

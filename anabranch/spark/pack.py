@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from anabranch.engine.states import BoxState
 from anabranch.errors import SchemaMismatchError
 from anabranch.plan.grid import Grid
 from anabranch.plan.query import Query, Stream, Table
@@ -47,16 +46,16 @@ class Packing:
         return T.StructType([T.StructField(name, type) for name, type in fields])
 
 
-def packing_of(state: BoxState, query: Query, schemas: Mapping[str, T.StructType | None]) -> Packing:
-    """The packing of a query's sources; a source without a schema (None) comes as blobs."""
+def packing_of(columns: Mapping[str, tuple[str, ...]], schemas: Mapping[str, T.StructType | None]) -> Packing:
+    """The packing of the columns read of each source; a source without a schema (None) comes as blobs."""
     known: list[T.DataType] = []
     physical: dict[str, T.DataType] = {}
     places = []
-    for source in query.sources:
-        schema = schemas[source.name]
+    for source, read in columns.items():
+        schema = schemas[source]
         used: dict[int, int] = defaultdict(int)
         mine = []
-        for column in state.read_columns[source.name] if schema is not None else ():
+        for column in read if schema is not None else ():
             assert schema is not None
             type = schema[column].dataType
             if type not in known:
@@ -67,8 +66,7 @@ def packing_of(state: BoxState, query: Query, schemas: Mapping[str, T.StructType
             physical[name] = type
             mine.append((column, name))
         places.append(tuple(mine))
-    names = tuple(s.name for s in query.sources)
-    return Packing(names, tuple(places), tuple(physical.items()), any(schemas[n] is None for n in names))
+    return Packing(tuple(columns), tuple(places), tuple(physical.items()), any(schemas[n] is None for n in columns))
 
 
 def pack(frame: DataFrame, packing: Packing, grid: Grid, query: Query, source: Stream | Table) -> DataFrame:

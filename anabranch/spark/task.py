@@ -19,11 +19,12 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from anabranch.control.records import Attempt, SlotState
+from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
-from anabranch.plan.grid import Grid
 from anabranch.plan.jtree import Plan
 from anabranch.plan.query import Query
+from anabranch.plan.spread import Spread, all_inputs
 from anabranch.spark.pack import Packing, unpack
 from anabranch.spark.types import spark_schema, zoned, zoned_schema
 from anabranch.storage.container import ContainerReader
@@ -54,7 +55,7 @@ class Task:
     """The watermark of the batch before: groups at instants before it have been handed out."""
     query: Query
     plan: Plan
-    grid: Grid
+    spread: Spread
     packing: Packing
     filesystem: Filesystem
     states: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
@@ -67,8 +68,15 @@ class Task:
     @property
     def schema(self) -> T.StructType:
         """Results and, in one row per slot, the report."""
-        columns = spark_schema(self.query.output_schema) if self.staging is None else T.StructType()
+        columns = spark_schema(self.output_schema) if self.staging is None else T.StructType()
         return T.StructType([*columns.fields, T.StructField(META, T.BinaryType())])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Results, or partial values of them."""
+        if self.spread.combines and self.query.grouping is not None:
+            return Aggregator(self.query.grouping, self.query.row_schema).parts_schema
+        return self.query.output_schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -104,11 +112,11 @@ class Task:
 
     def _tables(self, slot: int) -> dict[str, pa.Table]:
         """The rows of stored tables that belong to this slot."""
-        found = {}
+        found, inputs = {}, all_inputs(self.query)
         for source in self.query.base_sources:
             if source.name in self.tables:
                 rows = pa.ipc.open_stream(self.filesystem.get(self.tables[source.name])).read_all()
-                found[source.name] = rows.filter(pa.array(source_mask(self.grid, slot, self.query, source, rows)))
+                found[source.name] = rows.filter(pa.array(source_mask(self.spread.grid, slot, inputs, source, rows)))
         return found
 
     def _key(self, slot: int) -> str:
@@ -125,7 +133,7 @@ class Task:
             if kept[1].catch_up(msgspec.json.decode(state, type=SlotState), self.watermark_us, self.emitted_us):
                 return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
-        pipeline = Pipeline(self.query, self.plan, f"state/{slot}", self.filesystem, reader, self.grid, slot)
+        pipeline = Pipeline(self.query, self.plan, f"state/{slot}", self.filesystem, reader, self.spread, slot)
         named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
         pipeline.attach(named, self.watermark_us, self.emitted_us)
         return pipeline
@@ -134,15 +142,7 @@ class Task:
         """Writes results to a file nobody reads until the batch is committed; returns its name and size."""
         if self.staging is None or not results:
             return "", 0
-        sink = pa.BufferOutputStream()
-        schema = zoned_schema(self.query.output_schema)
-        with pq.ParquetWriter(sink, schema, compression="lz4", use_dictionary=False) as writer:
-            for batch in results:
-                writer.write_batch(batch.cast(schema))
-        name = f"{STAGING}/{self.batch:010d}-{slot}-{token}.parquet"
-        data = sink.getvalue()
-        self.staging.put(name, [data])
-        return name, data.size
+        return stage(self.staging, f"{self.batch:010d}-{slot}-{token}", results, self.query.output_schema)
 
     def _with_meta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [c.cast(zoned(c.type)) for c in batch.columns]
@@ -151,8 +151,58 @@ class Task:
         )
 
     def _meta_row(self, report: bytes) -> pa.RecordBatch:
-        fields = self.query.output_schema if self.staging is None else []
+        fields = self.output_schema if self.staging is None else []
         columns = [pa.nulls(1, zoned(f.type)) for f in fields]
         return pa.RecordBatch.from_arrays(
             [*columns, pa.array([report], pa.binary())], names=[*(f.name for f in fields), META]
         )
+
+
+@dataclass(frozen=True)
+class Combination:
+    """What puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups'."""
+
+    batch: int
+    query: Query
+    staging: Filesystem | None = None
+
+    @property
+    def schema(self) -> T.StructType:
+        """Results; or, if they are written to files, their names and sizes."""
+        if self.staging is None:
+            return spark_schema(self.query.output_schema)
+        return T.StructType([T.StructField("file", T.StringType()), T.StructField("bytes", T.LongType())])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        grouping = self.query.grouping
+        assert grouping is not None
+        aggregator = Aggregator(grouping, self.query.row_schema)
+        schema = aggregator.parts_schema
+        rows = [
+            pa.RecordBatch.from_arrays([_plain(c, t) for c, t in zip(b.columns, schema.types, strict=True)], schema=schema)
+            for b in batches
+            if b.num_rows
+        ]
+        results = aggregator.combine(rows) if rows else []
+        if self.staging is None:
+            for found in results:
+                yield pa.RecordBatch.from_arrays([c.cast(zoned(c.type)) for c in found.columns], names=found.schema.names)
+        elif results:
+            name, size = stage(self.staging, f"{self.batch:010d}-{uuid.uuid4().hex[:12]}", results, self.query.output_schema)
+            yield pa.RecordBatch.from_pydict({"file": [name], "bytes": [size]})
+
+
+def _plain(column: pa.Array, type: pa.DataType) -> pa.Array:
+    return column if column.type == type else column.cast(type)
+
+
+def stage(staging: Filesystem, name: str, results: list[pa.RecordBatch], output: pa.Schema) -> tuple[str, int]:
+    """Writes results to a file nobody reads until the batch is committed; returns its name and size."""
+    sink = pa.BufferOutputStream()
+    schema = zoned_schema(output)
+    with pq.ParquetWriter(sink, schema, compression="lz4", use_dictionary=False) as writer:
+        for batch in results:
+            writer.write_batch(batch.cast(schema))
+    path, data = f"{STAGING}/{name}.parquet", sink.getvalue()
+    staging.put(path, [data])
+    return path, data.size

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.balance.shares import _factorisations, _is_routable, choose_grid
+from anabranch.balance.shares import _factorisations, choose_grid, is_routable
 from anabranch.engine.expressions import evaluate
 from anabranch.engine.routing import base_cells, member_mask, source_mask
 from anabranch.plan.expression import Call, Column
@@ -143,7 +143,7 @@ def test_shares_and_replication(found: JoinGraph, cells: int, rates: dict[str, f
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_no_grid_moves_fewer_rows(found: JoinGraph, cells: int, rates: dict[str, float]) -> None:
     full = {alias: rates.get(alias, 1.0) for alias in found.query.aliases}
-    dimensions = [Dimension(terms) for terms in found.classes if all(map(_is_routable, terms))]
+    dimensions = [Dimension(terms) for terms in found.classes if all(map(is_routable, terms))]
     dimensions += [Dimension((), alias) for alias in found.query.aliases]
     every = [Grid(tuple(dimensions), shares) for shares in product(range(1, cells + 1), repeat=len(dimensions))
              if prod(shares) == cells]  # fmt: skip
@@ -231,10 +231,10 @@ def test_keys_that_are_computed_cut_no_dimension() -> None:
 )
 def test_casts_that_route(given_type: pa.DataType, wanted: pa.DataType, routable: bool) -> None:
     inner = Call(wanted, "cast", (column_of(given_type),))
-    assert _is_routable(inner) is routable
-    assert _is_routable(column_of(given_type))
-    assert not _is_routable(column_of(pa.list_(pa.int64())))
-    assert not _is_routable(Call(wanted, "cast", (inner,)))
+    assert is_routable(inner) is routable
+    assert is_routable(column_of(given_type))
+    assert not is_routable(column_of(pa.list_(pa.int64())))
+    assert not is_routable(Call(wanted, "cast", (inner,)))
 
 
 def column_of(type_: pa.DataType) -> Column:

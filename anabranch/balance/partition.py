@@ -1,0 +1,92 @@
+"""How to spread a query with groups: by a key that all its parts have, so that every group is whole in one slot.
+
+A block of the query can be spread by a key if that is one of the keys it groups by. Inputs that have the key, as members of
+a class of equal terms, are parted by it; the others go to every slot. The groups of a subquery carry a key upwards as a
+column; a subquery that does not have it is computed in every slot. Where no key of the groups will do, the rows are spread
+as for a join, and what slots have of a group is combined. Without any key all rows go to one slot.
+"""
+
+from __future__ import annotations
+
+from anabranch.balance.shares import choose_grid, is_routable
+from anabranch.plan.expression import Column, Expr, aliases_of
+from anabranch.plan.grid import Dimension, Grid
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.query import GROUP, Derived, Input, Query
+from anabranch.plan.spread import Spread, name_of, renamed
+
+Terms = dict[tuple[int, str], Expr]
+"""The term of each input by the place of its block and its alias."""
+
+
+def choose_spread(query: Query, cells: int) -> Spread:
+    """How to spread a query over so many slots."""
+    is_single = len(query.blocks) == 1
+    if query.grouping is None and is_single:
+        return Spread(choose_grid(JoinGraph(query), cells))
+    if cells == 1:
+        return Spread()
+    terms, combines = common_key(query, by_group=True), False
+    if query.grouping is not None and len(terms) < (len(query.inputs) if is_single else 1):
+        if is_single:
+            return Spread(choose_grid(JoinGraph(query), cells), combines=True)
+        terms, combines = common_key(query, by_group=False), True
+    if not terms:
+        return Spread()
+    found = tuple(t if is_single else renamed(t, name_of(b, a)) for (b, a), t in terms.items())
+    return Spread(Grid((Dimension(found),), (cells,)), combines)
+
+
+def common_key(query: Query, by_group: bool) -> Terms:
+    """The terms by which the whole query can be spread, for as many streams and tables as possible; none if it cannot. With
+    `by_group` every group is then in one slot."""
+    grouping = query.grouping
+    if grouping is not None and by_group:
+        candidates = [expr for _, expr in query.select[: grouping.keys]]
+    elif len(query.inputs) == 1:
+        candidates = [Column(f.type, query.aliases[0], f.name) for f in query.inputs[0].source.shown_fields]
+    else:
+        candidates = [term for terms in JoinGraph(query).classes for term in terms]
+    found = (_spread_by(query, key, len(query.blocks) - 1) for key in candidates if is_routable(key))
+    return max(found, key=len, default={})
+
+
+def _spread_by(query: Query, key: Expr | None, place: int) -> Terms:
+    """The terms of the block at `place` and of those below it. Without a key every slot has all of it."""
+    terms = _terms(query, key) if key is not None else {}
+    found: Terms = {(place, i.alias): terms[i.alias] for i in query.inputs if i.alias in terms and not _is_derived(i)}
+    # Blocks stand before those above them, each after all of its own.
+    below = place - 1
+    for inner in reversed(query.subqueries):
+        keys = {_key_below(inner, terms.get(i.alias)) for i in query.inputs if _is_of(i, inner)}
+        found |= _spread_by(inner, keys.pop() if len(keys) == 1 else None, below)
+        below -= len(inner.blocks)
+    return dict(sorted(found.items(), key=lambda item: item[0][0]))
+
+
+def _is_derived(i: Input) -> bool:
+    return isinstance(i.source, Derived)
+
+
+def _is_of(i: Input, inner: Query) -> bool:
+    return isinstance(i.source, Derived) and i.source.query is inner
+
+
+def _terms(query: Query, key: Expr) -> dict[str, Expr]:
+    """For the inputs of a block the terms that equal a key, where they have one."""
+    own = dict.fromkeys(aliases_of(key), key)
+    for terms in JoinGraph(query).classes:
+        if key in terms:
+            same = [t for t in terms if len(aliases_of(t)) == 1 and is_routable(t)]
+            return {a: t for t in reversed(same) for a in aliases_of(t)}
+    return own
+
+
+def _key_below(inner: Query, term: Expr | None) -> Expr | None:
+    """The key of a subquery that a term over its groups is."""
+    if not isinstance(term, Column) or inner.grouping is None:
+        return None
+    selected = dict(inner.grouping.select).get(term.name)
+    if not isinstance(selected, Column) or selected.alias != GROUP or not selected.name.startswith("key"):
+        return None
+    return inner.select[int(selected.name.removeprefix("key"))][1]

@@ -1,0 +1,71 @@
+"""Queries with subqueries as the exchange sees them: the inputs of all blocks side by side.
+
+One exchange serves all blocks: a row goes to the slots where any input of any block wants it. So that blocks do not see what
+came for others, a block looks again which rows are its own, where that can differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from anabranch.plan.expression import Column, Expr
+from anabranch.plan.expression import replace as rewrite
+from anabranch.plan.grid import Dimension, Grid
+from anabranch.plan.query import Derived, Query
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the rows of a query are spread over slots: a grid over the inputs of all blocks. If it `combines`, a group may
+    have rows in several slots, and what each has of it is put together after them."""
+
+    grid: Grid = field(default_factory=Grid)
+    combines: bool = False
+
+
+def all_inputs(query: Query) -> Query:
+    """The streams and tables of all blocks as inputs of one query, under names of their own; for the exchange alone."""
+    if len(query.blocks) == 1:
+        return query
+    inputs = [
+        replace(i, alias=name_of(place, i.alias), filters=())
+        for place, block in enumerate(query.blocks)
+        for i in block.inputs
+        if not isinstance(i.source, Derived)
+    ]
+    return Query(query.name, tuple(inputs), (), (), ())
+
+
+def name_of(block: int, alias: str) -> str:
+    """What an input of a block is called among those of all."""
+    return f"b{block}_{alias}"
+
+
+def renamed(term: Expr, alias: str) -> Expr:
+    """A term over one input in another name of it."""
+    return rewrite(term, lambda e: Column(e.type, alias, e.name) if isinstance(e, Column) else e)
+
+
+def grid_of(query: Query, grid: Grid, place: int) -> Grid:
+    """The grid over all inputs as one block sees it."""
+    if len(query.blocks) == 1:
+        return grid
+    dimensions = []
+    for dimension in grid.dimensions:
+        terms = []
+        for i in query.blocks[place].inputs:
+            term = dimension.term_of(name_of(place, i.alias))
+            if term is not None:
+                terms.append(renamed(term, i.alias))
+        dimensions.append(Dimension(tuple(terms)))
+    return Grid(tuple(dimensions), grid.shares)
+
+
+def parted_sources(query: Query, grid: Grid) -> frozenset[str]:
+    """The sources whose rows may be in a slot for the sake of one input and not of another."""
+    found: dict[str, set[tuple[object, ...]]] = {}
+    for i in all_inputs(query).inputs:
+        own = ((place, grid.dimensions[place].term_of(i.alias)) for place in grid.own(i.alias))
+        way = tuple((place, None if term is None else renamed(term, "")) for place, term in own)
+        found.setdefault(i.source.name, set()).add(way)
+    return frozenset(name for name, ways in found.items() if len(ways) > 1)

@@ -1,0 +1,118 @@
+"""Queries with groups and subqueries, spread over slots: all slots together give what one would."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.balance.partition import choose_spread, common_key
+from anabranch.control.watermark import seen_after, watermark_of
+from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.pipeline import Pipeline
+from anabranch.engine.routing import source_mask
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import left_deep
+from anabranch.plan.query import BEGINNING_US, Query
+from anabranch.plan.spread import all_inputs
+from anabranch.sql import parse_script
+from anabranch.storage.container import ContainerReader
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+from tests.continuous import COLUMNS, Continuous, Shape, shapes
+from tests.scenarios import properties
+
+
+def query_of(sql: str) -> Query:
+    streams = "".join(f"CREATE STREAM {s} ({COLUMNS}) TIME ts;\n" for s in ("p", "q"))
+    return parse_script(f"{streams} CREATE QUERY z AS {sql}").queries[0].query
+
+
+def test_groups_are_spread_by_a_key():
+    query = query_of("SELECT p.k, p.g, COUNT(*) AS n FROM p [RANGE 5 SECONDS] GROUP BY p.k, p.g")
+    spread = choose_spread(query, 4)
+    assert (str(spread.grid.dimensions[0]), spread.grid.shares, spread.combines) == ("p.k", (4,), False)
+
+
+def test_a_join_is_spread_by_a_key_of_its_groups():
+    sql = "SELECT p.k, COUNT(*) AS n FROM p, q WHERE p.k = q.k AND p.g = q.g GROUP BY p.k WINDOW 5 SECONDS"
+    assert str(choose_spread(query_of(sql), 4).grid.dimensions[0]) == "p.k = q.k"
+
+
+def test_groups_by_another_key_are_combined():
+    sql = "SELECT p.h, COUNT(*) AS n FROM p, q WHERE p.k = q.k GROUP BY p.h WINDOW 5 SECONDS"
+    spread = choose_spread(query_of(sql), 4)
+    assert (str(spread.grid.dimensions[0]), spread.combines) == ("p.k = q.k", True)
+
+
+def test_a_subquery_carries_a_key_upwards():
+    sql = """SELECT p.k, COUNT(*) AS n FROM p [RANGE 5 SECONDS],
+             (SELECT k, MAX(x) AS m FROM p [RANGE 5 SECONDS] GROUP BY k) s
+             WHERE p.k = s.k AND p.x > 0.9 * s.m GROUP BY p.k"""
+    query = query_of(sql)
+    assert {alias: str(term) for alias, term in common_key(query, True).items()} == {(0, "p"): "p.k", (1, "p"): "p.k"}
+    assert str(choose_spread(query, 2).grid.dimensions[0]) == "b0_p.k = b1_p.k"
+
+
+def test_a_subquery_without_the_key_is_computed_everywhere():
+    sql = """SELECT p.k, COUNT(*) AS n FROM p [RANGE 5 SECONDS],
+             (SELECT MAX(x) AS m FROM p [RANGE 5 SECONDS]) s WHERE p.x > s.m GROUP BY p.k"""
+    grid = choose_spread(query_of(sql), 2).grid
+    assert (len(grid.offsets("b0_p")), len(grid.offsets("b1_p"))) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT COUNT(*) AS n FROM p [RANGE 5 SECONDS]",
+        "SELECT MAX(s.m) AS m FROM (SELECT k, SUM(x) AS m FROM p [RANGE 5 SECONDS] GROUP BY k) s",
+    ],
+)
+def test_one_group_is_combined(sql):
+    spread = choose_spread(query_of(sql), 4)
+    assert (spread.grid.cells, spread.combines) == (4, True)
+
+
+def test_one_slot_needs_no_spread():
+    spread = choose_spread(query_of("SELECT COUNT(*) AS n FROM p [RANGE 5 SECONDS]"), 1)
+    assert (spread.grid.cells, spread.combines) == (1, False)
+
+
+def check_slots(shape: Shape, slots: int) -> None:
+    case = Continuous(shape)
+    query, plan = case.query, left_deep(JoinGraph(case.query))
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
+    spread, inputs = choose_spread(query, slots), all_inputs(query)
+    grid = spread.grid
+    pipelines = []
+    for cell in range(grid.cells):
+        disk = MemoryFilesystem()
+        pipelines.append(Pipeline(query, plan, "state", disk, ContainerReader(disk), spread, cell))
+    found: oracle.Bag = Counter()
+    seen: dict[str, int] = {}
+    emitted_us = BEGINNING_US
+    for number in range(len(case.batches) + 1):
+        rows = case.batches[number] if number < len(case.batches) else {}
+        rows = {**(tables if number == 0 else {}), **rows}
+        watermark_us = watermark_of(query, seen)
+        results: list[pa.RecordBatch] = []
+        for cell, pipeline in enumerate(pipelines):
+            mine = {
+                s.name: rows[s.name].filter(pa.array(source_mask(grid, cell, inputs, s, rows[s.name])))
+                for s in query.base_sources
+                if s.name in rows
+            }
+            results += pipeline.step(number, mine, watermark_us, emitted_us)
+        if spread.combines and query.grouping is not None:
+            results = Aggregator(query.grouping, query.row_schema).combine(results)
+        for each in results:
+            found += oracle.bag(pa.Table.from_batches([each]))
+        seen = seen_after(seen, [p.statistics for p in pipelines])
+        emitted_us = watermark_us
+    problem = oracle.difference(found, oracle.expected(query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{spread}\n{problem}"
+
+
+test_slots, test_slots_long = properties(check_slots, 40, 2_000, shape=shapes(), slots=st.sampled_from([1, 2, 3, 4]))
