@@ -48,7 +48,7 @@ def assert_counts_are_right(run: Run, scenario: Scenario) -> None:
     steps = run.progress["q"]
     assert len(steps) == len(scenario.batches) + 1, "a batch per trigger, and a closing step"
     assert steps[-1].results == 0
-    grid = run.started["q"].host.grid
+    grid = run.started["q"].host.spread.grid
     once = [s for s in scenario.streams
             if [len(grid.offsets(i.alias)) for i in scenario.query.inputs if i.source == s] == [1]]  # fmt: skip
     for number, step in enumerate(steps[:-1]):
