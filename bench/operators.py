@@ -1,0 +1,226 @@
+"""Operators beside Spark's own, on the same files: `python -m bench.operators [--repeat 3] [--rows 20000]`; and the
+smart-plug queries: `python -m bench.operators --plugs [--rates 1000 10000 100000]`.
+
+*Operators*: filter and project, groups over tumbling windows of 10 s, AVG and MAX over 5 minutes sliding by 1 s, and a join
+of a stream with a stored table. Every run is a fresh process on two cores; results are written as parquet. Figures are input
+rows per second in steady state (the median over batches of a second, by Spark's own clock of a trigger), medians of the
+repetitions. Through our reader, and through a DataFrame.
+
+*Plugs*: CQ1 to CQ6 (`bench.smart_plugs`; *Optimization of continuous queries in federated database and stream processing
+systems*, section 8.1) over the smart plugs of ../shared/data, repeated and re-timed to a rate. Windows of 5 minutes are
+filled before anything is measured. A rate is sustained if nine of ten batches of ten seconds take less than ten seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from bench import report
+from bench.data import EARLIEST_MTIME_S, FIRST_EVENT_US
+from bench.rivals.spark_native import ROOT, settings
+from bench.rivals.spark_native import Spec as NativeSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SECOND_US = 1_000_000
+KEYS, TABLE_ROWS, BATCHES, WARM = 1_000, 100_000, 12, 4
+QUERIES = {
+    "filter, project": "SELECT s.k AS k, s.x * 2.0e0 AS y FROM s [NOW] WHERE s.x > 0.9e0 AND s.g <> 'a'",
+    "tumbling groups": "SELECT k, COUNT(*) AS n, AVG(x) AS a FROM s [RANGE 10 SECONDS] GROUP BY k SLIDE 10 SECONDS",
+    "sliding AVG, MAX": "SELECT k, AVG(x) AS a, MAX(x) AS m FROM s [RANGE 5 MINUTES] GROUP BY k SLIDE 1 SECOND",
+    "stream, table": "SELECT s.j AS j, s.x AS x, t.name AS name FROM s [NOW], t WHERE s.j = t.j",
+}
+WAYS = ("Spark's own", "reader", "frame")
+PLUG_RATES = (1_000, 10_000, 100_000)
+PLUG_BATCH_S, PLUG_WARM, PLUG_MEASURED = 10, 31, 6
+PLUGS = ROOT.parent / "shared" / "data" / "debs2014_house0_plugs_1min.csv.gz"
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def write_stream(folder: Path, rows: int, batches: int) -> None:
+    """A file per batch of a second."""
+    rng = np.random.default_rng(3)
+    folder.mkdir(parents=True)
+    for number in range(batches):
+        times = FIRST_EVENT_US + number * SECOND_US + np.arange(rows) * SECOND_US // rows
+        table = pa.table({
+            "k": rng.integers(0, KEYS, rows), "j": rng.integers(0, TABLE_ROWS, rows), "x": rng.random(rows),
+            "g": pa.array(np.array(["a", "b", "c"])[rng.integers(0, 3, rows)]),
+            "ts": pa.array(times, pa.timestamp("us", "UTC")),
+        })  # fmt: skip
+        _write(folder / f"{number:06d}.parquet", table, number)
+
+
+def write_plugs(folder: Path, rate: int, batches: int) -> None:
+    """The plugs' readings, over and over, at a rate of event time."""
+    given = pa.csv.read_csv(PLUGS)
+    plug = given["household_id"].to_numpy().astype(np.int64) * 100 + given["plug_id"].to_numpy()
+    load, household = given["value"].to_numpy().astype(np.float64), given["household_id"].to_numpy().astype(np.int64)
+    rows = rate * PLUG_BATCH_S
+    folder.mkdir(parents=True)
+    for number in range(batches):
+        places = (np.arange(rows) + number * rows) % len(plug)
+        times = FIRST_EVENT_US + number * PLUG_BATCH_S * SECOND_US + np.arange(rows) * PLUG_BATCH_S * SECOND_US // rows
+        table = pa.table({"plug": plug[places], "household": household[places], "load": load[places],
+                          "ts": pa.array(times, pa.timestamp("us", "UTC"))})  # fmt: skip
+        _write(folder / f"{number:06d}.parquet", table, number)
+
+
+def _write(path: Path, table: pa.Table, number: int) -> None:
+    pq.write_table(table, path, compression="snappy", row_group_size=100_000)
+    os.utime(path, (EARLIEST_MTIME_S + number, EARLIEST_MTIME_S + number))
+
+
+# -- one run, in a process of its own --------------------------------------------------------------------------------
+
+
+def run(spec: dict[str, Any]) -> dict[str, Any]:
+    work = tempfile.mkdtemp()
+    try:
+        return native(spec, work) if spec["way"] == "Spark's own" else ours(spec, work)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def ours(spec: dict[str, Any], work: str) -> dict[str, Any]:
+    import anabranch as ab
+    from anabranch.engine.warm import warm_up
+    from anabranch.spark.create import create_session
+
+    warm_up()
+    spark = create_session("local[2]", {"spark.driver.memory": "6g"})
+    session = ab.Session(spark, os.path.join(work, "checkpoint"))
+    path = spec["folder"]
+    if spec["way"] == "reader":
+        session.stream(spec["stream"], f"{path}/*.parquet", time="ts", max_files_per_trigger=1)
+    else:
+        frame = spark.readStream.schema(spark.read.parquet(path).schema).option("maxFilesPerTrigger", 1).parquet(path)
+        session.stream(spec["stream"], frame, time="ts")
+    if spec["name"] == "stream, table":
+        session.table("t", _table(spark))
+    session.query("q", spec["sql"], sink=ab.sinks.parquet(os.path.join(work, "out")))
+    started = session.start(availableNow=True)
+    started.await_termination()
+    steps = {step.trigger: step for step in reversed(started.progress["q"])}
+    spent = {p["batchId"]: p["durationMs"]["triggerExecution"] / 1e3
+             for p in started.started["q"].streaming.recentProgress if p["batchId"] in steps}  # fmt: skip
+    measured = [s for n, s in spent.items() if n >= spec["warm"]]
+    return {"batch_s": measured, "results": sum(s.results for s in started.progress["q"]),
+            "state MB": steps[max(steps)].state_bytes / 1e6}  # fmt: skip
+
+
+def native(spec: dict[str, Any], work: str) -> dict[str, Any]:
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in {**settings(NativeSpec("2-way", 1, 1, 1, 1, "")), "spark.driver.memory": "6g"}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    path = spec["folder"]
+    frame = spark.readStream.schema(spark.read.parquet(path).schema).option("maxFilesPerTrigger", 1).parquet(path)
+    if spec["name"] == "filter, project":
+        out = frame.where("x > 0.9 AND g <> 'a'").select("k", (F.col("x") * 2).alias("y"))
+    elif spec["name"] == "stream, table":
+        out = frame.join(_table(spark), "j").select("j", "x", "name")
+    else:
+        sliding = spec["name"] == "sliding AVG, MAX"
+        window = F.window("ts", "5 minutes", "1 second") if sliding else F.window("ts", "10 seconds")
+        groups = frame.withWatermark("ts", "0 seconds").groupBy(window, "k")
+        out = groups.agg(F.avg("x").alias("a"), F.max("x").alias("m")) if sliding else groups.agg(
+            F.count("*").alias("n"), F.avg("x").alias("a"))  # fmt: skip
+    query = (
+        out.writeStream.format("parquet").option("path", os.path.join(work, "out"))
+        .option("checkpointLocation", os.path.join(work, "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination()
+    spent = {p["batchId"]: p["durationMs"]["triggerExecution"] / 1e3 for p in query.recentProgress if p["numInputRows"]}
+    return {"batch_s": [s for n, s in spent.items() if n >= spec["warm"]], "results": None, "state MB": None}
+
+
+def _table(spark: SparkSession) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return spark.range(TABLE_ROWS).select(F.col("id").alias("j"), F.concat(F.lit("name "), F.col("id")).alias("name"))
+
+
+# -- comparisons -----------------------------------------------------------------------------------------------------
+
+
+def operators(rows: int, repeat: int, names: list[str], folder: Path) -> list[dict[str, Any]]:
+    write_stream(folder / "s", rows, BATCHES)
+    found = []
+    for name in names:
+        rates: dict[str, float] = {}
+        for way in WAYS:
+            spec = {"name": name, "way": way, "sql": QUERIES[name], "stream": "s", "folder": str(folder / "s"), "warm": WARM}
+            runs = [report.in_fresh_process("bench.operators", "--spec", json.dumps(spec)) for _ in range(repeat)]
+            each = [rows / statistics.median(r["batch_s"]) for r in runs]
+            rates[way] = statistics.median(each)
+            found.append({"operator": name, "way": way, "rows/s": rates[way], "times Spark": rates[way] / rates[WAYS[0]],
+                          "batch s": rows / rates[way], "least rows/s": min(each), "most rows/s": max(each)})  # fmt: skip
+            print(report.table(found[-1:]).splitlines()[-1], flush=True)
+    return found
+
+
+def plugs(rates: list[int], names: list[str], folder: Path) -> list[dict[str, Any]]:
+    from bench.smart_plugs import QUERIES as PLUG_QUERIES
+
+    if not PLUGS.exists():
+        raise SystemExit(f"SKIPPED: {PLUGS} is not here")
+    found: list[dict[str, Any]] = []
+    for rate in rates:
+        write_plugs(folder / str(rate), rate, PLUG_WARM + PLUG_MEASURED)
+        for name in names or list(PLUG_QUERIES):
+            if any(r["query"] == name and r["sustained"] != "yes" for r in found):
+                continue
+            spec = {"name": name, "way": "reader", "sql": PLUG_QUERIES[name], "stream": "plugs",
+                    "folder": str(folder / str(rate)), "warm": PLUG_WARM}  # fmt: skip
+            done = report.in_fresh_process("bench.operators", "--spec", json.dumps(spec))
+            spent = sorted(done["batch_s"])
+            in_time = spent[int(0.9 * (len(spent) - 1))] < PLUG_BATCH_S
+            found.append({"query": name, "rows/s": rate, "batch s": statistics.median(spent),
+                          "sustained": "yes" if in_time else "no", "results": done["results"],
+                          "state MB": done["state MB"]})  # fmt: skip
+            print(report.table(found[-1:]).splitlines()[-1], flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spec", help=argparse.SUPPRESS)
+    parser.add_argument("--plugs", action="store_true", help="CQ1 to CQ6 instead of single operators")
+    parser.add_argument("--rates", type=int, nargs="*", default=list(PLUG_RATES))
+    parser.add_argument("--only", action="append", help="an operator, or a query of the plugs (may be given again)")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of a batch (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=3)
+    given = parser.parse_args()
+    if given.spec:
+        print(json.dumps(run(json.loads(given.spec))))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if given.plugs:
+            found = plugs(given.rates, given.only or [], Path(folder))
+        else:
+            found = operators(given.rows, given.repeat, given.only or list(QUERIES), Path(folder))
+    print(report.table(found))
+    print(f"written to {report.write('smart_plugs' if given.plugs else 'operators', found)}")
+
+
+if __name__ == "__main__":
+    main()
