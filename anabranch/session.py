@@ -16,13 +16,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.balance.partition import choose_spread
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
+from anabranch.control.ledger import Ledger
+from anabranch.control.records import Commit
 from anabranch.cost.calibrate import unit_costs
-from anabranch.cost.facts import EMPTY, Facts, Given
+from anabranch.cost.facts import EMPTY, Given
 from anabranch.engine.accept import conform
+from anabranch.engine.identity import identity_of
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
 from anabranch.errors import AnabranchError
 from anabranch.optimize.explain import decision_text
+from anabranch.optimize.groups import choose_groups, equivalents
 from anabranch.optimize.planner import Bounds, Decision, decide, parse_bytes
 from anabranch.optimize.review import Reviewer
 from anabranch.plan.explain import explain_text
@@ -75,6 +79,8 @@ class _Query:
     is_pinned: bool
     decision: Decision | None = None
     """Why the plan is what it is, unless it is pinned."""
+    as_written: Query | None = None
+    """The query before groups were put below its join, if they were."""
 
 
 @dataclass(frozen=True)
@@ -163,13 +169,11 @@ class Session:
         if bound.plan:
             declared = _Query(bound.query, parse(bound.plan, graph), as_sink(sink or console()), is_pinned=True)
         else:
-            decision = self._decide(graph, self.facts)
-            declared = _Query(bound.query, decision.plan, as_sink(sink or console()), False, decision)
+            budget = self.budget or Budget()
+            chosen = choose_groups(bound.query, self.facts, self.units, budget.bounds, budget.strict)
+            decision = chosen.decision
+            declared = _Query(chosen.query, decision.plan, as_sink(sink or console()), False, decision, bound.query)
         self._queries[bound.query.name] = declared
-
-    def _decide(self, graph: JoinGraph, facts: Facts) -> Decision:
-        budget = self.budget or Budget()
-        return decide(graph, facts, self.units, budget.bounds, strict=budget.strict)
 
     def script(
         self, text: str, sinks: Callable[[str], Sink] | None = None, max_files_per_trigger: int | None = None
@@ -218,7 +222,7 @@ class Session:
         return self._queries[name]
 
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
-        query, plan = declared.query, declared.plan
+        query, plan = self._as_started(declared)
         spread, inputs = choose_spread(query, self.slots), all_inputs(query)
         folder = os.path.join(self.checkpoint, query.name)
         filesystem = LocalFilesystem(folder)
@@ -237,7 +241,7 @@ class Session:
                 for s in query.base_sources
                 if isinstance(s, Table)
             }
-            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, self._reviewer(declared), filters)
+            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, self._reviewer(declared, query), filters)
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
             log = os.path.join(folder, "files")
@@ -253,11 +257,22 @@ class Session:
             raise
         return Started(query, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once")))
 
-    def _reviewer(self, declared: _Query) -> Reviewer | None:
+    def _as_started(self, declared: _Query) -> tuple[Query, Plan]:
+        """The query in the form in which its checkpoint has it: groups stay where they were when it first started."""
+        written = declared.as_written
+        if written is not None:
+            folder = LocalFilesystem(os.path.join(self.checkpoint, written.name))
+            latest = Ledger(folder, "commit", "commit", Commit).latest()
+            for query in equivalents(written).values() if latest is not None else ():
+                if query != declared.query and latest is not None and identity_of(query) == latest[1].query:
+                    return query, decide(JoinGraph(query), self.facts, self.units).plan
+        return declared.query, declared.plan
+
+    def _reviewer(self, declared: _Query, query: Query) -> Reviewer | None:
         """What decides about the plan on facts, unless it is pinned or there is nothing to decide."""
-        if declared.is_pinned or len(declared.query.inputs) < 3:
+        if declared.is_pinned or len(query.inputs) < 3:
             return None
-        return Reviewer(JoinGraph(declared.query), self.units, (self.budget or Budget()).bounds, self.facts)
+        return Reviewer(JoinGraph(query), self.units, (self.budget or Budget()).bounds, self.facts)
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)

@@ -2,7 +2,7 @@
 
 Each set runs with the published parameters, and with the nearest ones that give the published verdict where those do not
 (`bench.papers.qualified_plans`). Plans: the best mjoin, the binary tree of min-state, and the jtree that needs least of the
-scarcer resource. Rates are multiplied and selectivities divided by `SCALE`, so that a row finds as many partners as in the
+scarcer resource. Rates are multiplied and selectivities divided by a factor, so that a row finds as many partners as in the
 paper and the engine has something to do; rows, memory and budget grow by the same factor.
 
 The budgets are real: the CPU that each batch took on this machine is set beside a budget that is to the predicted CPU of the
@@ -38,7 +38,9 @@ from anabranch.storage.filesystem import LocalFilesystem
 from bench import report
 from bench.papers.qualified_plans import NAMES, ROW_BYTES, SETS, nearest, set_graph, verdict_of
 
-SCALE = 100
+MOST_SCALE = 100
+MOST_RESULTS = 30e6
+"""Rates are multiplied by as much as leaves so many results in a run, by the model; and a run ends at ten times as many."""
 BATCHES_PER_WINDOW = 10
 WINDOWS = 2.5
 """How long each run lasts."""
@@ -53,12 +55,21 @@ def query_of(n: int, window_s: float) -> JoinGraph:
     return JoinGraph(parse_script(f"{streams} CREATE QUERY q AS {sql}").queries[0].query)
 
 
-def run(query: JoinGraph, plan: Plan, values: dict[str, Any], cpu_budget: float, memory: float) -> list[dict[str, Any]]:
+def scale_of(values: dict[str, Any]) -> float:
+    """By how much rates are multiplied and selectivities divided."""
+    graph = set_graph(values["rates"], values["sel"], values["W"])
+    results = graph.rate(graph.everything) * values["W"] * WINDOWS
+    return min(MOST_SCALE, max(1.0, MOST_RESULTS / results))
+
+
+def run(
+    query: JoinGraph, plan: Plan, values: dict[str, Any], scale: float, cpu_budget: float, memory: float
+) -> list[dict[str, Any]]:
     """One line per batch."""
     rng = np.random.default_rng(11)
     span_s = values["W"] / BATCHES_PER_WINDOW
-    rates = [r * SCALE for r in values["rates"]]
-    domains = [max(1, round(SCALE / s)) for s in values["sel"]]
+    rates = [r * scale for r in values["rates"]]
+    domains = [max(1, round(scale / s)) for s in values["sel"]]
     done_s, results, lines = 0.0, 0, []
     with tempfile.TemporaryDirectory() as folder:
         engine = LocalRun(query.query, LocalFilesystem(folder), plan)
@@ -83,7 +94,7 @@ def run(query: JoinGraph, plan: Plan, values: dict[str, Any], cpu_budget: float,
             kept = sum(s.state_rows for s in counted.sources.values())
             kept += sum(s.rows for s in counted.states if " by " not in s.name)
             lines.append({"time s": now_s, "results": results, "done s": done_s, "rows": kept, "MB": state_bytes / 1e6})
-            if state_bytes > memory:
+            if state_bytes > memory or results > 10 * MOST_RESULTS:
                 break
     return lines
 
@@ -120,10 +131,10 @@ def main() -> None:
             variants.append(("nearest", near))
         for which, values in variants:
             found, costs = verdict_of(set_graph(values["rates"], values["sel"], values["W"]), 1.0, values["M"])
-            query = query_of(len(values["rates"]), values["W"])
+            query, scale = query_of(len(values["rates"]), values["W"]), scale_of(values)
             facts = Given(
-                {a: r * SCALE for a, r in zip(query.query.aliases, values["rates"], strict=True)}, {},
-                {f"{a}.l": SCALE / s for a, s in zip(query.query.aliases, values["sel"], strict=False)},
+                {a: r * scale for a, r in zip(query.query.aliases, values["rates"], strict=True)}, {},
+                {f"{a}.l": scale / s for a, s in zip(query.query.aliases, values["sel"], strict=False)},
             )  # fmt: skip
             span_s = values["W"] / BATCHES_PER_WINDOW
             spans = {"batch_s": span_s, "slack_s": 2 * span_s, "view_slack_s": 1.5 * span_s}
@@ -133,13 +144,15 @@ def main() -> None:
             cpu_budget = 1.0 / costs["mjoin"].cpu * predicted["mjoin"].cpu
             memory = values["M"] * 1e6 / costs["mjoin"].memory * predicted["mjoin"].memory
             for kind, plan in plans.items():
-                lines = run(query, plan, values, cpu_budget, memory)
+                lines = run(query, plan, values, scale, cpu_budget, memory)
                 series.append((f"set {number}, {which}", kind, lines))
                 last = lines[-1]
                 whole = len(lines) == round(BATCHES_PER_WINDOW * WINDOWS)
-                ended = "at the end" if whole else f"out of memory at {last['time s']:.0f} s"
+                why = "out of memory" if last["MB"] * 1e6 > memory else "stopped"
+                ended = "at the end" if whole else f"{why} at {last['time s']:.0f} s"
                 rows.append({
-                    "set": number, "parameters": which, "plan": kind, "verdict (model)": found, "CPU budget": cpu_budget,
+                    "set": number, "parameters": which, "scale": scale, "plan": kind, "verdict (model)": found,
+                    "CPU budget": cpu_budget,
                     "memory budget MB": memory / 1e6, "ended": ended,
                     "behind s": last["done s"] - last["time s"], "results": last["results"], "rows in state": last["rows"],
                     "state MB": last["MB"],

@@ -1,0 +1,71 @@
+"""Where to group: above a join, or the rows of one input before it (`anabranch.plan.eager`), whichever needs less CPU.
+
+Above the join every joined row is folded. Below it every row of the input is, and at each instant every group meets what it
+joins with: good where there are many rows of a group in a slide, and bad where there are few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from anabranch.cost.facts import Given
+from anabranch.cost.model import UnitCosts
+from anabranch.optimize.planner import Bounds, Decision, decide
+from anabranch.plan.eager import pushable_inputs, with_groups_below
+from anabranch.plan.expression import Column
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.query import Query
+
+FOLD_S = 80e-9
+"""A row folded into the partial rows of its batch; measured by `python -m bench.operators` without Spark's share."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A query, perhaps with groups below its join, and the decision about its plan."""
+
+    query: Query
+    decision: Decision
+    cpu: float
+    """With the folding of rows."""
+    below: str = ""
+    """The input whose rows are grouped before the join."""
+
+
+def equivalents(query: Query) -> dict[str, Query]:
+    """The query as it is (under no name), and with groups of each input below the join that may have them."""
+    return {"": query, **{alias: with_groups_below(query, alias) for alias in pushable_inputs(query)}}
+
+
+def choose_groups(query: Query, facts: Given, units: UnitCosts, bounds: Bounds, strict: bool = False) -> Grouped:
+    """The equivalent that needs least CPU, by what is known."""
+    as_written = decide(JoinGraph(query), facts, units, bounds, strict=strict)
+    graph = as_written.model.graph
+    folded = graph.rate(graph.everything) * FOLD_S if query.grouping is not None else 0.0
+    best = Grouped(query, as_written, as_written.cost.cpu + folded)
+    for alias, pushed in equivalents(query).items():
+        if not alias or query.grouping is None:
+            continue
+        place = query.aliases.index(alias)
+        stream = graph.streams[place]
+        groups, known = _groups_of(pushed, alias, stream.rows, facts)
+        rates = {**facts.rates, f"{query.name}.{alias}": groups / (query.grouping.slide_us / 1e6)}
+        decision = decide(JoinGraph(pushed), replace(known, rates=rates), units, bounds)
+        above = decision.model.graph
+        cpu = decision.cost.cpu + (stream.rate + above.rate(above.everything)) * FOLD_S
+        if cpu < best.cpu:
+            best = Grouped(pushed, decision, cpu, alias)
+    return best
+
+
+def _groups_of(pushed: Query, alias: str, rows: float, facts: Given) -> tuple[float, Given]:
+    """How many groups the rows of an input make at an instant, and the facts in terms of the groups' columns."""
+    (inner,) = [i.source.query for i in pushed.inputs if i.alias == alias]  # type: ignore[union-attr]
+    assert inner is not None
+    assert inner.grouping is not None
+    groups, distinct = 1.0, dict(facts.distinct)
+    for place, (_, expr) in enumerate(inner.select[: inner.grouping.keys]):
+        values = facts.distinct.get(str(expr), rows) if isinstance(expr, Column) else rows
+        distinct[f"{alias}.key{place}"] = max(1.0, values)
+        groups *= max(1.0, values)
+    return min(groups, rows), replace(facts, distinct=distinct)

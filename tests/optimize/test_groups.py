@@ -1,0 +1,47 @@
+"""Where to group: by what is known."""
+
+import pytest
+
+from anabranch.cost.calibrate import DEFAULT
+from anabranch.cost.facts import EMPTY, Given
+from anabranch.optimize.groups import choose_groups, equivalents
+from anabranch.optimize.planner import Bounds
+from anabranch.sql import parse_script
+
+STREAMS = """CREATE STREAM a (k BIGINT, x DOUBLE, ts TIMESTAMP) TIME ts;
+             CREATE STREAM b (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;
+             CREATE TABLE t (k BIGINT, name STRING);"""
+
+
+def query_of(select):
+    return parse_script(f"{STREAMS} CREATE QUERY q AS {select}").queries[0].query
+
+
+JOIN = "SELECT b.g, SUM(a.x) AS s FROM a [RANGE 60 SECONDS], b [RANGE 60 SECONDS] WHERE a.k = b.k GROUP BY b.g"
+
+
+@pytest.mark.parametrize(
+    ("rates", "distinct", "below"),
+    [
+        ({"a": 10_000.0, "b": 10.0}, {"a.k": 50.0, "b.k": 50.0}, "a"),
+        ({"a": 10.0, "b": 10_000.0}, {"a.k": 100_000.0, "b.k": 100_000.0}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_rows_are_grouped_first_where_groups_are_few(rates, distinct, below):
+    chosen = choose_groups(query_of(JOIN), Given(rates, {}, distinct), DEFAULT, Bounds())
+    assert chosen.below == below
+    assert chosen.query in equivalents(query_of(JOIN)).values()
+
+
+def test_a_foreign_key_is_grouped_before_its_key_is_looked_up():
+    """Many rows for each row of a table: they are summed up, then the sums look up the table."""
+    query = query_of("SELECT t.name, SUM(a.x) AS s FROM a [RANGE 60 SECONDS], t WHERE a.k = t.k GROUP BY t.name")
+    facts = Given({"a": 50_000.0}, {"t": 100.0}, {"a.k": 100.0, "t.k": 100.0})
+    assert choose_groups(query, facts, DEFAULT, Bounds()).below == "a"
+
+
+def test_what_is_not_grouped_stays():
+    query = query_of("SELECT a.x FROM a [NOW], b [NOW] WHERE a.k = b.k")
+    chosen = choose_groups(query, EMPTY, DEFAULT, Bounds())
+    assert (chosen.query, chosen.below) == (query, "")
