@@ -6,10 +6,11 @@ import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from time import monotonic, sleep
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -38,7 +39,7 @@ from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.spread import Spread, all_inputs
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
-from anabranch.spark.host import Host, Progress
+from anabranch.spark.host import ChangingTable, Host, Progress
 from anabranch.spark.pack import pack, pack_blobs, packing_of
 from anabranch.spark.reader import FileOptions, file_stream, infer_fields, read_table
 from anabranch.spark.sinks import Sink, as_sink, console
@@ -110,7 +111,8 @@ class Session:
         self._spark, self.checkpoint, self.budget, self._slots = spark, os.path.abspath(checkpoint), budget, slots
         self.facts, self.units = facts, unit_costs()
         self.catalog = Catalog()
-        self._frames: dict[str, DataFrame | _Files] = {}
+        self._frames: dict[str, DataFrame | Callable[[], DataFrame] | _Files] = {}
+        self._refresh_us: dict[str, int] = {}
         self._queries: dict[str, _Query] = {}
 
     @property
@@ -146,11 +148,35 @@ class Session:
         self.catalog = self.catalog.with_stream(Stream(name, fields, time, parse_duration(lateness)))
         self._frames[name] = frame
 
-    def table(self, name: str, rows: DataFrame) -> None:
-        """Declares a stored table: a DataFrame that is read when the query first starts. Its rows are valid for ever."""
-        check_table(name, rows)
-        self.catalog = self.catalog.with_table(Table(name, fields_of(name, rows)))
-        self._frames[name] = rows
+    def table(
+        self,
+        name: str,
+        rows: DataFrame | Callable[[], DataFrame] | str,
+        refresh: str | None = None,
+        format: str | None = None,
+    ) -> None:
+        """Declares a stored table: a DataFrame, a function that gives one, or a path of files. It is read when the query
+        first starts, and its rows are valid for ever. With `refresh` ("10 minutes") it is read again every so much event
+        time, and rows of streams that come then meet what it holds then."""
+        if isinstance(rows, str):
+            format = format or _format_of(rows)
+            fields = infer_fields(rows, format)
+            self._frames[name] = _Files(rows, format, FileOptions())
+        else:
+            now = rows() if callable(rows) else rows
+            check_table(name, now)
+            fields = fields_of(name, now)
+            self._frames[name] = rows
+        self.catalog = self.catalog.with_table(Table(name, fields))
+        if refresh is not None:
+            self._refresh_us[name] = self._positive_us(name, refresh)
+
+    @staticmethod
+    def _positive_us(name: str, refresh: str) -> int:
+        every_us = parse_duration(refresh)
+        if every_us <= 0:
+            raise SessionError(f"the table {name} cannot be read again every {refresh}: give a longer time")
+        return every_us
 
     def query(
         self,
@@ -188,6 +214,8 @@ class Session:
                 raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
             options = FileOptions(max_files_per_trigger=max_files_per_trigger)
             self._frames[source.name] = _Files(location.path, location.format, options)
+            if location.refresh_us:
+                self._refresh_us[source.name] = location.refresh_us
         self.catalog = parsed.catalog
         for bound in parsed.queries:
             self._add(bound, sinks(bound.query.name) if sinks is not None else None)
@@ -237,11 +265,17 @@ class Session:
             }
             packing = packing_of(columns, schemas)
             tables = {
-                s.name: self._store_table(s, frames[s.name], columns[s.name], filesystem)
+                s.name: self._store_table(s, columns[s.name], filesystem)
                 for s in query.base_sources
                 if isinstance(s, Table)
             }
-            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, self._reviewer(declared, query), filters)
+            changing = [
+                ChangingTable(s.name, self._refresh_us[s.name], partial(self._read_table, s, columns[s.name]))
+                for s in query.base_sources
+                if s.name in self._refresh_us and isinstance(s, Table)
+            ]
+            reviewer = self._reviewer(declared, query)
+            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, reviewer, filters, changing)
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
             log = os.path.join(folder, "files")
@@ -280,7 +314,7 @@ class Session:
     def _packed(
         self,
         source: Stream,
-        frame: DataFrame | _Files,
+        frame: DataFrame | Callable[[], DataFrame] | _Files,
         query: Query,
         grid: Grid,
         columns: tuple[str, ...],
@@ -293,20 +327,26 @@ class Session:
             options = FileOptions(files.max_files_per_trigger, files.partitions, os.path.join(log, source.name))
             blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options, filters)
             return pack_blobs(blobs, packing, source)
+        assert isinstance(frame, DataFrame), "streams are frames or files"
         return pack(frame, packing, grid, query, source)
 
     def _store_table(
-        self, source: Table, frame: DataFrame | _Files, columns: tuple[str, ...], filesystem: LocalFilesystem
+        self, source: Table, columns: tuple[str, ...], filesystem: LocalFilesystem
     ) -> str:
         """Writes the rows of a table to where tasks find them, until the query has taken them in with its first commit."""
         path = f"tables/{source.name}.arrow"
         if not filesystem.list("commit"):
-            if isinstance(frame, _Files):
-                rows = read_table(frame.path, frame.format, source, columns)
-            else:
-                rows = frame.select(*(f"`{c}`" for c in columns)).toArrow()
-            filesystem.put(path, [encode(conform(source, rows, columns))])
+            filesystem.put(path, [self._read_table(source, columns)])
         return path
+
+    def _read_table(self, source: Table, columns: tuple[str, ...]) -> pa.Buffer:
+        frame = self._frames[source.name]
+        if isinstance(frame, _Files):
+            rows = read_table(frame.path, frame.format, source, columns)
+        else:
+            now = frame if isinstance(frame, DataFrame) else frame()
+            rows = now.select(*(f"`{c}`" for c in columns)).toArrow()
+        return encode(conform(source, rows, columns))
 
 
 def read_journals(checkpoint: str) -> dict[str, list[Entry]]:

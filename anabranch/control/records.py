@@ -200,6 +200,8 @@ class Commit(msgspec.Struct, frozen=True):
     largest_time_us: dict[str, int]
     slots: dict[str, Attempt]
     layout: Layout = Layout()
+    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
+    """The watermark at which each table that changes was read."""
 
     def files(self) -> frozenset[str]:
         return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))

@@ -151,6 +151,23 @@ class Box:
         stored = {name: log.segments[batch].rows for name, log in self.state.logs.items() if batch in log.segments}
         self._run(batch, stored, horizon_us, emit=False)
 
+    def replace_table(self, name: str, batch: int, rows: Rows, horizon_us: int) -> None:
+        """Takes other rows for a stored table. What is kept of it is derived anew, and nothing emitted: rows that have met
+        the old ones do not meet the new ones again."""
+        log = self.state.logs[name]
+        log.clear()
+        self._begin(horizon_us)
+        stored = self._accept(log, rows, horizon_us)
+        if stored.num_rows:
+            data = encode(stored)
+            log.add(batch, Stored(data, decode(data), BEGINNING_US))
+        for index in self.state.indexes.values():
+            index.spine.clear()
+        for view in self.state.views.values():
+            view.clear()
+        for known in sorted({b for each in self.state.logs.values() for b in each.segments}):
+            self.replay(known, horizon_us)
+
     def _begin(self, horizon_us: int) -> None:
         self.statistics = Statistics(sources={name: SourceStatistics() for name in self.state.logs})
         self._sorted, self._deltas, self._visible, self._results = {}, {}, set(), []

@@ -53,6 +53,10 @@ class Log:
         self.rows += stored.rows.num_rows
         self.bytes += stored.data.size
 
+    def clear(self) -> None:
+        self.segments, self._columns = {}, {}
+        self.rows = self.bytes = 0
+
     def relocate(self, batch: int, data: pa.Buffer, record: LogSegment) -> None:
         """The same rows at other addresses: they were in memory and are now mapped from their file."""
         self.segments[batch] = Stored(data, decode(data), self.segments[batch].start_max_us, record)

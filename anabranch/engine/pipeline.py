@@ -71,6 +71,12 @@ class Pipeline:
             for block, its_state in zip(self.blocks, _states(state, len(self.blocks)), strict=True)
         )
 
+    def replace_table(self, name: str, batch: int, rows: Rows, watermark_us: int, emitted_us: int) -> None:
+        """Takes other rows for a stored table, before the batch is processed."""
+        for box in self.boxes:
+            if name in box.state.logs:
+                box.replace_table(name, batch, rows, _horizon(box, watermark_us, emitted_us))
+
     def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, emitted_us: int) -> list[pa.RecordBatch]:
         """Processes one batch and returns its results."""
         known: dict[str, Rows] = dict(rows)

@@ -9,13 +9,14 @@ Spark numbers the triggers, we number the steps: a closing step, made when input
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -63,6 +64,15 @@ class Progress:
     wall_s: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ChangingTable:
+    """A stored table that is read again every so much event time; `read` gives its rows as an Arrow IPC stream."""
+
+    name: str
+    every_us: int
+    read: Callable[[], pa.Buffer]
+
+
 class Host:
     """Runs a query's batches."""
 
@@ -77,7 +87,9 @@ class Host:
         tables: Mapping[str, str] | None = None,
         reviewer: Reviewer | None = None,
         filters: Mapping[str, Sequence[Sequence[Expr]]] | None = None,
+        changing: Sequence[ChangingTable] = (),
     ) -> None:
+        self.changing = tuple(changing)
         self.reviewer = reviewer
         self.push = Push(query, packing, filters or {})
         self.query, self.plan, self.spread, self.packing = query, plan, spread, packing
@@ -191,7 +203,8 @@ class Host:
         seen = base.largest_time_us if base is not None else {}
         watermark_us = watermark_of(self.query, seen)
         self.controls.write(batch, Control(batch, trigger, watermark_us, self.identity, self.plan_text, self.layout))
-        task = self._task(batch, watermark_us, base)
+        read_us = dict(base.tables_read_us) if base is not None else {}
+        task = self._task(batch, watermark_us, base, self._tables(batch, watermark_us, base, read_us))
         conf = frame.sparkSession.conf
         conf.set("spark.sql.adaptive.enabled", "false")
         conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
@@ -214,7 +227,7 @@ class Host:
                 counted.append(passed_over)
             commit = Commit(
                 batch, trigger, watermark_us, self.identity, self.plan_text, seen_after(seen, counted),
-                {str(a.slot): a for a in attempts}, self.layout,
+                {str(a.slot): a for a in attempts}, self.layout, read_us,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
@@ -240,12 +253,27 @@ class Host:
         results = parts.repartition(self.slots, *keys).mapInArrow(combination, combination.schema)
         return results, [row[0] for row in results.collect()] if combination.staging is not None else []
 
-    def _task(self, batch: int, watermark_us: int, base: Commit | None) -> Task:
+    def _tables(self, batch: int, watermark_us: int, base: Commit | None, read_us: dict[str, int]) -> dict[str, str]:
+        """The files of the tables that a batch takes in: all in the first, later those that are due to be read again."""
+        due = {} if base is not None else dict(self.tables)
+        for table in self.changing:
+            last_us = read_us.get(table.name, BEGINNING_US)
+            if last_us == BEGINNING_US:
+                read_us[table.name] = watermark_us
+            elif watermark_us >= last_us + table.every_us:
+                # A batch that runs again takes what it took before.
+                path = f"tables/{table.name}-{batch}.arrow"
+                if path.rpartition("/")[2] not in self.filesystem.list("tables"):
+                    self.filesystem.put(path, [table.read()])
+                due[table.name], read_us[table.name] = path, watermark_us
+        return due
+
+    def _task(self, batch: int, watermark_us: int, base: Commit | None, tables: Mapping[str, str]) -> Task:
         states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
         emitted_us = base.watermark_us if base is not None else BEGINNING_US
         return Task(
             self._run, batch, watermark_us, emitted_us, self.query, self.plan, self.spread, self.packing, self.filesystem,
-            states, self.tables if base is None else {}, None if self.spread.combines else self.sink.staging(),
+            states, tables, None if self.spread.combines else self.sink.staging(),
         )  # fmt: skip
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
@@ -261,6 +289,10 @@ class Host:
         self._sweep(grace_s=0.0, before=commit.batch)
         self.commits.prune(base.batch)
         self.controls.prune(base.batch)
+        for name in self.filesystem.list("tables"):
+            version = name.removesuffix(".arrow").rpartition("-")[2]
+            if version.isdigit() and int(version) < base.batch:
+                self.filesystem.delete(f"tables/{name}")
 
     def _sweep(self, grace_s: float = SWEEP_GRACE_S, before: int | None = None) -> None:
         """Deletes state files that no commit names. While the query runs, only those of batches that are over."""

@@ -61,7 +61,7 @@ class Task:
     states: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
     """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """Files with the rows of stored tables, in the batch that takes them in."""
+    """Files with the rows of stored tables, in the batch that takes them in: the first, or one that reads them again."""
     staging: Filesystem | None = None
     """Where results are written to as parquet; None: they are handed to Spark."""
 
@@ -89,7 +89,12 @@ class Task:
         token = uuid.uuid4().hex[:12]
         pipeline = self._attached(slot)
         attached = perf_counter_ns()
-        results = pipeline.step(self.batch, {**self._tables(slot), **rows}, self.watermark_us, self.emitted_us)
+        tables = self._tables(slot)
+        if slot in self.states:
+            for name in tables:
+                pipeline.replace_table(name, self.batch, tables[name], self.watermark_us, self.emitted_us)
+            tables = {}
+        results = pipeline.step(self.batch, {**tables, **rows}, self.watermark_us, self.emitted_us)
         stepped = perf_counter_ns()
         state = pipeline.save(self.batch, token)
         pipeline.relocate()

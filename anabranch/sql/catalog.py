@@ -17,6 +17,8 @@ class Location:
 
     path: str
     format: str
+    refresh_us: int = 0
+    """A table is read again every so much event time; 0: never."""
 
 
 @dataclass(frozen=True)

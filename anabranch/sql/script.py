@@ -48,7 +48,7 @@ def parse_script(text: str, catalog: Catalog | None = None) -> Script:
     >>> script.queries[0].plan, script.queries[0].query.output_schema.names
     ('(a b)', ['symbol', 'gap'])
     >>> script.catalog.location("trades")
-    Location(path='trades/*.parquet', format='parquet')
+    Location(path='trades/*.parquet', format='parquet', refresh_us=0)
     """
     source = SqlText(text)
     known = catalog if catalog is not None else Catalog()
@@ -66,7 +66,7 @@ def _with_source(catalog: Catalog, statement: CreateSource, text: SqlText, queri
     fields = tuple(Field(column.name.text, column.type) for column in statement.columns)
     location = None
     if statement.path is not None:
-        location = Location(statement.path, statement.format or _format_of(statement.path))
+        location = Location(statement.path, statement.format or _format_of(statement.path), statement.refresh_us)
     name = statement.name
     if any(b.query.name.lower() == name.text.lower() for b in queries):
         raise text.error(DuplicateNameError, f"{name.text} exists already: a query", name.at, "choose another name")

@@ -67,7 +67,7 @@ class StatementReader(ExpressionReader):
             columns.append(ColumnDef(self.need_name("a column"), self.need_type()))
         self.need(TokenType.R_PAREN, "',' or ')'")
         time: Name | None = None
-        lateness_us, path, file_format = 0, None, None
+        lateness_us, refresh_us, path, file_format = 0, 0, None, None
         seen: set[str] = set()
         while self._curr:
             clause = self._curr.text.upper()
@@ -78,6 +78,11 @@ class StatementReader(ExpressionReader):
                 time = self.need_name("the column with the event time")
             elif is_stream and self.word("LATENESS"):
                 lateness_us = self.need_length_us()
+            elif not is_stream and self.word("REFRESH"):
+                at = self.here()
+                refresh_us = self.need_length_us()
+                if refresh_us == 0:
+                    self.fail(SyntaxSqlError, "a table cannot be read again all the time", at, "write REFRESH 1 MINUTE")
             elif self._match(TokenType.FROM):
                 path = self.need(TokenType.STRING, "a path in '…'").text
             elif self.word("FORMAT"):
@@ -86,11 +91,11 @@ class StatementReader(ExpressionReader):
                 if file_format not in FORMATS:
                     self.refuse(f"the format {file_format}", "the formats are " + ", ".join(FORMATS), at)
             else:
-                self.expected("TIME, LATENESS, FROM, FORMAT or ';'" if is_stream else "FROM, FORMAT or ';'")
+                self.expected("TIME, LATENESS, FROM, FORMAT or ';'" if is_stream else "FROM, FORMAT, REFRESH or ';'")
         if is_stream and time is None:
             self.fail(MissingTimeColumnError, f"the stream {name.text} has no event time", name.at,
                       "name its column after the list of columns: TIME ts")  # fmt: skip
-        return CreateSource(is_stream, name, tuple(columns), time, lateness_us, path, file_format)
+        return CreateSource(is_stream, name, tuple(columns), time, lateness_us, path, file_format, refresh_us)
 
     def _read_select(self, is_nested: bool = False) -> Select:
         start = self.here()

@@ -120,6 +120,7 @@ class CreateSource:
     lateness_us: int
     path: str | None
     format: str | None
+    refresh_us: int = 0
 
 
 @dataclass(frozen=True)

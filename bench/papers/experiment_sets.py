@@ -59,7 +59,7 @@ def scale_of(values: dict[str, Any]) -> float:
     """By how much rates are multiplied and selectivities divided."""
     graph = set_graph(values["rates"], values["sel"], values["W"])
     results = graph.rate(graph.everything) * values["W"] * WINDOWS
-    return min(MOST_SCALE, max(1.0, MOST_RESULTS / results))
+    return float(min(MOST_SCALE, max(1.0, MOST_RESULTS / results)))
 
 
 def run(

@@ -1,0 +1,89 @@
+"""Stored tables that change: read again every so much event time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.session import Session, SessionError
+from anabranch.spark import sinks
+from tests.spark.feeding import finish
+
+SECONDS = 8
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A row of a key every half second, a file every second."""
+    (tmp_path / "s").mkdir()
+    for number in range(SECONDS):
+        times = [number * 1_000_000 + half * 500_000 for half in (0, 1)]
+        rows = pa.table({"k": [1, 2], "n": [2 * number, 2 * number + 1], "ts": pa.array(times, pa.timestamp("us", "UTC"))})
+        path = tmp_path / "s" / f"{number:03d}.parquet"
+        pq.write_table(rows, path)
+        os.utime(path, (1000 + number, 1000 + number))
+    return tmp_path
+
+
+def versions(spark: SparkSession) -> tuple[list[int], object]:
+    """A table that is another one each time it is read."""
+    read: list[int] = []
+
+    def rows() -> DataFrame:
+        read.append(len(read))
+        return spark.createDataFrame([(1, read[-1]), (2, read[-1]), (3, read[-1])], "k bigint, version bigint")
+
+    return read, rows
+
+
+def start(spark: SparkSession, folder: Path, rows: object, sink: object, plan: str | None = None) -> None:
+    session = Session(spark, str(folder / "checkpoint"), slots=2)
+    session.stream("s", f"{folder}/s/*.parquet", "ts", max_files_per_trigger=1)
+    session.table("t", rows, refresh="2 seconds")  # type: ignore[arg-type]
+    sql = "SELECT a.n, t.version FROM s [RANGE 3 SECONDS] a, t, s [NOW] b WHERE a.k = t.k AND a.k = b.k AND a.n = b.n"
+    session.query("q", sql, sink, plan)  # type: ignore[arg-type]
+    finish(session.start(availableNow=True))
+
+
+@pytest.mark.parametrize("plan", ["(a t b)", "((a t) b)", "((a b) t)"])
+def test_rows_meet_the_table_of_their_time(spark: SparkSession, folder: Path, plan: str) -> None:
+    read, rows = versions(spark)
+    kept = sinks.memory()
+    start(spark, folder, rows, kept, plan)
+    found = kept.table().sort_by("n").to_pydict()
+    assert found["n"] == list(range(2 * SECONDS)), "every row has met one version"
+    assert found["version"] == sorted(found["version"])
+    assert len(set(found["version"])) >= 3, "it was read again"
+    assert len(read) <= 2 + SECONDS // 2
+
+
+def test_a_table_of_files_is_read_again(spark: SparkSession, folder: Path) -> None:
+    (folder / "t").mkdir()
+    pq.write_table(pa.table({"k": [1, 2], "version": [0, 0]}), folder / "t" / "a.parquet")
+    script = f"""CREATE STREAM s (k BIGINT, n BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/s/*.parquet';
+                 CREATE TABLE t (k BIGINT, version BIGINT) FROM '{folder}/t/*.parquet' REFRESH 2 SECONDS;
+                 CREATE QUERY q AS SELECT s.n, t.version FROM s [NOW], t WHERE s.k = t.k"""
+    seen: dict[int, int] = {}
+
+    def changing(results: DataFrame, number: int) -> None:
+        for row in results.collect():
+            seen[row.n] = row.version
+        pq.write_table(pa.table({"k": [1, 2], "version": [number + 1] * 2}), folder / "t" / "a.parquet")
+
+    session = Session(spark, str(folder / "checkpoint"), slots=1)
+    session.script(script, lambda name: sinks.as_sink(changing), max_files_per_trigger=1)
+    finish(session.start(availableNow=True))
+    assert sorted(seen) == list(range(2 * SECONDS))
+    assert seen[0] == 0
+    assert seen[2 * SECONDS - 1] >= 4
+
+
+def test_a_refresh_needs_a_length(spark: SparkSession, folder: Path) -> None:
+    session = Session(spark, str(folder / "checkpoint"))
+    with pytest.raises(SessionError, match="give a longer time"):
+        session.table("t", spark.createDataFrame([(1,)], "k bigint"), refresh="0 seconds")
