@@ -20,12 +20,13 @@ from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
-from anabranch.engine.pipeline import read_columns
+from anabranch.engine.pipeline import read_columns, source_filters
 from anabranch.errors import AnabranchError
 from anabranch.optimize.explain import decision_text
 from anabranch.optimize.planner import Bounds, Decision, decide, parse_bytes
 from anabranch.optimize.review import Reviewer
 from anabranch.plan.explain import explain_text
+from anabranch.plan.expression import Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, parse
@@ -224,7 +225,7 @@ class Session:
         holder = Holder(filesystem)
         holder.acquire()
         try:
-            columns = read_columns(query, plan)
+            columns, filters = read_columns(query, plan), source_filters(query, plan)
             frames = {s.name: self._frames[s.name] for s in query.base_sources}
             schemas = {
                 name: frame.schema if isinstance(frame, DataFrame) and not self._is_table(name) else None
@@ -236,11 +237,12 @@ class Session:
                 for s in query.base_sources
                 if isinstance(s, Table)
             }
-            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, self._reviewer(declared))
+            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, self._reviewer(declared), filters)
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
+            log = os.path.join(folder, "files")
             packed = [
-                self._packed(s, frames[s.name], inputs, spread.grid, columns[s.name], packing, folder)
+                self._packed(s, frames[s.name], inputs, spread.grid, columns[s.name], filters.get(s.name, ()), packing, log)
                 for s in query.base_sources
                 if isinstance(s, Stream)
             ]
@@ -267,13 +269,14 @@ class Session:
         query: Query,
         grid: Grid,
         columns: tuple[str, ...],
+        filters: tuple[tuple[Expr, ...], ...],
         packing: Any,
-        folder: str,
+        log: str,
     ) -> DataFrame:
         if isinstance(frame, _Files):
-            log = os.path.join(folder, "files", source.name)
-            options = FileOptions(frame.options.max_files_per_trigger, frame.options.partitions, log)
-            blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options)
+            files = frame.options
+            options = FileOptions(files.max_files_per_trigger, files.partitions, os.path.join(log, source.name))
+            blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options, filters)
             return pack_blobs(blobs, packing, source)
         return pack(frame, packing, grid, query, source)
 

@@ -29,7 +29,7 @@ NEVER = 2**62
 """The instant at which rows end that do not end."""
 BY_KEYS = "keys"
 LEAST_DEAD = 4096
-"""Groups without rows are forgotten when there are more of them than this, and more than of others."""
+"""Below so many groups none is forgotten."""
 
 
 def instant_of(time_us: int, slide_us: int) -> int:
@@ -136,6 +136,7 @@ class Aggregator:
     def __init__(self, grouping: Grouping, schema: pa.Schema) -> None:
         self.grouping, self.schema = grouping, schema
         self._fold_rows: list[tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        self._look_at = LEAST_DEAD
         self._reset()
 
     def _reset(self) -> None:
@@ -368,13 +369,14 @@ class Aggregator:
         self.add(record.batch, record.table, partials)
 
     def _forget_dead(self) -> None:
-        """Numbers the groups anew when most of them have no rows any more."""
-        if self.groups.count < LEAST_DEAD:
+        """Numbers the groups anew when most of them have no rows any more. One looks when there are twice as many."""
+        if self.groups.count < self._look_at:
             return
         alive = {table.name: table.batches for table in self.tables.values()}
         seen = [p.groups for p in alive[BY_KEYS].values()]
         used = len(np.unique(np.concatenate(seen))) if seen else 0
-        if self.groups.count - used < max(LEAST_DEAD, used):
+        self._look_at = max(LEAST_DEAD, 2 * used)
+        if self.groups.count < self._look_at:
             return
         position = self.position
         self._reset()

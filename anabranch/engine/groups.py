@@ -33,17 +33,15 @@ class Groups:
     def numbers(self, keys: Sequence[pa.Array], rows: int) -> Ids:
         """The number of each row's group; new keys get new numbers."""
         hashes = _hashes(keys, rows)
-        found = self._assign(hashes)
-        self._learn(keys, found)
+        found = self._assign(hashes, keys)
         if is_exact(self.types) and not any(k.null_count for k in (*keys, *self.keys)):
             return found
         # Rows whose hash is that of another key get another hash, until each has a number of its own.
         wrong = np.flatnonzero(~_same(keys, self.keys_of(found)))
         while len(wrong):
             hashes[wrong] = hashes[wrong] * SALT + SALT
-            found[wrong] = self._assign(hashes[wrong])
             parts = [k.take(pa.array(wrong)) for k in keys]
-            self._learn(parts, found[wrong])
+            found[wrong] = self._assign(hashes[wrong], parts)
             wrong = wrong[~_same(parts, self.keys_of(found[wrong]))]
         return found
 
@@ -52,21 +50,16 @@ class Groups:
         places = pa.array(numbers)
         return [key.take(places) for key in self.keys]
 
-    def _assign(self, hashes: Hashes) -> Ids:
+    def _assign(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Ids:
+        """The numbers of hashes; those that are new get the keys of the rows that brought them."""
         self._make_room(len(hashes))
-        found = np.empty(len(hashes), np.int64)
-        self.count = int(assign(hashes, self._table, self._known, self.count, found))
+        found, brought_by = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
+        before = self.count
+        self.count = int(assign(hashes, self._table, self._known, self.count, found, brought_by))
+        if self.count > before:
+            rows = pa.array(brought_by[: self.count - before])
+            self.keys = [_joined(old, key.take(rows)) for old, key in zip(self.keys, keys, strict=True)]
         return found
-
-    def _learn(self, keys: Sequence[pa.Array], found: Ids) -> None:
-        """Takes the keys of new groups from the rows that brought them."""
-        known = len(self.keys[0]) if self.keys else self.count
-        if known == self.count:
-            return
-        fresh = np.flatnonzero(found >= known)
-        _, first = np.unique(found[fresh], return_index=True)
-        rows = pa.array(fresh[first])
-        self.keys = [_joined(old, key.take(rows)) for old, key in zip(self.keys, keys, strict=True)]
 
     def _make_room(self, more: int) -> None:
         need = self.count + more

@@ -15,9 +15,10 @@ from anabranch.engine.accept import Rows
 from anabranch.engine.box import Box
 from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.states import BoxState
+from anabranch.plan.expression import Call, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep
-from anabranch.plan.query import Derived, Query
+from anabranch.plan.query import Derived, Query, Stream
 from anabranch.plan.spread import Spread, grid_of, parted_sources
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
@@ -130,6 +131,25 @@ def _states(state: SlotState, blocks: int) -> list[SlotState]:
 def _horizon(box: Box, watermark_us: int, emitted_us: int) -> int:
     """What is valid at or after this may still be needed."""
     return emitted_us if any(isinstance(s, Derived) for s in box.graph.query.sources) else watermark_us
+
+
+def source_filters(query: Query, plan: Plan) -> dict[str, tuple[tuple[Expr, ...], ...]]:
+    """For each stream the sets of predicates that some input has: a row that passes none of the sets is of no use. A stream
+    of which some input takes all rows that have its keys is not there: NULLs are few, and found on the way."""
+    found: dict[str, list[tuple[Expr, ...]]] = {}
+    for block in query.blocks:
+        graph = JoinGraph(block)
+        state = BoxState(graph, plan if block is query else left_deep(graph))
+        for name, groups in state.filters.items():
+            found.setdefault(name, []).extend(groups)
+    streams = {s.name for s in query.base_sources if isinstance(s, Stream)}
+    return {name: tuple(groups) for name, groups in found.items() if name in streams and all(map(_selects, groups))}
+
+
+def _selects(predicates: tuple[Expr, ...]) -> bool:
+    """Whether predicates ask more of a row than not to be NULL."""
+    return any(not (isinstance(p, Call) and p.op == "not" and isinstance(p.args[0], Call) and p.args[0].op == "is_null")
+               for p in predicates)  # fmt: skip
 
 
 def read_columns(query: Query, plan: Plan) -> dict[str, tuple[str, ...]]:

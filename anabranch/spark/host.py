@@ -9,7 +9,7 @@ Spark numbers the triggers, we number the steps: a closing step, made when input
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from time import perf_counter
@@ -22,18 +22,20 @@ from pyspark.sql import functions as F
 
 from anabranch.control.journal import Journal
 from anabranch.control.ledger import Ledger
-from anabranch.control.records import Attempt, Commit, Control, Layout
+from anabranch.control.records import Attempt, Commit, Control, Layout, Statistics
 from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import StateError
 from anabranch.optimize.review import Reviewer
+from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, parse, show
 from anabranch.plan.query import BEGINNING_US, INSTANT, Query
 from anabranch.plan.spread import Spread
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
+from anabranch.spark.push import Push
 from anabranch.spark.sinks import Sink
 from anabranch.spark.task import META, Combination, Task
 from anabranch.storage.filesystem import Filesystem
@@ -74,8 +76,10 @@ class Host:
         sink: Sink,
         tables: Mapping[str, str] | None = None,
         reviewer: Reviewer | None = None,
+        filters: Mapping[str, Sequence[Sequence[Expr]]] | None = None,
     ) -> None:
         self.reviewer = reviewer
+        self.push = Push(query, packing, filters or {})
         self.query, self.plan, self.spread, self.packing = query, plan, spread, packing
         self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables or {})
         self.graph = JoinGraph(query)
@@ -192,6 +196,7 @@ class Host:
         conf.set("spark.sql.adaptive.enabled", "false")
         conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
         marks.append(perf_counter())
+        frame, observed = self.push.apply(frame, watermark_us)
         out = frame.repartitionById(self.slots, CELL).mapInArrow(task, task.schema)
         staged = task.staging is not None
         if not staged:
@@ -203,9 +208,13 @@ class Host:
             if self.spread.combines:
                 results, files = self._combined(results, batch)
             marks.append(perf_counter())
+            counted = [a.statistics for a in attempts]
+            if observed is not None:
+                _add_rows(counted[0], passed_over := observed.statistics())
+                counted.append(passed_over)
             commit = Commit(
-                batch, trigger, watermark_us, self.identity, self.plan_text,
-                seen_after(seen, (a.statistics for a in attempts)), {str(a.slot): a for a in attempts}, self.layout,
+                batch, trigger, watermark_us, self.identity, self.plan_text, seen_after(seen, counted),
+                {str(a.slot): a for a in attempts}, self.layout,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
@@ -292,6 +301,13 @@ class Host:
             )
         )
         del self.progress[:-1000]
+
+
+def _add_rows(counted: Statistics, more: Statistics) -> None:
+    """Counts rows that never reached a slot among those of the first."""
+    for name, source in more.sources.items():
+        if name in counted.sources:
+            counted.sources[name].rows += source.rows
 
 
 def _gaps(marks: list[float]) -> list[float]:

@@ -21,6 +21,7 @@ from pyspark.sql import types as T
 from anabranch.errors import SchemaMismatchError
 from anabranch.plan.grid import Grid
 from anabranch.plan.query import Query, Stream, Table
+from anabranch.spark.reader import PASSED_OVER
 from anabranch.spark.route import cells
 
 SOURCE, CELL, BLOB = "_source", "_cell", "_blob"
@@ -94,9 +95,18 @@ def pack_blobs(frame: DataFrame, packing: Packing, source: Stream | Table) -> Da
     return frame.select(*columns, F.col("blob").alias(BLOB))
 
 
-def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> dict[str, pa.Table]:
+@dataclass(frozen=True)
+class Unpacked:
+    """The rows of each source, and the times of those that a reader has passed over."""
+
+    rows: dict[str, pa.Table]
+    passed_over: dict[str, list[pa.Array]]
+
+
+def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
     """The rows of each source, as they came. Rows of one source follow each other: they are sliced, not filtered."""
     pieces: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+    passed_over: dict[str, list[pa.Array]] = defaultdict(list)
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -108,7 +118,11 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> dict[str, pa.
             if packing.has_blobs and not packing.places[number]:
                 blobs = piece.column(piece.schema.get_field_index(BLOB))
                 for blob in blobs:
-                    pieces[number] += list(pa.ipc.open_stream(blob.as_buffer()))
+                    stream = pa.ipc.open_stream(blob.as_buffer())
+                    if PASSED_OVER in (stream.schema.metadata or {}):
+                        passed_over[packing.sources[number]] += [b.column(0) for b in stream]
+                    else:
+                        pieces[number] += list(stream)
             else:
                 pieces[number].append(_named(piece, packing.places[number]))
     found = {}
@@ -117,7 +131,7 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> dict[str, pa.
             found[packing.sources[number]] = pa.Table.from_batches(parts)
         except pa.ArrowInvalid as error:
             raise SchemaMismatchError(f"files of {packing.sources[number]} differ in their columns: {error}") from None
-    return found
+    return Unpacked(found, dict(passed_over))
 
 
 def _named(piece: pa.RecordBatch, places: tuple[tuple[str, str], ...]) -> pa.RecordBatch:

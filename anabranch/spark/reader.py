@@ -71,6 +71,8 @@ LIST_FAN_IN = 32
 
 _MAGIC = re.compile(r"[*?\[]")
 _BLOB_SCHEMA = pa.schema([pa.field("cell", pa.int32()), pa.field("blob", pa.binary())])
+PASSED_OVER = b"passed over"
+"""In the metadata of a blob: it holds the times of rows that no input can use."""
 _SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -105,6 +107,8 @@ class FileSource:
     grid: Grid
     columns: tuple[str, ...]
     options: FileOptions
+    filters: tuple[tuple[Expr, ...], ...] = ()
+    """Rows that pass none of these sets of predicates are passed over: of them only the times are sent."""
 
 
 def file_stream(
@@ -116,6 +120,7 @@ def file_stream(
     grid: Grid,
     columns: tuple[str, ...],
     options: FileOptions,
+    filters: tuple[tuple[Expr, ...], ...] = (),
 ) -> DataFrame:
     """A streaming DataFrame (cell INT, blob BINARY) of the files under a path; a blob holds rows with the named columns."""
     check_format(format)
@@ -129,7 +134,7 @@ def file_stream(
         partitions=options.partitions or spark.sparkContext.defaultParallelism,
         log_path=os.path.abspath(options.log_path),
     )
-    files = FileSource(source, path, format, query, grid, columns, settled)
+    files = FileSource(source, path, format, query, grid, columns, settled, filters)
     if spark not in _registered:
         spark.dataSource.register(FileDataSource)
         _registered.add(spark)
@@ -464,9 +469,12 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
     router = CellRouter(files.query, files.grid, files.source)
     held: dict[Cells, list[pa.RecordBatch]] = {}
     held_bytes = 0
+    passed_over: list[pa.RecordBatch] = []
     for file in partition:
         _require_unchanged(file)
-        for rows in _slices(read_rows(file.path, files.format, files.source, files.columns)):
+        useful, times = _useful(read_rows(file.path, files.format, files.source, files.columns), files)
+        passed_over += times
+        for rows in _slices(useful):
             if held_bytes + rows.nbytes > FLUSH_BYTES:
                 yield from _encoded(held)
                 held, held_bytes = {}, 0
@@ -474,6 +482,27 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
             for cells, piece in router.split(rows):
                 held.setdefault(cells, []).append(piece)
     yield from _encoded(held)
+    if passed_over:
+        yield from _encoded({(0,): passed_over})
+
+
+def _useful(rows: pa.RecordBatch, files: FileSource) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+    """The rows that some input can use, and the times of the others: they move the watermark, and may be late."""
+    if not files.filters or not rows.num_rows:
+        return rows, []
+    from anabranch.engine.expressions import predicate_mask
+
+    wanted = np.zeros(rows.num_rows, np.bool_)
+    for group in files.filters:
+        mask = predicate_mask(group, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
+        if mask is None:
+            return rows, []
+        wanted |= mask
+    if wanted.all():
+        return rows, []
+    times = rows.column(rows.schema.get_field_index(files.source.time)).filter(pa.array(~wanted))
+    schema = pa.schema([pa.field(files.source.time, times.type)], {PASSED_OVER: b""})
+    return rows.filter(pa.array(wanted)), [pa.RecordBatch.from_arrays([times], schema=schema)]
 
 
 def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

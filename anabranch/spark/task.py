@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
-from anabranch.control.records import Attempt, SlotState
+from anabranch.control.records import Attempt, SlotState, SourceStatistics
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
@@ -83,7 +83,8 @@ class Task:
         assert context is not None
         slot = context.partitionId()
         began = perf_counter_ns()
-        rows = unpack(self.packing, batches)
+        unpacked = unpack(self.packing, batches)
+        rows = unpacked.rows
         received = perf_counter_ns()
         token = uuid.uuid4().hex[:12]
         pipeline = self._attached(slot)
@@ -100,6 +101,8 @@ class Task:
         saved = perf_counter_ns()
         staged, bytes_staged = self._stage(slot, token, results)
         statistics = pipeline.statistics
+        for name, times in unpacked.passed_over.items():
+            count_passed_over(statistics.sources.setdefault(name, SourceStatistics()), times, self.watermark_us)
         statistics.cpu_ns |= {
             "wall receive": received - began, "wall attach": attached - received, "wall step": stepped - attached,
             "wall save": saved - stepped, "wall stage": perf_counter_ns() - saved,
@@ -156,6 +159,18 @@ class Task:
         return pa.RecordBatch.from_arrays(
             [*columns, pa.array([report], pa.binary())], names=[*(f.name for f in fields), META]
         )
+
+
+def count_passed_over(counts: SourceStatistics, times: list[pa.Array], watermark_us: int) -> None:
+    """Counts rows of which only the times came."""
+    for column in times:
+        known = column.drop_null().cast(pa.timestamp("us")).view(pa.int64()).to_numpy()
+        counts.rows += len(column)
+        counts.untimed_rows += column.null_count
+        counts.late_rows += int((known < watermark_us).sum())
+        if len(known):
+            largest = int(known.max())
+            counts.largest_time_us = largest if counts.largest_time_us is None else max(largest, counts.largest_time_us)
 
 
 @dataclass(frozen=True)

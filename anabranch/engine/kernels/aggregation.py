@@ -15,9 +15,10 @@ NONE = -1
 
 
 @njit(cache=True, nogil=True)
-def assign(hashes, table, known, count, out):
+def assign(hashes, table, known, count, out, brought_by):
     """Gives every hash its number: that of `known`, or the next one. `table` (a power of two, NONE where empty) and `known`
-    have room for all. Returns how many numbers there are now."""
+    have room for all. Returns how many numbers there are now; `brought_by` gets the row of each new one."""
+    before = count
     mask = np.uint64(len(table) - 1)
     for i in range(len(hashes)):
         h = hashes[i]
@@ -27,6 +28,7 @@ def assign(hashes, table, known, count, out):
             if found < 0:
                 table[np.int64(place)] = count
                 known[count] = h
+                brought_by[count - before] = i
                 out[i] = count
                 count += 1
                 break
