@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import combinations
 from typing import Any
 
@@ -191,8 +192,7 @@ def _sql(expr: Expr, query: Query) -> str:
         starts = [f"{i.alias}.start_us" for i in query.inputs if isinstance(i.source, Stream)]
         return f"make_timestamp(greatest({', '.join(starts)}))"
     if isinstance(expr, Literal):
-        quoted = f"'{expr.value}'" if not isinstance(expr.value, str | int | None) else str(expr)
-        return f"CAST({quoted} AS {_type(expr.type)})"
+        return _literal(expr)
     assert isinstance(expr, Call)
     args = [_sql(arg, query) for arg in expr.args]
     if expr.op in INFIX:
@@ -209,17 +209,37 @@ def _sql(expr: Expr, query: Query) -> str:
         "is_null": f"({args[0]} IS NULL)",
         "in": f"({args[0]} IN ({', '.join(args[1:])}))",
         "concat": f"({' || '.join(args)})",
-        "cast": f"CAST({args[0]} AS {_type(expr.type)})",
+        "cast": _cast(args[0], expr.args[0].type, expr.type),
         "div": f"({args[0]} / NULLIF({args[-1]}, 0))",
         "round": f"round({args[0]}, CAST({args[-1]} AS INTEGER))",
         "like": f"({args[0]} LIKE {args[-1]})",
+        "trim": f"trim({args[0]}, ' ')",
+        "substring": f"substring({', '.join(args)})",
+        "floor": f"CAST(floor({args[0]}) AS BIGINT)",
+        "ceil": f"CAST(ceil({args[0]}) AS BIGINT)",
+        "sqrt": f"CASE WHEN {args[0]} >= 0 THEN sqrt({args[0]}) END",
+        **{part: f"{part}({args[0]})" for part in ("year", "month", "day", "hour", "minute", "second")},
     }
     return special[expr.op]
 
 
+def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
+    """NULL for what cannot be converted; DuckDB would round on the way to an integer."""
+    if pa.types.is_integer(target) and (pa.types.is_floating(source) or pa.types.is_decimal(source)):
+        value = f"trunc({value})"
+    return f"TRY_CAST({value} AS {_type(target)})"
+
+
+def _literal(expr: Literal) -> str:
+    if isinstance(expr.value, timedelta):
+        return f"to_microseconds({expr.value // timedelta(microseconds=1)})"
+    quoted = f"'{expr.value}'" if not isinstance(expr.value, str | int | None) else str(expr)
+    return f"CAST({quoted} AS {_type(expr.type)})"
+
+
 SQL_TYPES = {
-    pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
-    pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
+    pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
+    pa.float32(): "REAL", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
     pa.timestamp("us"): "TIMESTAMP",
 }  # fmt: skip
 
