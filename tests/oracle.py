@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import combinations
 from typing import Any
@@ -168,6 +168,7 @@ def _with_validity(i: Input, rows: pa.Table) -> pa.Table:
 
 def to_duckdb(query: Query, more: str = "") -> str:
     """The join of the query in DuckDB's SQL."""
+    query = replace(query, grouping=None)  # RESULT_TIME is here that of a joined row
     conditions = [f"{a}.start_us < {b}.end_us AND {b}.start_us < {a}.end_us" for a, b in combinations(query.aliases, 2)]
     conditions += [f"{_sql(e.left, query)} = {_sql(e.right, query)}" for e in query.equalities]
     conditions += [_sql(f, query) for i in query.inputs for f in i.filters]
@@ -224,9 +225,14 @@ def _sql(expr: Expr, query: Query) -> str:
 
 
 def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
-    """NULL for what cannot be converted; DuckDB would round on the way to an integer."""
-    if pa.types.is_integer(target) and (pa.types.is_floating(source) or pa.types.is_decimal(source)):
-        value = f"trunc({value})"
+    """NULL for what cannot be converted. DuckDB would round on the way to an integer, and write 0.5 as .5 at times."""
+    if pa.types.is_integer(target):
+        if pa.types.is_string(source):
+            value, source = f"TRY_CAST({value} AS DECIMAL(38,10))", pa.decimal128(38, 10)
+        if pa.types.is_floating(source) or pa.types.is_decimal(source):
+            value = f"trunc({value})"
+    if pa.types.is_decimal(source) and pa.types.is_string(target) and source.precision == source.scale < 38:
+        value = f"CAST({value} AS DECIMAL({source.precision + 1},{source.scale}))"
     return f"TRY_CAST({value} AS {_type(target)})"
 
 
@@ -240,7 +246,7 @@ def _literal(expr: Literal) -> str:
 SQL_TYPES = {
     pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
     pa.float32(): "REAL", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
-    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("us"): "TIMESTAMP", pa.null(): '"NULL"',
 }  # fmt: skip
 
 
