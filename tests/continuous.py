@@ -20,7 +20,7 @@ from anabranch.sql import parse_script
 
 SECOND_US = 1_000_000
 COLUMNS = "k BIGINT, g STRING, h INT, x DOUBLE, d DECIMAL(9,2), b BOOLEAN, day DATE, ts TIMESTAMP"
-KEYS = ("{a}.k", "{a}.g", "{a}.h % 2", "{a}.b", "{a}.day")
+KEYS = ("{a}.k", "{a}.g", "{a}.h % 2", "{a}.b", "{a}.day", "{a}.d")
 AGGREGATES = (
     "COUNT(*)", "COUNT({a}.x)", "SUM({a}.k)", "SUM({a}.x)", "SUM({a}.d)", "AVG({a}.x)", "AVG({a}.h)", "MIN({a}.x)",
     "MAX({a}.x)", "MIN({a}.g)", "MAX({a}.g)", "MAX({a}.ts)", "MIN({a}.d)", "COUNT(DISTINCT {a}.g)", "COUNT(DISTINCT {a}.k)",

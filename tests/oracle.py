@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import combinations
 from typing import Any
 
@@ -127,7 +128,7 @@ def grouped_to_duckdb(query: Query, watermark_us: int) -> str:
     ends = ", ".join(f"{a}.end_us" for a in query.aliases)
     rows = to_duckdb(query, f"greatest({starts}) AS start_us, least({ends}) AS end_us")
     slide = grouping.slide_us
-    last = -(-watermark_us // slide) * slide - slide
+    last = max(-(-watermark_us // slide) * slide - slide, ALWAYS_US)
     keys = [f"key{i}" for i in range(grouping.keys)]
     names = [name for name, _ in query.select]
     aggregates = []
@@ -167,6 +168,7 @@ def _with_validity(i: Input, rows: pa.Table) -> pa.Table:
 
 def to_duckdb(query: Query, more: str = "") -> str:
     """The join of the query in DuckDB's SQL."""
+    query = replace(query, grouping=None)  # RESULT_TIME is here that of a joined row
     conditions = [f"{a}.start_us < {b}.end_us AND {b}.start_us < {a}.end_us" for a, b in combinations(query.aliases, 2)]
     conditions += [f"{_sql(e.left, query)} = {_sql(e.right, query)}" for e in query.equalities]
     conditions += [_sql(f, query) for i in query.inputs for f in i.filters]
@@ -191,8 +193,7 @@ def _sql(expr: Expr, query: Query) -> str:
         starts = [f"{i.alias}.start_us" for i in query.inputs if isinstance(i.source, Stream)]
         return f"make_timestamp(greatest({', '.join(starts)}))"
     if isinstance(expr, Literal):
-        quoted = f"'{expr.value}'" if not isinstance(expr.value, str | int | None) else str(expr)
-        return f"CAST({quoted} AS {_type(expr.type)})"
+        return _literal(expr)
     assert isinstance(expr, Call)
     args = [_sql(arg, query) for arg in expr.args]
     if expr.op in INFIX:
@@ -209,18 +210,43 @@ def _sql(expr: Expr, query: Query) -> str:
         "is_null": f"({args[0]} IS NULL)",
         "in": f"({args[0]} IN ({', '.join(args[1:])}))",
         "concat": f"({' || '.join(args)})",
-        "cast": f"CAST({args[0]} AS {_type(expr.type)})",
+        "cast": _cast(args[0], expr.args[0].type, expr.type),
         "div": f"({args[0]} / NULLIF({args[-1]}, 0))",
         "round": f"round({args[0]}, CAST({args[-1]} AS INTEGER))",
         "like": f"({args[0]} LIKE {args[-1]})",
+        "trim": f"trim({args[0]}, ' ')",
+        "substring": f"substring({', '.join(args)})",
+        "floor": f"CAST(floor({args[0]}) AS BIGINT)",
+        "ceil": f"CAST(ceil({args[0]}) AS BIGINT)",
+        "sqrt": f"CASE WHEN {args[0]} >= 0 THEN sqrt({args[0]}) END",
+        **{part: f"{part}({args[0]})" for part in ("year", "month", "day", "hour", "minute", "second")},
     }
     return special[expr.op]
 
 
+def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
+    """NULL for what cannot be converted. DuckDB would round on the way to an integer, and write 0.5 as .5 at times."""
+    if pa.types.is_integer(target):
+        if pa.types.is_string(source):
+            value, source = f"TRY_CAST({value} AS DECIMAL(38,10))", pa.decimal128(38, 10)
+        if pa.types.is_floating(source) or pa.types.is_decimal(source):
+            value = f"trunc({value})"
+    if pa.types.is_decimal(source) and pa.types.is_string(target) and source.precision == source.scale < 38:
+        value = f"CAST({value} AS DECIMAL({source.precision + 1},{source.scale}))"
+    return f"TRY_CAST({value} AS {_type(target)})"
+
+
+def _literal(expr: Literal) -> str:
+    if isinstance(expr.value, timedelta):
+        return f"to_microseconds({expr.value // timedelta(microseconds=1)})"
+    quoted = f"'{expr.value}'" if not isinstance(expr.value, str | int | None) else str(expr)
+    return f"CAST({quoted} AS {_type(expr.type)})"
+
+
 SQL_TYPES = {
-    pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
-    pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
-    pa.timestamp("us"): "TIMESTAMP",
+    pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
+    pa.float32(): "REAL", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP", pa.null(): '"NULL"',
 }  # fmt: skip
 
 

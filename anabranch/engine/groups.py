@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +93,7 @@ def _filled(key: pa.Array) -> pa.Array:
     if pa.types.is_boolean(type):
         return pc.fill_null(key, pa.scalar(False))
     if pa.types.is_decimal(type) or pa.types.is_floating(type):
-        return pc.fill_null(key, pa.scalar(0).cast(type))
+        return pc.fill_null(key, pa.scalar(Decimal(0) if pa.types.is_decimal(type) else 0.0, type))
     if pa.types.is_integer(type):
         return pc.fill_null(key, pa.scalar(0, type))
     plain = key.view({32: pa.int32(), 64: pa.int64()}[type.bit_width])

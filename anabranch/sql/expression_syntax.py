@@ -89,7 +89,7 @@ class ExpressionReader(TypeReader):
         return self._parse_call() if self._next.token_type == TokenType.L_PAREN else self._parse_column()
 
     def _refuse_subquery(self) -> NoReturn:
-        self.refuse("a subquery", "join the streams in FROM, or make it a query of its own")
+        self.refuse("a subquery outside of FROM", "join it in FROM: JOIN (SELECT …) x ON …")
 
     def _parse_parenthesised(self) -> exp.Expr:
         if self._curr.token_type in SUBQUERY_STARTS:

@@ -17,7 +17,7 @@ from anabranch.sql.functions import FUNCTIONS, case, concat
 from anabranch.sql.scope import Scope
 from anabranch.sql.syntax import AggregateCall, ArrowType, Length, Name, TypedLiteral, offset_of
 from anabranch.sql.text import SqlText
-from anabranch.sql.types import MAX_PRECISION, TIMESTAMP, spell
+from anabranch.sql.types import MAX_PRECISION, TIMESTAMP, castable, is_temporal, spell
 
 RESULT_TIME = "RESULT_TIME"
 COMPARISONS = {exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le", exp.GT: "gt", exp.GTE: "ge"}
@@ -121,8 +121,9 @@ class ExpressionBinder:
         target: pa.DataType = to.this
         if value.type == target:
             return value
-        if pa.types.is_nested(value.type) or pa.types.is_nested(target) or pa.types.is_duration(value.type):
-            raise BadTypesError(f"{spell(value.type)} cannot be cast to {spell(target)}")
+        if not castable(value.type, target):
+            hint = "take a part of it: YEAR, MONTH, DAY, HOUR, MINUTE, SECOND" if is_temporal(value.type) else ""
+            raise BadTypesError(f"{spell(value.type)} cannot be cast to {spell(target)}", hint)
         if isinstance(value, Literal) and value.value is None:
             return Literal(target, None)
         return Call(target, "cast", (value,))

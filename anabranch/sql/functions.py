@@ -178,6 +178,6 @@ def refusal(name: str) -> tuple[str, str]:
     if name in OUTPUT_STREAMS:
         return name, "leave it out: results are emitted when they appear"
     if name in ("EXISTS", "ANY", "SOME"):
-        return f"a subquery in {name}", "join the streams in FROM"
+        return f"a subquery in {name}", "join it in FROM: JOIN (SELECT …) x ON …"
     known = did_you_mean(name, (*FUNCTIONS, *AGGREGATES, "CAST", "TRY_CAST"))
     return f"the function {name}", INSTEAD.get(name) or known or "the functions are " + ", ".join(sorted(FUNCTIONS))

@@ -23,7 +23,7 @@ REFUSED_TOKENS: dict[TokenType, tuple[str, str]] = {
     TokenType.OUTER: ("an OUTER JOIN", "only inner joins are supported yet; write JOIN"),
     TokenType.SEMI: ("a SEMI JOIN", "only inner joins are supported yet; write JOIN"),
     TokenType.ANTI: ("an ANTI JOIN", "only inner joins are supported yet; write JOIN"),
-    TokenType.WITH: ("WITH", f"{OWN_QUERY}, or join the streams in FROM"),
+    TokenType.WITH: ("WITH", "write the subquery in FROM: FROM (SELECT …) x"),
     TokenType.VALUES: ("VALUES", "create a table and join it"),
     TokenType.UNNEST: ("UNNEST", "nested columns can only be selected"),
     TokenType.OVER: ("a window function (OVER)", "windows stand in FROM: stream [RANGE 10 SECONDS]"),

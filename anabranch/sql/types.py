@@ -65,6 +65,22 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether CAST goes from one type to the other at all; a value that does not convert is another matter, and NULL.
+
+    >>> castable(pa.string(), pa.date32()), castable(pa.int64(), pa.date32())
+    (True, False)
+    """
+    if source == target or pa.types.is_null(source):
+        return True
+    if pa.types.is_nested(source) or pa.types.is_nested(target) or pa.types.is_duration(source):
+        return False
+    if is_text(source) or is_text(target):
+        return True
+    alike = (lambda kind: is_numeric(kind) or pa.types.is_boolean(kind), is_temporal)
+    return any(test(source) and test(target) for test in alike)
+
+
 def bounded_decimal(precision: int, scale: int) -> pa.DataType:
     """A decimal cut to MAX_PRECISION digits, as Spark's `adjustPrecisionScale` does.
 
