@@ -220,7 +220,7 @@ def _sql(expr: Expr, query: Query) -> str:
 SQL_TYPES = {
     pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "REAL",
     pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
-    pa.timestamp("us"): "TIMESTAMP",
+    pa.timestamp("us"): "TIMESTAMP", pa.duration("us"): "INTERVAL",
 }  # fmt: skip
 
 

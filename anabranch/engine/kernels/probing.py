@@ -186,12 +186,13 @@ def probe_ranges(rows, highs, table, window_us, expected, enough):
     capacity = max(np.int64(expected), np.int64(64))
     out = np.empty((4, capacity), np.int64)
     shown = visible_rows(table, 0, 65536)
+    begins = shown[:, 0].copy()
     found, lookups, done = np.int64(0), np.int64(0), np.int64(0)
     while done < len(rows) and found < enough:
         block, done = done, min(done + RANGE_ROWS, np.int64(len(rows)))
         for r in range(len(table)):
-            begin, last = shown[r, 0], shown[r, 1]
-            if begin == last:
+            begin, last = begins[r], shown[r, 1]
+            if shown[r, 0] == last:
                 continue
             lookups += done - block
             words, layout = table[r, WORDS], layout_of(table, r)
@@ -216,5 +217,5 @@ def probe_ranges(rows, highs, table, window_us, expected, enough):
                         out[3, found] = end
                         found += 1
                     at += 1
-            shown[r, 0] = begin
+            begins[r] = begin
     return out[:, :found], lookups, done
