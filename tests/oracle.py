@@ -127,7 +127,8 @@ def grouped_to_duckdb(query: Query, watermark_us: int) -> str:
     ends = ", ".join(f"{a}.end_us" for a in query.aliases)
     rows = to_duckdb(query, f"greatest({starts}) AS start_us, least({ends}) AS end_us")
     slide = grouping.slide_us
-    last = -(-watermark_us // slide) * slide - slide
+    # Without a watermark there are no instants; below the least integer DuckDB could not even count none.
+    last = max(-(-watermark_us // slide) * slide - slide, ALWAYS_US)
     keys = [f"key{i}" for i in range(grouping.keys)]
     names = [name for name, _ in query.select]
     aggregates = []

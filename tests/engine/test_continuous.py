@@ -15,7 +15,7 @@ from tests.continuous import Continuous, Shape, shapes
 from tests.scenarios import properties
 
 
-def check(shape: Shape, stops: Sequence[int] = ()) -> None:
+def check(shape: Shape, stops: Sequence[int]) -> None:
     """Runs a query batch by batch, with new processes after some of them, and compares all results."""
     case = Continuous(shape)
     disk = MemoryFilesystem()

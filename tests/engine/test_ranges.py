@@ -19,7 +19,7 @@ from anabranch.plan.routes import indexes, routes
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
-from tests.continuous import Shape, shapes
+from tests.continuous import shapes
 from tests.engine.test_continuous import check
 from tests.scenarios import properties
 
@@ -136,10 +136,6 @@ def test_much_that_is_found_is_checked_in_parts():
                 assert results(query, batches) == wanted
 
 
-def check_theta(shape: Shape, stops: list[int]) -> None:
-    check(shape, stops)
-
-
 test_theta, test_theta_long = properties(
-    check_theta, 60, 3_000, shape=shapes(theta=True, subquery=False, rows=30), stops=st.lists(st.integers(0, 7), max_size=3)
+    check, 60, 3_000, shape=shapes(theta=True, subquery=False, rows=30), stops=st.lists(st.integers(0, 7), max_size=3)
 )
