@@ -38,3 +38,4 @@ test-long: setup  ## tens of thousands of random cases
 bench: setup  ## the benchmarks; tables on the terminal, rows in bench/out/
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.theta

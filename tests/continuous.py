@@ -29,7 +29,11 @@ AGGREGATES = (
 )  # fmt: skip
 FILTERS = ("{a}.x > 0", "{a}.g IS NOT NULL", "{a}.h BETWEEN 1 AND 3", "({a}.g LIKE 'a%' OR {a}.b)", "{a}.d >= 0.00")
 PAIRS = ("{a}.k = {b}.k", "{a}.g = {b}.g", "{a}.k = {b}.k AND {a}.x < {b}.x", "{a}.h = {b}.h", "{a}.k = {b}.k AND {a}.b")
-THETA = ("{a}.x < {b}.x", "{a}.x BETWEEN {b}.x - 1 AND {b}.x + 1", "{a}.k <> {b}.k", "{a}.k + {b}.h > 3")
+THETA = (
+    "{a}.x < {b}.x", "{a}.x BETWEEN {b}.x - 1 AND {b}.x + 1", "{a}.k <> {b}.k", "{a}.k + {b}.h > 3",
+    "{a}.d BETWEEN {b}.d - 0.75 AND {b}.d + 1", "{a}.day > {b}.day AND {a}.k + 1 >= {b}.h", "{a}.h - 1 > {b}.k",
+    "{a}.ts BETWEEN {b}.ts - INTERVAL 1 SECOND AND {b}.ts", "{a}.b > {b}.b",
+)  # fmt: skip
 WINDOWS = ("[RANGE 2 SECONDS]", "[RANGE 3500 MILLISECONDS]", "[RANGE 1 SECOND]", "[NOW]", "[UNBOUNDED]")
 HAVING = ("COUNT(*) > 1", "MAX({a}.x) >= 0.5", "SUM({a}.k) <> 3 OR COUNT(*) = 1")
 

@@ -128,6 +128,7 @@ def grouped_to_duckdb(query: Query, watermark_us: int) -> str:
     ends = ", ".join(f"{a}.end_us" for a in query.aliases)
     rows = to_duckdb(query, f"greatest({starts}) AS start_us, least({ends}) AS end_us")
     slide = grouping.slide_us
+    # Without a watermark there are no instants; below the least integer DuckDB could not even count none.
     last = max(-(-watermark_us // slide) * slide - slide, ALWAYS_US)
     keys = [f"key{i}" for i in range(grouping.keys)]
     names = [name for name, _ in query.select]
@@ -247,6 +248,7 @@ SQL_TYPES = {
     pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
     pa.float32(): "REAL", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.date32(): "DATE",
     pa.timestamp("us"): "TIMESTAMP", pa.null(): '"NULL"',
+    pa.duration("us"): "INTERVAL",
 }  # fmt: skip
 
 

@@ -101,8 +101,8 @@ class SourceStatistics(msgspec.Struct):
 
 
 class StepStatistics(msgspec.Struct):
-    """One probe of a route: `probes` rows came, made `lookups` in runs, found `candidates` with the same hash and valid
-    together, of which `matches` have equal keys and pass the residual predicates."""
+    """One probe of a route: `probes` rows came, made `lookups` in runs, found `candidates` with the same hash (or in
+    their range) and valid together, of which `matches` have equal keys and pass the residual predicates."""
 
     route: str
     target: str

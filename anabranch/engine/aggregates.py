@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.engine.kernels import aggregation as kernels
+from anabranch.engine.ordering import doubles, from_ordered_words, ordered_words, words_128
 from anabranch.plan.query import Aggregate
+from anabranch.plan.ranges import has_ordered_words
 
 Array = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
@@ -108,7 +110,7 @@ class ExactSum(Count):
 
     def fold(self, ids: Ids, count: int, values: pa.Array | None) -> Parts:
         assert values is not None
-        low_words, high_words = _words_128(values)
+        low_words, high_words = words_128(values)
         mask = _valid(values)
         if not mask.all():
             ids, low_words, high_words = ids[mask], low_words[mask], high_words[mask]
@@ -142,16 +144,6 @@ class ExactSum(Count):
         return pa.array(low.view(np.int64), mask=missing).cast(self.type)
 
 
-def _words_128(values: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Integers and decimals as 128-bit words (whatever, for NULL)."""
-    if pa.types.is_decimal(values.type):
-        words = np.frombuffer(values.buffers()[1], np.uint64)[2 * values.offset : 2 * (values.offset + len(values))]
-        return np.ascontiguousarray(words[0::2]), np.ascontiguousarray(words[1::2]).view(np.int64)
-    plain = pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
-    whole = np.ascontiguousarray(plain.to_numpy(zero_copy_only=False), np.int64)
-    return whole.view(np.uint64), whole >> 63
-
-
 class FloatSum(Count):
     """SUM of floats. What is not finite is counted, not added: it could not be taken back."""
 
@@ -164,7 +156,7 @@ class FloatSum(Count):
 
     def fold(self, ids: Ids, count: int, values: pa.Array | None) -> Parts:
         assert values is not None
-        plain, mask = _doubles(values), _valid(values)
+        plain, mask = doubles(values), _valid(values)
         if not mask.all():
             ids, plain = ids[mask], plain[mask]
         parts: Parts = {"n": np.bincount(ids, minlength=count).astype(np.int64)}
@@ -214,11 +206,6 @@ class FloatSum(Count):
         return sums
 
 
-def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
-    plain = pc.fill_null(values, pa.scalar(0.0, values.type)) if values.null_count else values
-    return np.ascontiguousarray(plain.to_numpy(zero_copy_only=False), np.float64)
-
-
 class Deviation(FloatSum):
     """STDDEV: the standard deviation of a sample; NULL below two rows."""
 
@@ -229,7 +216,7 @@ class Deviation(FloatSum):
     def fold(self, ids: Ids, count: int, values: pa.Array | None) -> Parts:
         assert values is not None
         parts = super().fold(ids, count, values)
-        plain = _doubles(values)
+        plain = doubles(values)
         usable = _valid(values) & np.isfinite(plain)
         if not usable.all():
             ids, plain = ids[usable], plain[usable]
@@ -385,57 +372,3 @@ def _ranks(values: pa.Array, known: pa.Array) -> npt.NDArray[np.uint64]:
     """The places of values among sorted ones (0 for NULL)."""
     places = pc.fill_null(pc.index_in(values, known), 0)
     return np.asarray(places.to_numpy(zero_copy_only=False), np.uint64)
-
-
-SIGN = np.uint64(1 << 63)
-
-
-def has_ordered_words(type: pa.DataType) -> bool:
-    """Whether values of a type can be compared as 64-bit words."""
-    if pa.types.is_decimal(type):
-        return bool(type.precision <= 18)
-    return bool(pa.types.is_primitive(type) and type.bit_width <= 64)
-
-
-def ordered_words(values: pa.Array) -> npt.NDArray[np.uint64]:
-    """Values as words that are in order as the values are (NaN above all numbers; whatever, for NULL)."""
-    type = values.type
-    if pa.types.is_floating(type):
-        plain = _doubles(values) + 0.0
-        plain[np.isnan(plain)] = np.nan
-        bits = plain.view(np.uint64)
-        words: npt.NDArray[np.uint64] = np.where(bits & SIGN, ~bits, bits | SIGN)
-        return words
-    return _whole(values).view(np.uint64) ^ SIGN
-
-
-def _whole(values: pa.Array) -> npt.NDArray[np.int64]:
-    type = values.type
-    if pa.types.is_decimal(type):
-        return _words_128(values)[0].view(np.int64)
-    if pa.types.is_boolean(type):
-        values = values.cast(pa.int8())
-    elif not pa.types.is_integer(type):
-        values = values.view({32: pa.int32(), 64: pa.int64()}[type.bit_width])
-    plain = pc.fill_null(values, pa.scalar(0, values.type)) if values.null_count else values
-    return np.ascontiguousarray(plain.to_numpy(zero_copy_only=False), np.int64)
-
-
-def from_ordered_words(
-    words: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_], type: pa.DataType
-) -> pa.Array:
-    """The values that words stand for."""
-    if pa.types.is_floating(type):
-        bits = np.where(words & SIGN, words ^ SIGN, ~words)
-        return pa.array(bits.view(np.float64), mask=missing).cast(type)
-    whole = (words ^ SIGN).view(np.int64)
-    if pa.types.is_decimal(type):
-        pairs = np.empty(2 * len(whole), np.int64)
-        pairs[0::2], pairs[1::2] = whole, whole >> 63
-        values = pa.Array.from_buffers(type, len(whole), [None, pa.py_buffer(pairs)])
-        return pc.if_else(pa.array(missing), pa.scalar(None, type), values) if missing.any() else values
-    if pa.types.is_boolean(type):
-        return pa.array(whole != 0, mask=missing)
-    if pa.types.is_integer(type):
-        return pa.array(whole, mask=missing).cast(type)
-    return pa.array(whole.astype(f"int{type.bit_width}"), mask=missing).view(type)

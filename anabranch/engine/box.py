@@ -33,9 +33,11 @@ from anabranch.engine.columns import Ids
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.kernels.gather import take
 from anabranch.engine.kernels.probing import probe as probe_kernel
+from anabranch.engine.kernels.probing import probe_ranges
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
+from anabranch.engine.ordering import EVERY_WORD, limit_words, may_wrap, ordered_words, sort_by_word
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.sample import sample
@@ -47,10 +49,14 @@ from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream
+from anabranch.plan.ranges import Range
 from anabranch.plan.routes import Probe, Route, Stage
 
 CHUNK_ROWS = 1 << 20
 """At most so many combined rows go along a route at once: bounds the memory of a step, not its results."""
+
+CHUNK_PAIRS = 1 << 22
+"""A lookup of every row, or in ranges, is cut where it has found about so many pairs, before predicates are checked."""
 
 _NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -246,7 +252,8 @@ class Box:
             delta = self._deltas[index.aliases[0]]
             if len(delta.starts):
                 ordered = self._order(index, delta.combination(batch), delta.positions)
-                index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
+                if len(ordered):
+                    index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
                 self._sorted[index.name] = ordered
         for alias, term in self.graph.sampled_terms:
             if self.state.input(alias).source is log.source:
@@ -263,7 +270,14 @@ class Box:
         self.statistics.samples.append(found)
 
     def _order(self, index: IndexState, rows: Combination, positions: npt.NDArray[np.int64]) -> Words:
-        """Rows in the order of the hash of their key in an index."""
+        """Rows in the order of the hash of their key in an index; or of the key itself, and without those that have none."""
+        if index.is_ordered:
+            (term,) = self._keys(index.terms, rows)
+            words, starts, ends = ordered_words(term), rows.starts, rows.ends
+            if term.null_count:
+                valid = term.is_valid().to_numpy(zero_copy_only=False)
+                words, positions, starts, ends = words[valid], positions[valid], starts[valid], ends[valid]
+            return sort_by_word(words, positions, starts, ends)
         hashes = hash_keys(self._keys(index.terms, rows), len(rows))
         ordered: Words = sort_by_hash(hashes, positions, rows.starts, rows.ends)
         return ordered
@@ -277,8 +291,7 @@ class Box:
             complete = takewhile(lambda batch: not index.spine.lacking(batch), batches)  # noqa: B023
             for batch in batches[sum(1 for _ in complete) :]:
                 rows, positions = self._rows_of(index, batch)
-                if len(rows):
-                    ordered = self._order(index, rows, positions)
+                if len(rows) and len(ordered := self._order(index, rows, positions)):
                     index.spine.restore(run_of_batch(batch, ordered, index.spine.has_end, index.spine.retention_us))
                 index.spine.settle(batch, watermark_us)
 
@@ -351,10 +364,17 @@ class Box:
         if step == len(stage.probes):
             return [rows]
         chunks = []
-        for first in range(0, len(rows), CHUNK_ROWS):
-            chunk = rows if len(rows) <= CHUNK_ROWS else rows.slice(first, first + CHUNK_ROWS)
+        size = self._chunk_rows(stage.probes[step])
+        for first in range(0, len(rows), size):
+            chunk = rows if len(rows) <= size else rows.slice(first, first + size)
             chunks += self._stage(route, stage, step + 1, self._probe(route, stage, step, chunk))
         return chunks
+
+    def _chunk_rows(self, probe: Probe) -> int:
+        """How many rows are looked up at once: fewer where each of them meets every row."""
+        if probe.keys or probe.between is not None:
+            return CHUNK_ROWS
+        return max(1, min(CHUNK_ROWS, CHUNK_PAIRS // max(1, self.state.index_of(probe).spine.rows)))
 
     def _probe(self, route: Route, stage: Stage, step: int, rows: Combination) -> Combination:
         """Looks up one state."""
@@ -364,32 +384,64 @@ class Box:
         counts = self._counts(route, stage, probe)
         counts.probes += len(rows)
         window_us = self.state.input(probe.target[0]).window_us if len(probe.target) == 1 else 0
-        table = index.spine.table(with_arriving=len(probe.target) > 1 or probe.target[0] in self._visible)
-        ordered, keys = self._ordered(route, stage, step, probe, rows)
-        matches, lookups = probe_kernel(ordered, table, window_us, len(ordered))
+        visible = len(probe.target) > 1 or probe.target[0] in self._visible
+        table = index.spine.table(visible)
+        if probe.between is not None:
+            parts, done = [], 0
+            ordered, highs = self._ranges(index, probe.between, rows, visible)
+            while done < len(ordered):
+                left = ordered[done:], highs[done:]
+                matches, lookups, looked_up = probe_ranges(*left, table, window_us, len(left[1]), CHUNK_PAIRS)
+                counts.lookups += int(lookups)
+                counts.candidates += matches.shape[1]
+                parts.append(self._allowed(probe, self._combined(probe, rows, matches)))
+                done += int(looked_up)
+            combined = _joined(parts, (*rows.ids, *probe.target))
+        else:
+            ordered, keys = self._ordered(route, stage, step, probe, rows)
+            matches, lookups = probe_kernel(ordered, table, window_us, len(ordered))
+            counts.lookups += int(lookups)
+            counts.candidates += matches.shape[1]
+            combined = self._combined(probe, rows, matches)
+            if not index.is_exact and len(combined):
+                bound = keys if keys is not None else self._keys(tuple(k.bound for k in probe.keys), rows)
+                taken = pa.array(matches[0])
+                same = equal_keys([k.take(taken) for k in bound], self._keys(index.terms_of(probe), combined))
+                if not same.all():
+                    combined = combined.where(same)
+            combined = self._allowed(probe, combined)
+        counts.matches += len(combined)
+        counts.cpu_ns += thread_time_ns() - began
+        return combined
+
+    def _combined(self, probe: Probe, rows: Combination, matches: npt.NDArray[np.int64]) -> Combination:
+        """Rows with what they have found."""
         positions, found, starts, ends = matches
-        counts.lookups += int(lookups)
-        counts.candidates += len(positions)
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
         if len(probe.target) == 1:
             ids[probe.target[0]] = found
         else:
             view = self.state.views[probe.target]
             ids |= {alias: view.part(alias, found) if len(found) else _NONE for alias in probe.target}
-        combined = Combination(ids, starts, ends)
-        if not index.is_exact and len(combined):
-            bound = keys if keys is not None else self._keys(tuple(k.bound for k in probe.keys), rows)
-            taken = pa.array(positions)
-            same = equal_keys([k.take(taken) for k in bound], self._keys(index.terms_of(probe), combined))
-            if not same.all():
-                combined = combined.where(same)
+        return Combination(ids, starts, ends)
+
+    def _allowed(self, probe: Probe, combined: Combination) -> Combination:
+        """What the residual predicates of a probe leave."""
         if probe.residuals and len(combined):
             mask = predicate_mask(probe.residuals, self._fetch(combined), len(combined), lambda: _times(combined))
             if mask is not None and not mask.all():
                 combined = combined.where(mask)
-        counts.matches += len(combined)
-        counts.cpu_ns += thread_time_ns() - began
         return combined
+
+    def _ranges(self, index: IndexState, between: Range, rows: Combination, visible: bool) -> tuple[Words, Words]:
+        """The rows in the order of the least word of their range, and its largest; without those that find nothing."""
+        if may_wrap(between, *index.spine.extent(visible)):
+            lows, highs = np.full(len(rows), EVERY_WORD[0]), np.full(len(rows), EVERY_WORD[1])
+            return sort_by_word(lows, _NONE, rows.starts, rows.ends), highs
+        lows, highs, valid = limit_words(between, self._keys(tuple(b.bound for b in between.limits), rows), len(rows))
+        positions = np.flatnonzero(valid & (lows <= highs))
+        ordered = sort_by_word(lows[positions], positions, rows.starts[positions], rows.ends[positions])
+        return ordered, highs[ordered[:, 1].view(np.int64)]
 
     def _ordered(
         self, route: Route, stage: Stage, step: int, probe: Probe, rows: Combination
@@ -436,7 +488,10 @@ class Box:
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self.state.view_indexes[stage.joined]:
             ordered = self._order(index, rows, positions)
-            index.spine.arrive(run_of_batch(batch, ordered, True))
+            if len(ordered):
+                index.spine.arrive(run_of_batch(batch, ordered, True))
+            if index.is_ordered:
+                continue
             if first:
                 ordered = ordered.copy()
                 ordered[:, 1] -= np.uint64(first)
@@ -507,6 +562,15 @@ class _Fetch:
             log = self.state.logs[self.state.input(column.alias).source.name]
             found = self.rows.fetched[column] = log.column(column.name, self.rows.ids[column.alias])
         return found
+
+
+def _joined(parts: list[Combination], aliases: tuple[str, ...]) -> Combination:
+    """All of several combinations of these inputs."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = {alias: np.concatenate([_NONE, *(part.ids[alias] for part in parts)]) for alias in aliases}
+    starts, ends = [_NONE, *(part.starts for part in parts)], [_NONE, *(part.ends for part in parts)]
+    return Combination(ids, np.concatenate(starts), np.concatenate(ends))
 
 
 def _times(rows: Combination) -> pa.Array:

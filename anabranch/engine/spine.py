@@ -81,6 +81,12 @@ class Spine:
             return np.concatenate([self._settled_table, run_table(self.arriving)])
         return self._settled_table
 
+    def extent(self, with_arriving: bool) -> tuple[int, int]:
+        """The least and the largest hash that a probe may see; (2^64, -1) if there is none."""
+        seen = [run for run in self.runs + (self.arriving if with_arriving else []) if run.rows]
+        ends = [(int(run.entries[0, 0]), int(run.entries[-1, 0])) for run in seen]
+        return min((least for least, _ in ends), default=2**64), max((largest for _, largest in ends), default=-1)
+
     def moved(self) -> None:
         """Runs lie at other addresses now."""
         self._settled_table = None

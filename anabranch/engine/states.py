@@ -2,7 +2,8 @@
 
 An index over a source is named by what is in it: the source, the filters and the terms, with the source's name in place
 of aliases. Two inputs over the same stream share it where these agree, whatever their windows; it then keeps rows as long
-as the longest of them needs. A view is named by its inputs, its indexes by the view and the terms.
+as the longest of them needs. A view is named by its inputs, its indexes by the view and the terms. An index is
+by the hash of its terms, or ordered by the values of one.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class IndexState:
     aliases: Aliases
     terms: tuple[Expr, ...]
     spine: Spine
+    is_ordered: bool = False
 
     @property
     def is_exact(self) -> bool:
@@ -120,23 +122,24 @@ class BoxState:
 
     def _index(self, name: str, index: Index) -> IndexState:
         if len(index.state) > 1:
-            return IndexState(name, None, index.state, index.terms, Spine(name, 0, True, self._phase()))
+            spine = Spine(name, 0, True, self._phase())
+            return IndexState(name, None, index.state, index.terms, spine, index.is_ordered)
         source = self.input(index.state[0]).source
-        return IndexState(
-            name, source, index.state, index.terms, Spine(name, self.retention_us[source.name], False, self._phase())
-        )
+        spine = Spine(name, self.retention_us[source.name], False, self._phase())
+        return IndexState(name, source, index.state, index.terms, spine, index.is_ordered)
 
     def _phase(self) -> int:
         """Spines take turns with their merges: modulo 4, 16, 64 and 256 the phases of four spines are evenly apart."""
         return len(self.indexes) % FAN_IN * (1 + FAN_IN + FAN_IN**2 + FAN_IN**3)
 
     def _name(self, index: Index) -> str:
+        by = "ordered by" if index.is_ordered else "by"
         if len(index.state) > 1:
-            return f"({' '.join(index.state)}) by ({', '.join(map(str, index.terms))})"
+            return f"({' '.join(index.state)}) {by} ({', '.join(map(str, index.terms))})"
         i = self.input(index.state[0])
         terms = ", ".join(str(_unaliased(t, i)) for t in index.terms)
         filters = " and ".join(sorted(str(_unaliased(f, i)) for f in i.filters))
-        rows = f"{i.source.name} by ({terms})" + (f" where {filters}" if filters else "")
+        rows = f"{i.source.name} {by} ({terms})" + (f" where {filters}" if filters else "")
         return rows + (f" at ({', '.join(self._membership(i))})" if self.shares_slot(i.source) else "")
 
     def shares_slot(self, source: Stream | Table) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from anabranch.engine.kernels.routing import coordinates, route_bytes, route_words
 from anabranch.engine.local import LocalRun
-from anabranch.plan.expression import Column
+from anabranch.plan.expression import Call, Column
 from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
 from anabranch.storage.filesystem import MemoryFilesystem
 
@@ -48,7 +48,19 @@ def warm_up() -> None:
             }  # fmt: skip
             table = pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
             run.step(batch, dict.fromkeys("abc", table))
+    _warm_ranges()
     _warm_routing()
+
+
+def _warm_ranges() -> None:
+    k = pa.int64()
+    streams = [Stream(name, (Field("k", k), Field("ts", pa.timestamp("us"))), "ts") for name in "ab"]
+    left, right = Column(k, "a", "k"), Column(k, "b", "k")
+    less = Call(pa.bool_(), "lt", (left, right))
+    query = Query("ranges", tuple(Input(s.name, s, range_window(100)) for s in streams), (), (less,), (("k", left),))
+    run = LocalRun(query, MemoryFilesystem())
+    for batch in range(2):
+        run.step(batch, dict.fromkeys("ab", pa.table({"k": [1, 2], "ts": pa.array([batch, batch], pa.timestamp("us"))})))
 
 
 def _warm_routing() -> None:

@@ -19,7 +19,7 @@ def explain_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
     states: dict[Aliases, list[list[str]]] = {(alias,): [] for alias in graph.query.aliases}
     states |= {view: [] for view in views(ways)}
     for index in indexes(ways):
-        states[index.state].append([str(t) for t in index.terms])
+        states[index.state].append([f"order of {t}" if index.is_ordered else str(t) for t in index.terms])
     return {
         "query": graph.query.name,
         "plan": show(plan, graph),
@@ -55,6 +55,7 @@ def _probe_json(probe: Probe) -> dict[str, Any]:
     return {
         "state": list(probe.target),
         "keys": [f"{k.bound} = {k.target}" for k in probe.keys],
+        "range": None if probe.between is None else str(probe.between),
         "residuals": [str(r) for r in probe.residuals],
     }
 
@@ -73,8 +74,7 @@ def explain_text(plan: Plan, graph: JoinGraph) -> str:
             for probe in stage.probes:
                 name = " ".join(probe.target)
                 target = name if len(probe.target) == 1 else f"view ({name})"
-                keys = " and ".join(f"{k.bound} = {k.target}" for k in probe.keys)
-                lines.append(f"    look up {target} {'by ' + keys if keys else '(every row)'}{_where(probe.residuals)}")
+                lines.append(f"    look up {target} {_lookup(probe)}{_where(probe.residuals)}")
             lines.append("    results" if stage.is_root else f"    keep in view ({' '.join(stage.joined)})")
         if not route.stages:
             lines.append("    results")
@@ -91,6 +91,12 @@ def _tree(plan: Plan, graph: JoinGraph, indent: str) -> list[str]:
     for child in plan.inputs:
         lines += _tree(child, graph, indent + "  ")
     return lines
+
+
+def _lookup(probe: Probe) -> str:
+    if probe.keys:
+        return "by " + " and ".join(f"{k.bound} = {k.target}" for k in probe.keys)
+    return "(every row)" if probe.between is None else f"in the range {probe.between}"
 
 
 def _where(predicates: tuple[Expr, ...]) -> str:

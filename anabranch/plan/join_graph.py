@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from anabranch.plan.expression import Call, Expr, ResultTime, aliases_of, walk
 from anabranch.plan.query import Query
+from anabranch.plan.ranges import Range, range_of
 
 Aliases = tuple[str, ...]
 """A set of inputs, in the order of the query: how states and nodes are named."""
@@ -69,6 +70,10 @@ class JoinGraph:
 
     def connected(self, left: Set[str], right: Set[str]) -> bool:
         return bool(self.keys_between(left, right))
+
+    def range_between(self, bound: Set[str], target: Set[str]) -> Range | None:
+        """The range in which rows of `bound` find rows of `target`, where predicates limit one."""
+        return range_of(self.residuals_at(bound, target), bound, target)
 
     @cached_property
     def sampled_terms(self) -> tuple[tuple[str, Expr], ...]:

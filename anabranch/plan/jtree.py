@@ -62,12 +62,14 @@ Plan = Leaf | Join
 
 
 def default_orders(inputs: tuple[Plan, ...], graph: JoinGraph) -> tuple[tuple[int, ...], ...]:
-    """For each input the others as written, connected ones first."""
+    """For each input the others as written, connected ones first: by keys, or else by the range of a comparison."""
     orders = []
     for start in range(len(inputs)):
         bound, rest, order = inputs[start].aliases, [j for j in range(len(inputs)) if j != start], []
         while rest:
-            chosen = next((j for j in rest if graph.connected(bound, inputs[j].aliases)), rest[0])
+            chosen = next((j for j in rest if graph.connected(bound, inputs[j].aliases)), None)
+            if chosen is None:
+                chosen = next((j for j in rest if graph.range_between(bound, inputs[j].aliases)), rest[0])
             rest.remove(chosen)
             order.append(chosen)
             bound |= inputs[chosen].aliases

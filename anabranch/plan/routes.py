@@ -13,18 +13,23 @@ from dataclasses import dataclass
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import Aliases, JoinGraph, Key
 from anabranch.plan.jtree import Leaf, Plan
+from anabranch.plan.ranges import Range
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Look up the state of `target` by `keys` (none: every row of it), then keep what `residuals` allow."""
+    """Look up the state of `target` by `keys`, without any in the range `between` (or else every row of it), then keep what
+    `residuals` allow."""
 
     target: Aliases
     keys: tuple[Key, ...]
     residuals: tuple[Expr, ...]
+    between: Range | None = None
 
     @property
     def index(self) -> Index:
+        if self.between is not None:
+            return Index(self.target, (self.between.term,), is_ordered=True)
         return Index(self.target, tuple(k.target for k in self.keys))
 
 
@@ -47,10 +52,11 @@ class Route:
 
 @dataclass(frozen=True)
 class Index:
-    """A state and the terms by which it is looked up."""
+    """A state and the terms by which it is looked up: by their hash, or a single one in its order."""
 
     state: Aliases
     terms: tuple[Expr, ...]
+    is_ordered: bool = False
 
 
 def routes(plan: Plan, graph: JoinGraph) -> tuple[Route, ...]:
@@ -67,9 +73,9 @@ def _stages(plan: Plan, alias: str, graph: JoinGraph, is_root: bool) -> list[Sta
     probes = []
     for other in plan.orders[place]:
         target = plan.inputs[other].aliases
-        probes.append(
-            Probe(graph.ordered(target), graph.keys_between(bound, target), graph.residuals_at(bound, target))
-        )
+        keys = graph.keys_between(bound, target)
+        between = None if keys else graph.range_between(bound, target)
+        probes.append(Probe(graph.ordered(target), keys, graph.residuals_at(bound, target), between))
         bound = bound | target
     return [*stages, Stage(graph.ordered(bound), tuple(probes), is_root)]
 

@@ -22,6 +22,8 @@ class DuckDbLoop:
     def __init__(self, workload: Workload, kind: str, threads: int = 1) -> None:
         self.workload, self.kind = workload, kind
         self.connection = duckdb.connect(config={"threads": threads})
+        # Joins by comparisons: below a thousand rows DuckDB would compare all pairs, which is slower here.
+        self.connection.execute("SET merge_join_threshold = 0")
         self.state: dict[str, deque[pa.Table]] = {s: deque() for s in workload.streams}
         self._made: set[str] = set()
 

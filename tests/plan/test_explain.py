@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,9 +75,24 @@ def cyclic():
     )
 
 
-PLANS = pytest.mark.parametrize(
-    "case", [two_way, three_way_nary, binary, mixed_five_way, cyclic], ids=lambda f: f.__name__
-)
+def bands():
+    """Comparisons alone: a band, in which both inputs are looked up by a column, and a range that is open on one side."""
+    one, second = Literal(INT, 1), Literal(pa.duration("us"), timedelta(seconds=1))
+    return (
+        query(
+            "A B C",
+            residuals=(
+                Call(BOOL, "ge", (column("A.x"), Call(INT, "sub", (column("B.x"), one)))),
+                Call(BOOL, "le", (column("A.x"), Call(INT, "add", (column("B.x"), one)))),
+                Call(BOOL, "gt", (Call(TIME, "add", (column("B.ts"), second)), column("C.ts"))),
+            ),
+        ),
+        "(A B C)",
+    )
+
+
+CASES = (two_way, three_way_nary, binary, mixed_five_way, cyclic, bands)
+PLANS = pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
 
 
 def compare(name, text):
@@ -101,8 +117,7 @@ def test_the_json_is_as_it_was(case):
 
 
 def test_every_golden_file_is_used():
-    names = {f"{case.__name__}.{kind}" for case in (two_way, three_way_nary, binary, mixed_five_way, cyclic)
-             for kind in ("txt", "json")}  # fmt: skip
+    names = {f"{case.__name__}.{kind}" for case in CASES for kind in ("txt", "json")}
     assert {path.name for path in GOLDEN.iterdir()} == names
 
 

@@ -1,4 +1,4 @@
-"""Looking up sorted rows in the runs of a state."""
+"""Looking up sorted rows in the runs of a state, by their hash or in a range of words."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from anabranch.engine.kernels.runs import (
     hash_from,
     layout_of,
     suffix_of,
+    visible_rows,
     words_at,
 )
 
@@ -31,6 +32,9 @@ BLOCK_ROWS = 1024
 
 AHEAD_ROWS = 16
 """So many rows ahead the directory is asked for."""
+
+RANGE_ROWS = 64
+"""Ranges are looked up in blocks of so many rows: between blocks it is seen whether enough has been found."""
 
 
 @njit(cache=True, nogil=True)
@@ -151,3 +155,67 @@ def probe(rows, table, window_us, expected):
                         found += 1
                     low += 1
     return out[:, :found], lookups
+
+
+@njit(inline="always")
+def _advance(entries, words, low, high, word):
+    """The first entry from `low` on whose word is not below a given one: in steps that double, then by halves."""
+    step, below = np.int64(1), low
+    while below < high and entries[below * words] < word:
+        low = below + 1
+        below += step
+        step *= 2
+    below = min(below, high)
+    while low < below:
+        middle = (low + below) >> 1
+        if entries[middle * words] < word:
+            low = middle + 1
+        else:
+            below = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def probe_ranges(rows, highs, table, window_us, expected, enough):
+    """All pairs of a sorted row and an entry whose word lies between that of the row and the row's `highs`, both included,
+    with intersecting validity.
+
+    Returns what `probe` does, and how many rows were looked up: it ends after a block of rows once it has found `enough`.
+    Rows are sorted by the beginning of their range, so that in every run a lookup begins where the one before it began.
+    """
+    capacity = max(np.int64(expected), np.int64(64))
+    out = np.empty((4, capacity), np.int64)
+    shown = visible_rows(table, 0, 65536)
+    begins = shown[:, 0].copy()
+    found, lookups, done = np.int64(0), np.int64(0), np.int64(0)
+    while done < len(rows) and found < enough:
+        block, done = done, min(done + RANGE_ROWS, np.int64(len(rows)))
+        for r in range(len(table)):
+            begin, last = begins[r], shown[r, 1]
+            if shown[r, 0] == last:
+                continue
+            lookups += done - block
+            words, layout = table[r, WORDS], layout_of(table, r)
+            entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
+            for row in range(block, done):
+                begin = _advance(entries, words, begin, last, rows[row, 0])
+                at = begin
+                while at < last and entries[at * words] <= highs[row]:
+                    start = entry_start(entries, at, layout)
+                    end = entry_end(entries, at, layout, start, window_us)
+                    start = max(start, np.int64(rows[row, 2]))
+                    end = min(end, np.int64(rows[row, 3]))
+                    if start < end:
+                        if found == capacity:
+                            capacity *= 2
+                            grown = np.empty((4, capacity), np.int64)
+                            grown[:, :found] = out[:, :found]
+                            out = grown
+                        out[0, found] = np.int64(rows[row, 1])
+                        out[1, found] = entry_id(entries, at, layout)
+                        out[2, found] = start
+                        out[3, found] = end
+                        found += 1
+                    at += 1
+            begins[r] = begin
+    return out[:, :found], lookups, done

@@ -4,7 +4,8 @@ A twin says what its kernel computes, on lists and integers and without a though
 kernel to it. Where a kernel reads addresses, its twin takes the values that lie there; where a kernel reads a table of
 runs, its twin takes a list of `Run`; where a kernel fills an array, its twin returns a list.
 
-Hashes are integers in [0, 2^64), times are signed 64-bit microseconds, a row id is `batch << 32 | offset`.
+Hashes are integers in [0, 2^64), times are signed 64-bit microseconds, a row id is `batch << 32 | offset`. In an index by
+order a word that is in order as its term takes the place of the hash.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def merge(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: i
 
 
 class Match(NamedTuple):
-    """A row and an entry with one hash, and when both are valid."""
+    """A row and an entry that it found, and when both are valid."""
 
     position: int
     id: int
@@ -205,6 +206,23 @@ def probe(rows: Sequence[SortedRow], runs: Sequence[Run], window_us: int) -> tup
             for entry in by_hash.get(row.hash, []):
                 start, end = max(row.start, entry.start), min(row.end, entry.end_under(window_us))
                 if start < end:
+                    matches.append(Match(row.position, entry.id, start, end))
+    return matches, lookups
+
+
+def probe_ranges(
+    rows: Sequence[SortedRow], highs: Sequence[int], runs: Sequence[Run], window_us: int
+) -> tuple[list[Match], int]:
+    """All pairs of a row and a visible entry that lies between the row's word and its `highs`, both included, with
+    intersecting validity; and the number of lookups: one for each row and each run that shows anything."""
+    matches, lookups = [], 0
+    for run in runs:
+        shown = run.visible()
+        lookups += len(rows) if shown else 0
+        for row, high in zip(rows, highs, strict=True):
+            for entry in shown:
+                start, end = max(row.start, entry.start), min(row.end, entry.end_under(window_us))
+                if row.hash <= entry.hash <= high and start < end:
                     matches.append(Match(row.position, entry.id, start, end))
     return matches, lookups
 

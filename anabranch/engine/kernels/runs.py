@@ -16,6 +16,9 @@ to eight entries. A bucket has two words in the directory: one in which the *suf
 bits of a hash behind those of the bucket), and one with its first entry (32 bits) and the *marks* that occur in it (the five
 bits behind the suffix, 32 bits). Of the lookups that would find nothing, all but one or two in a hundred end there, after a
 sequential load. Entries are sorted by hash, ties in order of arrival.
+
+In an index by order the word in place of the hash is one that is in order as the values of its term are. Such words do not
+spread over all bits: most buckets of the directory are empty and a few are large, and it is not asked (`probe_ranges`).
 """
 
 from __future__ import annotations

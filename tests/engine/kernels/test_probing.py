@@ -1,4 +1,4 @@
-"""Probing equals its twin."""
+"""Probing equals its twin, by hashes and in ranges."""
 
 from __future__ import annotations
 
@@ -92,6 +92,50 @@ def test_more_rows_than_a_block_over_runs_that_see_parts_of_them():
         plain.append(reference.Run(entries, lo, hi))
         stored.append(Stored(plain[-1], Packed(True, False, batch, 32, 0)))
     assert probe(rows, stored, 3, 0) == twin(rows, plain, 3)
+
+
+def probe_ranges(rows, highs, stored_runs, window_us, expected, enough=2**62):
+    """As `probe`, again and again until all rows are looked up."""
+    words = np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
+    ends, table, matches, lookups = np.array(highs, np.uint64), run_table(stored_runs), Counter(), 0
+    while len(words):
+        found, looked_up, done = probing.probe_ranges(words, ends, table, window_us, expected, enough)
+        assert done == len(words) or (found.shape[1] >= enough and done % probing.RANGE_ROWS == 0)
+        matches.update(Match(*column) for column in found.T.tolist())
+        lookups += looked_up
+        words, ends = words[done:], ends[done:]
+    return matches, lookups
+
+
+def range_twin(rows, highs, plain_runs, window_us):
+    matches, lookups = reference.probe_ranges(rows, highs, plain_runs, window_us)
+    return Counter(matches), lookups
+
+
+@given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), st.data())
+@settings(deadline=None, max_examples=200)
+def test_probe_ranges_equals_its_twin(state, window_us, expected, data):
+    """Ranges of one word, of some, of all, and empty ones."""
+    pool, _, plain, stored = state
+    rows = data.draw(probing_rows(pool))
+    highs = [data.draw(st.just(r.hash) | st.sampled_from([*pool, 2**64 - 1]) | ANY_HASH) for r in rows]
+    assert probe_ranges(rows, highs, stored, window_us, expected) == range_twin(rows, highs, plain, window_us)
+
+
+def test_ranges_in_many_blocks_over_words_that_lie_close_together():
+    """Words that share their first 16 bits, in runs of which all or nothing is visible; lookups end when there is enough."""
+    random = np.random.default_rng(5)
+    words = sorted(2**63 + int(word) for word in random.integers(0, 500, 300))
+    lows = sorted(2**63 + int(word) for word in random.integers(-20, 520, 3 * probing.RANGE_ROWS + 7))
+    rows = [SortedRow(low, i, i % 9, 12) for i, low in enumerate(lows)]
+    highs = [low + int(width) for low, width in zip(lows, random.integers(-1, 30, len(lows)), strict=True)]
+    plain, stored = [], []
+    for batch, (lo, hi) in enumerate([(0, ALL_HASHES), (0, 2**15), (2**15, 2**15 + 1), (2**15 + 1, ALL_HASHES)]):
+        entries = tuple(Entry(h, batch << 32 | i, i % 12) for i, h in enumerate(words))
+        plain.append(reference.Run(entries, lo, hi))
+        stored.append(Stored(plain[-1], Packed(True, False, batch, 32, 0)))
+    for enough in (1, 100, 2**62):
+        assert probe_ranges(rows, highs, stored, 3, 0, enough) == range_twin(rows, highs, plain, 3)
 
 
 def test_no_rows_and_no_runs():
