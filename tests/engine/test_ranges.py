@@ -112,6 +112,18 @@ def test_ranges_over_views(plan):
     assert found
 
 
+@pytest.mark.parametrize("where", ["a.n BETWEEN b.n - 1 AND b.n + 1", "a.edge BETWEEN b.edge - 1 AND b.edge + 1"])
+def test_many_batches_alive_together(where):
+    """Runs are merged over several tiers, though all their words may lie in one part of a merge."""
+    batches = []
+    for number, batch in enumerate(batches_of(9, count=70, rows=3)):
+        times = pa.array([1000 * number] * 3, pa.int64()).view(pa.timestamp("us"))
+        batches.append({s: rows.set_column(rows.num_columns - 1, "ts", times) for s, rows in batch.items()})
+    found = results(band_query(where), batches, stop=50)
+    with every_row():
+        assert found == results(band_query(where), batches)
+
+
 def test_an_index_that_no_run_shows_is_derived_from_the_log():
     """State of a process that looked up every row serves one that looks up ranges, and the other way round."""
     query, batches = band_query("a.x BETWEEN b.x - 0.3 AND b.x + 0.3"), batches_of(3)
