@@ -6,8 +6,8 @@ from typing import Any
 
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import Aliases, JoinGraph
-from anabranch.plan.jtree import Join, Plan, show
-from anabranch.plan.query import Input, Stream
+from anabranch.plan.jtree import Join, Plan, left_deep, show
+from anabranch.plan.query import Grouping, Input, Query, Stream
 from anabranch.plan.routes import Probe, indexes, routes, views
 
 _UNITS_US = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
@@ -47,8 +47,28 @@ def explain_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
             }
             for route in ways
         ],
-        "select": [{"name": name, "expression": str(expr)} for name, expr in graph.query.select],
+        "select": [{"name": name, "expression": text} for name, text in _selected(graph.query)],
+        **_blocks_json(graph.query),
     }
+
+
+def _blocks_json(query: Query) -> dict[str, Any]:
+    """Groups and subqueries, if there are any."""
+    found: dict[str, Any] = {}
+    if (grouping := query.grouping) is not None:
+        found["groups"] = {
+            "slide_us": grouping.slide_us,
+            "keys": [str(expr) for _, expr in query.select[: grouping.keys]],
+            "aggregates": [
+                {"function": a.function, "of": "*" if a.argument is None else str(query.select[a.argument][1])}
+                for a in grouping.aggregates
+            ],
+            "having": None if grouping.having is None else _of_groups(grouping.having),
+        }
+    if query.subqueries:
+        graphs = [JoinGraph(inner) for inner in query.subqueries]
+        found["subqueries"] = [explain_json(left_deep(graph), graph) for graph in graphs]
+    return found
 
 
 def _probe_json(probe: Probe) -> dict[str, Any]:
@@ -78,9 +98,34 @@ def explain_text(plan: Plan, graph: JoinGraph) -> str:
             lines.append("    results" if stage.is_root else f"    keep in view ({' '.join(stage.joined)})")
         if not route.stages:
             lines.append("    results")
+    if graph.query.grouping is not None:
+        lines += ["", *_groups(graph.query, graph.query.grouping)]
     lines += ["", "select"]
-    lines += [f"  {name} = {expr}" for name, expr in graph.query.select]
+    lines += [f"  {name} = {expr}" for name, expr in _selected(graph.query)]
+    for inner in graph.query.subqueries:
+        below = JoinGraph(inner)
+        lines += ["", *(f"  {line}".rstrip() for line in explain_text(left_deep(below), below).splitlines())]
     return "\n".join(lines)
+
+
+def _groups(query: Query, grouping: Grouping) -> list[str]:
+    lines = [f"groups every {length_text(grouping.slide_us)}"]
+    lines += [f"  {name} = {expr}" for name, expr in query.select[: grouping.keys]]
+    for place, aggregate in enumerate(grouping.aggregates):
+        operand = "*" if aggregate.argument is None else str(query.select[aggregate.argument][1])
+        lines.append(f"  agg{place} = {aggregate.function}({operand})")
+    return [*lines, *([f"  having {_of_groups(grouping.having)}"] if grouping.having is not None else [])]
+
+
+def _selected(query: Query) -> list[tuple[str, str]]:
+    if query.grouping is None:
+        return [(name, str(expr)) for name, expr in query.select]
+    return [(name, _of_groups(expr)) for name, expr in query.grouping.select]
+
+
+def _of_groups(expr: Expr) -> str:
+    """An expression over groups, whose columns have no alias."""
+    return str(expr).replace(".key", "key").replace(".agg", "agg")
 
 
 def _tree(plan: Plan, graph: JoinGraph, indent: str) -> list[str]:
@@ -112,8 +157,17 @@ def window_text(i: Input) -> str:
     """
     if i.window.kind != "range":
         return i.window.kind.upper() if isinstance(i.source, Stream) else "STORED"
+    return f"RANGE {length_text(i.window.length_us).upper()}"
+
+
+def length_text(length_us: int) -> str:
+    """A length of time in the largest unit that fits.
+
+    >>> length_text(90_000_000), length_text(1_000_000), length_text(1500)
+    ('90 seconds', '1 second', '1500 microseconds')
+    """
     for unit, size in _UNITS_US:
-        if i.window.length_us % size == 0:
-            count = i.window.length_us // size
-            return f"RANGE {count} {unit.upper()}{'S' if count != 1 else ''}"
-    return f"RANGE {i.window.length_us} MICROSECONDS"
+        if length_us % size == 0:
+            count = length_us // size
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return f"{length_us} microseconds"
