@@ -93,7 +93,7 @@ def plans_and_runs(query: Query) -> None:
 test_valid_and_spoilt_texts, test_valid_and_spoilt_texts_long = properties(
     check,
     150,
-    5_000,
+    3_000,
     rng=st.randoms(use_true_random=False),
     oddness=st.sampled_from((0.0, 0.0, 0.0, 0.02, 0.1)),
     mutations=st.sampled_from((0, 0, 0, 0, 1, 3)),
