@@ -16,6 +16,7 @@ from anabranch.plan.expression import Call, Column, Literal, ResultTime
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.query import NOW, STORED, UNBOUNDED, Equality, Field, Input, Query, Table, range_window
+from anabranch.sql import parse_script
 from tests.plan.queries import BOOL, INT, TIME, column, graph, less, planned, query, stream
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -45,6 +46,18 @@ def binary():
         ),
         "((first next) last)",
     )
+
+
+def groups():
+    """Groups of a join with groups of the same stream, as written in SQL."""
+    script = parse_script("""
+        CREATE STREAM plugs (plug BIGINT, load DOUBLE, ts TIMESTAMP) TIME ts;
+        CREATE QUERY q AS
+        SELECT p.plug, COUNT(*) + 1 AS n, RESULT_TIME AS at
+        FROM plugs [RANGE 5 MINUTES] p, (SELECT plug, MAX(load) AS m FROM plugs [RANGE 5 MINUTES] GROUP BY plug) x
+        WHERE p.plug = x.plug AND p.load > x.m - 1
+        GROUP BY p.plug HAVING COUNT(*) > 2 SLIDE 30 SECONDS""")
+    return script.queries[0].query, "(p x)"
 
 
 def mixed_five_way():
@@ -91,7 +104,7 @@ def bands():
     )
 
 
-CASES = (two_way, three_way_nary, binary, mixed_five_way, cyclic, bands)
+CASES = (two_way, three_way_nary, binary, mixed_five_way, cyclic, bands, groups)
 PLANS = pytest.mark.parametrize("case", CASES, ids=lambda f: f.__name__)
 
 

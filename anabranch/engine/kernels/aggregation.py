@@ -155,7 +155,9 @@ def deviations(count, sum_hi, sum_lo, square_hi, square_lo, out):
         a, b = _product(sum_hi[i], mean)
         b += sum_hi[i] * rest + sum_lo[i] * mean
         hi, lo = _add_pair(square_hi[i], square_lo[i], -a, -b)
-        out[i] = np.sqrt(max(0.0, (hi + lo) / (n - 1)))
+        spread = hi + lo
+        # Equal values spread by nothing but what pairs of doubles round.
+        out[i] = np.sqrt(spread / (n - 1)) if spread > 1e-30 * square_hi[i] else 0.0
 
 
 @njit(inline="always")
