@@ -161,15 +161,16 @@ class Session:
         if isinstance(rows, str):
             format = format or _format_of(rows)
             fields = infer_fields(rows, format)
-            self._frames[name] = _Files(rows, format, FileOptions())
+            frame: DataFrame | Callable[[], DataFrame] | _Files = _Files(rows, format, FileOptions())
         else:
             now = rows() if callable(rows) else rows
             check_table(name, now)
-            fields = fields_of(name, now)
-            self._frames[name] = rows
+            fields, frame = fields_of(name, now), rows
+        every_us = self._positive_us(name, refresh) if refresh is not None else 0
         self.catalog = self.catalog.with_table(Table(name, fields))
-        if refresh is not None:
-            self._refresh_us[name] = self._positive_us(name, refresh)
+        self._frames[name] = frame
+        if every_us:
+            self._refresh_us[name] = every_us
 
     @staticmethod
     def _positive_us(name: str, refresh: str) -> int:

@@ -24,12 +24,22 @@ from anabranch.control.records import Statistics, StepStatistics
 from anabranch.cost.model import UnitCosts
 from anabranch.engine.local import LocalRun
 from anabranch.plan.expression import Column
-from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
+from anabranch.plan.query import (
+    GROUP,
+    Aggregate,
+    Equality,
+    Field,
+    Grouping,
+    Input,
+    Query,
+    Stream,
+    range_window,
+)
 from anabranch.storage.filesystem import LocalFilesystem
 
 BATCH_ROWS = (1_000, 10_000)
 BATCHES = 6
-FORMAT = 3
+FORMAT = 4
 
 SLACK_BATCHES = 2.0
 """Rows are kept until the watermark has passed the end of the last row of their batch, and the watermark is a batch late."""
@@ -38,7 +48,7 @@ VIEW_SLACK_BATCHES = 1.5
 
 DEFAULT = UnitCosts(
     insert=70e-9, delete=0.0, join=55e-9, lookup=5e-9, lookup_run=4e-9, rekey=40e-9, view_insert=75e-9,
-    accept=110e-9, result=20e-9, step=100e-6, upkeep=100e-6, batch=3e-3, counts_keys=True, index_bytes=19.5,
+    accept=110e-9, result=20e-9, fold=80e-9, step=100e-6, upkeep=100e-6, batch=3e-3, counts_keys=True, index_bytes=19.5,
     view_row_bytes=0.0, view_part_bytes=8.0, view_index_bytes=27.0, keeps_segments=True, slack_s=2.0, view_slack_s=1.5,
 )  # fmt: skip
 """For a machine that was never calibrated."""
@@ -103,7 +113,7 @@ def calibrate(batches: int = BATCHES) -> UnitCosts:
     accept, batch = _positive(taken)
     return UnitCosts(
         insert=insert, delete=0.0, join=join, lookup=lookup, lookup_run=lookup_run, rekey=rekey, view_insert=view_insert,
-        accept=accept, result=emit_s / max(results, 1), step=step, upkeep=upkeep, batch=batch, counts_keys=True,
+        accept=accept, result=emit_s / max(results, 1), fold=_fold_s(batches), step=step, upkeep=upkeep, batch=batch, counts_keys=True,
         index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0, view_part_bytes=8.0,
         view_index_bytes=float(np.median(view_bytes)), keeps_segments=True, slack_s=SLACK_BATCHES,
         view_slack_s=VIEW_SLACK_BATCHES,
@@ -132,6 +142,29 @@ def _positive(measured: Sequence[Sequence[float]]) -> list[float]:
     found = np.zeros(matrix.shape[1])
     found[used] = solved / scale[used]
     return [float(price) for price in found]
+
+
+def _fold_s(batches: int) -> float:
+    """Seconds to fold a row into a group: a sum and a maximum of a hundred groups."""
+    rows, rng = BATCH_ROWS[-1], np.random.default_rng(7)
+    types = {"k": pa.int64(), "v": pa.float64(), "ts": pa.timestamp("us")}
+    stream = Stream("a", tuple(Field(name, type) for name, type in types.items()), "ts")
+    aggregates = (Aggregate("sum", 1, pa.float64()), Aggregate("max", 1, pa.float64()))
+    selected = tuple((f"agg{i}", Column(pa.float64(), GROUP, f"agg{i}")) for i in range(2))
+    query = Query(
+        "calibration", (Input("a", stream, range_window(3_000_000)),), (), (),
+        (("key0", Column(pa.int64(), "a", "k")), ("arg0", Column(pa.float64(), "a", "v"))), "",
+        Grouping(1, aggregates, selected),
+    )  # fmt: skip
+    spent = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = LocalRun(query, LocalFilesystem(folder))
+        for batch in range(batches + 4):
+            times = batch * 1_000_000 + np.arange(rows) * 1_000_000 // rows
+            table = pa.table({"k": rng.integers(0, 100, rows), "v": rng.random(rows), "ts": pa.array(times, types["ts"])})
+            counted = run.step(batch, {"a": table}).statistics.cpu_ns
+            spent.append((counted.get("emit", 0) + counted.get("aggregate", 0)) / 1e9 / rows)
+    return float(np.median(spent[4:]))
 
 
 def _run(case: _Case, batches: int) -> list[tuple[Statistics, float]]:

@@ -52,6 +52,8 @@ class UnitCosts:
     """A batch, however few rows it has."""
     result: float = 0.0
     """A result handed out."""
+    fold: float = 0.0
+    """A row folded into the groups of a query."""
     counts_keys: bool = False
     """Whether a state has an index for each key it is looked up by; the papers have one for all."""
     index_bytes: float = 0.0

@@ -16,10 +16,6 @@ from anabranch.plan.expression import Column
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Query
 
-FOLD_S = 80e-9
-"""A row folded into the partial rows of its batch; measured by `python -m bench.operators` without Spark's share."""
-
-
 @dataclass(frozen=True)
 class Grouped:
     """A query, perhaps with groups below its join, and the decision about its plan."""
@@ -41,7 +37,7 @@ def choose_groups(query: Query, facts: Given, units: UnitCosts, bounds: Bounds, 
     """The equivalent that needs least CPU, by what is known."""
     as_written = decide(JoinGraph(query), facts, units, bounds, strict=strict)
     graph = as_written.model.graph
-    folded = graph.rate(graph.everything) * FOLD_S if query.grouping is not None else 0.0
+    folded = graph.rate(graph.everything) * units.fold if query.grouping is not None else 0.0
     best = Grouped(query, as_written, as_written.cost.cpu + folded)
     for alias, pushed in equivalents(query).items():
         if not alias or query.grouping is None:
@@ -52,7 +48,7 @@ def choose_groups(query: Query, facts: Given, units: UnitCosts, bounds: Bounds, 
         rates = {**facts.rates, f"{query.name}.{alias}": groups / (query.grouping.slide_us / 1e6)}
         decision = decide(JoinGraph(pushed), replace(known, rates=rates), units, bounds)
         above = decision.model.graph
-        cpu = decision.cost.cpu + (stream.rate + above.rate(above.everything)) * FOLD_S
+        cpu = decision.cost.cpu + (stream.rate + above.rate(above.everything)) * units.fold
         if cpu < best.cpu:
             best = Grouped(pushed, decision, cpu, alias)
     return best
