@@ -113,8 +113,8 @@ def calibrate(batches: int = BATCHES) -> UnitCosts:
     accept, batch = _positive(taken)
     return UnitCosts(
         insert=insert, delete=0.0, join=join, lookup=lookup, lookup_run=lookup_run, rekey=rekey, view_insert=view_insert,
-        accept=accept, result=emit_s / max(results, 1), fold=_fold_s(batches), step=step, upkeep=upkeep, batch=batch, counts_keys=True,
-        index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0, view_part_bytes=8.0,
+        accept=accept, result=emit_s / max(results, 1), fold=_fold_s(batches), step=step, upkeep=upkeep,
+        batch=batch, counts_keys=True, index_bytes=float(np.median(index_bytes)), view_row_bytes=0.0, view_part_bytes=8.0,
         view_index_bytes=float(np.median(view_bytes)), keeps_segments=True, slack_s=SLACK_BATCHES,
         view_slack_s=VIEW_SLACK_BATCHES,
     )  # fmt: skip

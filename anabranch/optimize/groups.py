@@ -16,6 +16,7 @@ from anabranch.plan.expression import Column
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Query
 
+
 @dataclass(frozen=True)
 class Grouped:
     """A query, perhaps with groups below its join, and the decision about its plan."""
