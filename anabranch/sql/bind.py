@@ -26,6 +26,7 @@ from anabranch.errors import (
 from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, walk
 from anabranch.plan.flat import CannotFlattenError, flat
 from anabranch.plan.query import (
+    FOREVER_US,
     INSTANT,
     SECOND_US,
     STORED,
@@ -49,6 +50,9 @@ from anabranch.sql.statements import parse_statements
 from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem
 from anabranch.sql.text import SqlText, did_you_mean
 from anabranch.sql.types import TIMESTAMP
+
+MOST_INSTANTS = 100_000
+"""A window must not be longer than so many slides: every group has a result at each of them."""
 
 
 def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
@@ -111,6 +115,10 @@ def _bind_columns(
     selected = _bind_select_list(select.items, text, scope, binder)
     having = binder.predicate(select.having) if select.having is not None else None
     slide_us = select.slide_us if select.slide_us is not None else SECOND_US
+    longest = max((i.window.length_us for i in inputs if i.window.length_us != FOREVER_US), default=0)
+    if longest > MOST_INSTANTS * slide_us:
+        raise text.error(UnsupportedSqlError, f"a row that counts at more than {MOST_INSTANTS:,} instants is not supported",
+                         select.slide_at or select.items[0].at, "write a longer SLIDE, or a shorter window")  # fmt: skip
     return Grouping(len(groups.keys), tuple(groups.aggregates), selected, having, slide_us), groups.rows
 
 

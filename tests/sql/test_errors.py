@@ -71,6 +71,8 @@ BAD = [
     ("SyntaxSqlError", "SELECT COUNT(*) $ GROUP BY |3", "no such entry"),
     ("SyntaxSqlError", "SELECT COUNT(*) $ GROUP BY qty |GROUP BY n", "GROUP BY stands twice"),
     ("SyntaxSqlError", "SELECT COUNT(*) $ |SLIDE 0 SECONDS", "longer than 0"),
+    ("UnsupportedSqlError", "SELECT COUNT(*) FROM trades [RANGE 1 DAY] |SLIDE 1 MILLISECOND", "a longer SLIDE"),
+    ("SyntaxSqlError", "SELECT COUNT(*) $ SLIDE |soon", "a length of time"),
     ("TypeMismatchError", "SELECT |SUM(t.symbol) $", "SUM takes numbers"),
     ("TypeMismatchError", "SELECT COUNT(*) $ HAVING |MAX(qty)", "must be BOOLEAN"),
     ("UnsupportedSqlError", "SELECT |DISTINCT qty $", "DISTINCT"),
