@@ -50,14 +50,16 @@ class RandomQuery:
                 return rates, windows, joins
 
     def _draw(self, rng: np.random.Generator) -> tuple[list[int], list[int], list[tuple[int, int, int]]]:
-        rates = [int(np.exp(rng.uniform(np.log(3_000), np.log(50_000)))) for _ in range(self.n)]
+        # Many streams make many rows in between: they are slower, and find fewer partners.
+        most_rate, most_partners = (50_000, 40) if self.n < 5 else (8_000, 6)
+        rates = [int(np.exp(rng.uniform(np.log(most_rate / 16), np.log(most_rate)))) for _ in range(self.n)]
         windows = [int(rng.integers(2, 6)) for _ in range(self.n)]
         joins = []
         for i in range(1, self.n):
             j = int(rng.integers(0, i))
-            # A row finds between a tenth of a partner and a few dozen in the larger window.
+            # A row finds between a tenth of a partner and so many in the larger window.
             rows = max(rates[i] * windows[i], rates[j] * windows[j])
-            joins.append((j, i, max(2, int(rows / np.exp(rng.uniform(np.log(0.1), np.log(40)))))))
+            joins.append((j, i, max(2, int(rows / np.exp(rng.uniform(np.log(0.1), np.log(most_partners)))))))
         return rates, windows, joins
 
     @cached_property
