@@ -27,6 +27,8 @@ from bench.random_queries import RandomQuery, shapes, with_orders
 
 ROUNDS = 3
 LEADING = 3
+FAR_OFF = 20.0
+"""For the model, plans are run up to so many times the CPU of the best: beyond that none is hard to rank."""
 HOPELESS = 6.0
 """Plans that by prediction need so many times the CPU of the chosen one are not run: some would take minutes a batch."""
 
@@ -48,14 +50,16 @@ def model_of(query: RandomQuery, units: UnitCosts) -> CostModel:
     return CostModel(query.facts.graph(query.graph), units)
 
 
-def check_model(count: int, units: UnitCosts, most_plans: int) -> list[dict[str, Any]]:
+def check_model(first: int, count: int, units: UnitCosts, most_plans: int) -> list[dict[str, Any]]:
     rows = []
-    for number in range(count):
+    for number in range(first, first + count):
         query = RandomQuery(1000 + number, 3 + number % 2)
         rng = np.random.default_rng(number)
         trees = shapes(query.graph, query.graph.query.aliases)
         plans = [p for tree in trees for p in with_orders(tree, query.graph, rng, max(2, most_plans // len(trees)))]
         model = model_of(query, units)
+        least = min(model.cost(p).cpu for p in plans)
+        plans = [p for p in plans if model.cost(p).cpu <= FAR_OFF * least]
         predicted = [model.cost(p) for p in plans]
         by_plan = query.measure_all(plans, ROUNDS)
         measured = [by_plan[p] for p in plans]
@@ -135,13 +139,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, default=200, help="random queries for the choice")
     parser.add_argument("--model", type=int, default=30, help="random queries for the model")
+    parser.add_argument("--first", type=int, default=0, help="the first of these, to go on where a run ended")
     parser.add_argument("--plans", type=int, default=40, help="plans of a query, at most, for the model")
     parser.add_argument("--randoms", type=int, default=30, help="random plans of a query, for the choice")
     given = parser.parse_args()
     pa.set_cpu_count(1)
     calibrate()
     units = calibrate()
-    model = check_model(given.model, units, given.plans)
+    model = check_model(given.first, given.model, units, given.plans)
     choice = check_choice(given.queries, units, given.randoms)
     if model:
         print(report.table(model))
