@@ -1,7 +1,8 @@
 """What is written beside the state: what a batch starts from (`Control`) and what it left behind (`Commit`).
 
-A slot's state is three lists of files' parts. Only the log is the truth; runs and views derive from it, and what is missing
-or damaged of them is derived again. Every commit names all of it, so that recovery reads one commit and nothing else.
+A slot's state is lists of files' parts. The log is the truth, and so are the partial rows of groups, which outlive the rows
+they were folded from; runs and views derive from the log, and what is missing or damaged of them is derived again. Every
+commit names all of it, so that recovery reads one commit and nothing else.
 """
 
 from __future__ import annotations
@@ -148,6 +149,11 @@ class Statistics(msgspec.Struct):
     results: int = 0
     files_written: int = 0
     bytes_written: int = 0
+
+    def add_cpu(self, other: Statistics) -> None:
+        """Counts what something else spent."""
+        for name, spent_ns in other.cpu_ns.items():
+            self.cpu_ns[name] = self.cpu_ns.get(name, 0) + spent_ns
 
 
 class Attempt(msgspec.Struct, frozen=True):

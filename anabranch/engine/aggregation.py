@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import PartialSegment
-from anabranch.engine.aggregates import Accumulator, Count, Parts, accumulator
+from anabranch.engine.aggregates import Accumulator, Count, Parts, RankedExtreme, accumulator
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.groups import Groups, Ids
 from anabranch.engine.kernels import aggregation as kernels
@@ -29,7 +30,7 @@ NEVER = 2**62
 """The instant at which rows end that do not end."""
 BY_KEYS = "keys"
 LEAST_DEAD = 4096
-"""Below so many groups none is forgotten."""
+"""Below so many groups and values none is forgotten."""
 
 
 def instant_of(time_us: int, slide_us: int) -> int:
@@ -54,8 +55,9 @@ class Partials:
     groups: Ids = field(default_factory=lambda: np.empty(0, np.int64))
     """Numbers of the rows' groups, for whoever holds them now."""
 
-    @property
+    @cached_property
     def last(self) -> int:
+        """The first instant at which none of the rows counts any more."""
         return int(self.lasts.max())
 
     def encode(self) -> pa.Buffer:
@@ -83,7 +85,7 @@ def decode(data: pa.Buffer, keys: int, accumulators: int) -> Partials:
     return Partials([batch.column(i) for i in range(keys)], firsts, lasts, parts, data)
 
 
-class Table:
+class PartialTable:
     """Partial rows by batch, and when they begin and end to count. `BY_KEYS`, or one for each COUNT DISTINCT."""
 
     def __init__(self, name: str, types: Sequence[pa.DataType], accumulators: Sequence[Accumulator]) -> None:
@@ -152,7 +154,7 @@ class Aggregator:
                 self._accumulators[place] = accumulator(aggregate, argument)
         self.rows = Count()
         self.groups = Groups(types[: grouping.keys])
-        self.tables = {BY_KEYS: Table(BY_KEYS, self.groups.types, [self.rows, *self._accumulators.values()])}
+        self.tables = {BY_KEYS: PartialTable(BY_KEYS, self.groups.types, [self.rows, *self._accumulators.values()])}
         self.tables |= {d.table.name: d.table for d in self._distinct.values()}
         self.position: int | None = None
         """The next instant to be evaluated; None before there is any."""
@@ -177,8 +179,10 @@ class Aggregator:
         taken, self._fold_rows = self._fold_rows, []
         if not taken:
             return
-        columns = [pa.concat_arrays(pieces) for pieces in zip(*(c for c, _, _ in taken), strict=True)]
-        firsts, lasts = np.concatenate([f for _, f, _ in taken]), np.concatenate([x for _, _, x in taken])
+        columns, firsts, lasts = taken[0]
+        if len(taken) > 1:
+            columns = [pa.concat_arrays(pieces) for pieces in zip(*(c for c, _, _ in taken), strict=True)]
+            firsts, lasts = np.concatenate([f for _, f, _ in taken]), np.concatenate([x for _, _, x in taken])
         keys = columns[: self.grouping.keys]
         values: list[pa.Array | None] = [None]
         for place in self._accumulators:
@@ -222,7 +226,7 @@ class Aggregator:
         for distinct in self._distinct.values():
             distinct.grow(self.groups.count)
 
-    def _begin(self, table: Table, partials: Partials, rows: Ids) -> None:
+    def _begin(self, table: PartialTable, partials: Partials, rows: Ids) -> None:
         if not len(rows):
             return
         groups, lasts = partials.groups[rows], partials.lasts[rows]
@@ -232,7 +236,7 @@ class Aggregator:
         else:
             self._distinct_of(table.name).change(groups, partials.parts[0]["n"][rows])
 
-    def _end(self, table: Table, partials: Partials, rows: Ids) -> None:
+    def _end(self, table: PartialTable, partials: Partials, rows: Ids) -> None:
         groups = partials.groups[rows]
         if table.name == BY_KEYS:
             for each, parts in zip(table.accumulators, partials.parts, strict=True):
@@ -369,21 +373,24 @@ class Aggregator:
         self.add(record.batch, record.table, partials)
 
     def _forget_dead(self) -> None:
-        """Numbers the groups anew when most of them have no rows any more. One looks when there are twice as many."""
-        if self.groups.count < self._look_at:
+        """Begins anew with the partial rows that still count, when there are twice as many groups and values as there were
+        after the last time: those without rows are gone then."""
+        if self._known < self._look_at:
             return
-        alive = {table.name: table.batches for table in self.tables.values()}
-        seen = [p.groups for p in alive[BY_KEYS].values()]
-        used = len(np.unique(np.concatenate(seen))) if seen else 0
-        self._look_at = max(LEAST_DEAD, 2 * used)
-        if self.groups.count < self._look_at:
-            return
-        position = self.position
+        alive, position = {table.name: table.batches for table in self.tables.values()}, self.position
         self._reset()
         self.position = position
         for name, batches in alive.items():
             for batch, partials in batches.items():
                 self.add(batch, name, partials)
+        self._look_at = max(LEAST_DEAD, 2 * self._known)
+
+    @property
+    def _known(self) -> int:
+        """How many groups, pairs of group and value, and values in order there are, with rows or without."""
+        pairs = sum(d.pairs.count for d in self._distinct.values())
+        ranked = sum(len(a.values) for a in self._accumulators.values() if isinstance(a, RankedExtreme))
+        return self.groups.count + pairs + ranked
 
     @property
     def bytes(self) -> int:
@@ -440,7 +447,7 @@ class Distinct:
 
     def __init__(self, argument: int, keys: Sequence[pa.DataType], value: pa.DataType) -> None:
         self.argument = argument
-        self.table = Table(f"distinct {argument}", [*keys, value], [Count()])
+        self.table = PartialTable(f"distinct {argument}", [*keys, value], [Count()])
         self.pairs = Groups([pa.int64(), value])
         self.parents, self.alive = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int64)

@@ -167,12 +167,7 @@ class Box:
         if stored.num_rows:
             data = encode(stored)
             log.add(batch, Stored(data, decode(data), BEGINNING_US))
-        for index in self.state.indexes.values():
-            index.spine.clear()
-        for view in self.state.views.values():
-            view.clear()
-        for known in sorted({b for each in self.state.logs.values() for b in each.segments}):
-            self.replay(known, horizon_us)
+        self.derive(horizon_us)
 
     def _begin(self, horizon_us: int) -> None:
         self.statistics = Statistics(sources={name: SourceStatistics() for name in self.state.logs})
@@ -283,6 +278,15 @@ class Box:
         return ordered
 
     # -- what is derived again ---------------------------------------------------------------------------------------
+
+    def derive(self, horizon_us: int) -> None:
+        """Derives all indexes and views from the log, batch by batch."""
+        for index in self.state.indexes.values():
+            index.spine.clear()
+        for view in self.state.views.values():
+            view.clear()
+        for batch in sorted({b for log in self.state.logs.values() for b in log.segments}):
+            self.replay(batch, horizon_us)
 
     def derive_indexes(self, watermark_us: int) -> None:
         """Completes the indexes: what no run shows is derived from the logs and the views, batch by batch."""

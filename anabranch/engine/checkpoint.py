@@ -65,7 +65,7 @@ class Checkpoint:
                 log.add(segment.batch, Stored(data, decode(data), segment.start_max_us, segment))
                 self._logs[segment.source][segment.batch] = segment
         if not self._attach_views(state):
-            rebuild(self.box, watermark_us)
+            self.box.derive(watermark_us)
             return
         for run in state.runs:
             index = self.box.state.indexes.get(run.index)
@@ -235,16 +235,6 @@ class Checkpoint:
 
     def _named_views(self) -> dict[str, View]:
         return {view.name: view for view in self.box.state.views.values()}
-
-
-def rebuild(box: Box, watermark_us: int) -> None:
-    """Derives all indexes and views from the log, batch by batch."""
-    for index in box.state.indexes.values():
-        index.spine.clear()
-    for view in box.state.views.values():
-        view.clear()
-    for batch in sorted({b for log in box.state.logs.values() for b in log.segments}):
-        box.replay(batch, watermark_us)
 
 
 def _record(name: str, run: Run, writer: ContainerWriter) -> RunSegment:

@@ -123,8 +123,7 @@ class Pipeline:
             whole.states += measured.states
             whole.files_written += measured.files_written
             whole.bytes_written += measured.bytes_written
-            for name, spent in measured.cpu_ns.items():
-                whole.cpu_ns[name] = whole.cpu_ns.get(name, 0) + spent
+            whole.add_cpu(measured)
             measured.sources, measured.states, measured.cpu_ns = {}, [], {}
             measured.files_written = measured.bytes_written = 0
         return whole

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.cost.facts import Given
 from anabranch.cost.model import UnitCosts
-from anabranch.optimize.planner import Bounds, Decision, decide
+from anabranch.optimize.planner import Bounds, Decision, NoQualifiedPlanError, decide
 from anabranch.plan.eager import pushable_inputs, with_groups_below
 from anabranch.plan.expression import Column
 from anabranch.plan.join_graph import JoinGraph
@@ -35,23 +35,24 @@ def equivalents(query: Query) -> dict[str, Query]:
 
 
 def choose_groups(query: Query, facts: Given, units: UnitCosts, bounds: Bounds, strict: bool = False) -> Grouped:
-    """The equivalent that needs least CPU, by what is known."""
-    as_written = decide(JoinGraph(query), facts, units, bounds, strict=strict)
+    """The equivalent that needs least CPU, by what is known; one within the budget, if there is one."""
+    as_written = decide(JoinGraph(query), facts, units, bounds)
     graph = as_written.model.graph
     folded = graph.rate(graph.everything) * units.fold if query.grouping is not None else 0.0
-    best = Grouped(query, as_written, as_written.cost.cpu + folded)
+    found = [Grouped(query, as_written, as_written.cost.cpu + folded)]
     for alias, pushed in equivalents(query).items():
         if not alias or query.grouping is None:
             continue
-        place = query.aliases.index(alias)
-        stream = graph.streams[place]
+        stream = graph.streams[query.aliases.index(alias)]
         groups, known = _groups_of(pushed, alias, stream.rows, facts)
         rates = {**facts.rates, f"{query.name}.{alias}": groups / (query.grouping.slide_us / 1e6)}
         decision = decide(JoinGraph(pushed), replace(known, rates=rates), units, bounds)
         above = decision.model.graph
         cpu = decision.cost.cpu + (stream.rate + above.rate(above.everything)) * units.fold
-        if cpu < best.cpu:
-            best = Grouped(pushed, decision, cpu, alias)
+        found.append(Grouped(pushed, decision, cpu, alias))
+    best = min(found, key=lambda g: (not g.decision.is_qualified, g.cpu))
+    if strict and not best.decision.is_qualified:
+        raise NoQualifiedPlanError(f"query {query.name}: {as_written.reason}")
     return best
 
 

@@ -102,8 +102,7 @@ def together(slots: Sequence[Statistics]) -> Statistics:
             counts.matches += step.matches
             counts.cpu_ns += step.cpu_ns
         whole.samples += slot.samples
-        for name, spent_ns in slot.cpu_ns.items():
-            whole.cpu_ns[name] = whole.cpu_ns.get(name, 0) + spent_ns
+        whole.add_cpu(slot)
         whole.results += slot.results
     whole.steps = list(steps.values())
     return whole

@@ -31,6 +31,7 @@ from anabranch.plan.query import (
     Grouping,
     Input,
     Query,
+    Stream,
     range_window,
 )
 
@@ -44,7 +45,9 @@ def pushable_inputs(query: Query) -> tuple[str, ...]:
         return ()
     arguments = [query.select[a.argument][1] for a in grouping.aggregates if a.argument is not None]
     read = frozenset().union(*(aliases_of(e) for e in arguments))
-    return tuple(i.alias for i in query.inputs if read <= {i.alias} and not isinstance(i.source, Derived))
+    # The rows of a table have no beginning: there is no first instant at which they could be grouped by themselves.
+    streams = [i for i in query.inputs if isinstance(i.source, Stream) and not isinstance(i.source, Derived)]
+    return tuple(i.alias for i in streams if read <= {i.alias})
 
 
 def with_groups_below(query: Query, alias: str) -> Query:

@@ -191,13 +191,13 @@ class Host:
         if self.commit is not None:
             # A session of its own, as Spark makes one for each streaming query: settings of the user's stay as they are.
             empty = spark.newSession().createDataFrame([], self.packing.schema)
-            self._run_step(empty, self.commit.trigger, self.commit)
+            self._run_step(empty, self.commit.trigger, self.commit, has_rows=False)
 
     def _before(self, commit: Commit) -> Commit | None:
         """The commit that the batch of a commit started from."""
         return self.commits.read(commit.batch - 1) if commit.batch > 0 else None
 
-    def _run_step(self, frame: DataFrame, trigger: int, base: Commit | None) -> None:
+    def _run_step(self, frame: DataFrame, trigger: int, base: Commit | None, has_rows: bool = True) -> None:
         marks = [perf_counter()]
         batch = base.batch + 1 if base is not None else 0
         seen = base.largest_time_us if base is not None else {}
@@ -209,7 +209,7 @@ class Host:
         conf.set("spark.sql.adaptive.enabled", "false")
         conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
         marks.append(perf_counter())
-        frame, observed = self.push.apply(frame, watermark_us)
+        frame, observed = self.push.apply(frame, watermark_us) if has_rows else (frame, None)
         out = frame.repartitionById(self.slots, CELL).mapInArrow(task, task.schema)
         staged = task.staging is not None
         if not staged:

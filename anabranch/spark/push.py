@@ -18,13 +18,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from anabranch.control.records import SourceStatistics, Statistics
+from anabranch.errors import StateError
 from anabranch.plan.expression import Call, Column, Expr, Literal
 from anabranch.plan.query import Query, Stream
 from anabranch.spark.pack import SOURCE, Packing
 from anabranch.spark.types import to_spark
 
-WAIT_S = 10.0
-"""Spark tells what it observed a moment after the batch is done; nothing, if there was nothing to observe."""
+WAIT_S = 30.0
+"""Spark tells what it observed a moment after the batch is done. If it does not, the batch is run again."""
 
 COMPARISONS: dict[str, Callable[[SparkColumn, SparkColumn], SparkColumn]] = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
@@ -79,7 +80,8 @@ class Observed:
         future: Any = self._observation._jo.future()  # type: ignore[union-attr]
         while not future.isCompleted():
             if time.monotonic() > deadline:
-                return Statistics()
+                # Without the largest event time the watermark would not be what the rows say.
+                raise StateError(f"Spark did not tell within {WAIT_S:.0f} s what it saw of the batch; start the query again")
             time.sleep(0.002)
         found = Statistics()
         for name, value in self._observation.get.items():

@@ -72,6 +72,21 @@ def test_groups_without_rows_are_forgotten(monkeypatch):
     assert {row["n"] for row in found} == {1}
 
 
+@pytest.mark.parametrize("aggregate", ["COUNT(DISTINCT k)", "MAX(g)", "COUNT(DISTINCT g)"])
+def test_values_without_rows_are_forgotten(monkeypatch, aggregate):
+    """One group for ever, but always other values in it."""
+    monkeypatch.setattr(aggregation, "LEAST_DEAD", 8)
+    run = run_of(f"SELECT {aggregate} AS a FROM s [RANGE 2 SECONDS]")
+    for batch in range(60):
+        names = [f"{batch:03d} {i}" for i in range(5)]
+        step = run.step(batch, rows([batch + 0.5] * 5, k=[batch * 5 + i for i in range(5)], g=names))
+    assert step.results.to_pydict()["a"] in ([10], ["057 4"]), "at 58 s, over the rows of 56.5 and 57.5 s"
+    assert run._pipeline is not None
+    aggregator = run._pipeline.box.aggregator
+    assert aggregator is not None
+    assert aggregator._known <= 60, "of 300 values"
+
+
 def test_keys_with_the_same_hash_are_told_apart(monkeypatch):
     monkeypatch.setattr(groups, "_hashes", lambda keys, rows: np.zeros(rows, np.uint64))
     known = Groups([pa.string(), pa.int64()])
