@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.cost.facts import Given as Given
-    from anabranch.session import Budget as Budget
     from anabranch.session import Run as Run
     from anabranch.session import Session as Session
+    from anabranch.settings import Adapt as Adapt
+    from anabranch.settings import Budget as Budget
     from anabranch.spark import sinks as sinks
 
-__all__ = ["Budget", "Given", "Run", "Session", "sinks"]
+__all__ = ["Adapt", "Budget", "Given", "Run", "Session", "sinks"]
 
 
 def __getattr__(name: str) -> Any:

@@ -41,6 +41,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--slots", type=int, help="tasks per batch (default: Spark's parallelism)")
     run.add_argument("--files-per-batch", type=int, help="files of each stream in one batch (default: all there are)")
     _add_budget(run)
+    run.add_argument(
+        "--adapt", default="data", choices=("data", "aggressive", "memory", "refined-memory", "never"),
+        help="when another plan is thought about while a query runs (default: %(default)s)",
+    )  # fmt: skip
+    run.add_argument("--pause", default="500 milliseconds", help="how long a batch may wait for that (default: %(default)s)")
+    run.add_argument(
+        "--strategy", choices=("moving-state", "parallel-track", "gradual"), help="always this one (default: the cheapest)"
+    )
     run.add_argument("--once", action="store_true", help="process what is there, then end")
     run.set_defaults(command=_run)
 
@@ -67,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     journal.set_defaults(command=_journal)
 
     demo = commands.add_parser("demo", help="a three-way join over generated streams")
-    demo.add_argument("--seconds", type=int, default=20, help="seconds of event time (default: %(default)s)")
+    demo.add_argument("--seconds", type=int, default=32, help="seconds of event time (default: %(default)s)")
     demo.add_argument("--rate", type=int, default=20_000, help="rows per second and stream (default: %(default)s)")
     demo.set_defaults(command=_demo)
     return parser
@@ -90,7 +98,8 @@ def _read(path: str) -> str:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from anabranch.session import Budget, Session
+    from anabranch.session import Session
+    from anabranch.settings import Adapt, Budget
     from anabranch.spark import sinks
     from anabranch.spark.create import create_session
     from anabranch.sql import parse_script
@@ -100,7 +109,8 @@ def _run(given: argparse.Namespace) -> int:
     warm_up_visibly()
     # What goes wrong reaches us as an error, and is told in a few lines: Spark need not log it, too.
     spark = create_session(given.master, {"spark.log.level": "INFO" if given.debug else "OFF"})
-    session = Session(spark, given.checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots)
+    adapt = Adapt(given.adapt, pause=given.pause, strategy=given.strategy)
+    session = Session(spark, given.checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt)
 
     def sink(query: str) -> sinks.Sink:
         return sinks.parquet(os.path.join(given.output, query)) if given.output else sinks.console()
@@ -230,9 +240,10 @@ def watch(run: object, live: bool) -> int:
                         late = sum(step.late_rows.values())
                         line = (
                             f"{name}: batch {step.batch}, {rows:,} rows in {spent:.2f} s, {step.results:,} results, "
-                            f"{late:,} late, {step.state_rows:,} rows in state ({step.state_bytes / 1e6:.1f} MB)"
+                            f"{late:,} late, {step.state_rows:,} rows in state ({step.state_bytes / 1e6:.1f} MB), "
+                            f"plan {step.plan}" + (f" on the way to {step.target}" if step.target is not None else "")
                         )
-                        print(f"\r{line:<110}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+                        print(f"\r{line:<150}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
             if ended:
                 if live:
                     print(file=sys.stderr)

@@ -1,4 +1,7 @@
-"""`anabranch demo`: orders, payments and shipments, joined as they arrive; generated, with nothing to install or start."""
+"""`anabranch demo`: orders, payments and shipments, joined as they arrive; generated, with nothing to install or start.
+
+Half-way the streams change: shipments become rare, and payments are tried again and again. The query goes over to a plan
+that is better then, and the journal tells so. """
 
 from __future__ import annotations
 
@@ -18,22 +21,23 @@ CREATE STREAM payments  (order_id BIGINT, method STRING, ts TIMESTAMP) TIME ts L
 CREATE STREAM shipments (order_id BIGINT, carrier STRING, ts TIMESTAMP) TIME ts LATENESS 1 SECOND
   FROM '{folder}/shipments/*.parquet';
 
-CREATE QUERY fulfilled PLAN '((o p) s)' AS
+CREATE QUERY fulfilled AS
 SELECT o.id, o.amount, p.method, s.carrier, RESULT_TIME
 FROM orders [RANGE 30 SECONDS] AS o, payments [RANGE 20 SECONDS] AS p, shipments [RANGE 10 SECONDS] AS s
 WHERE o.id = p.order_id AND o.id = s.order_id AND o.amount > 20;
 """
 
 
-def second(number: int, rows: int, rng: np.random.Generator) -> dict[str, pa.Table]:
+def second(number: int, rows: int, rng: np.random.Generator, changed: bool) -> dict[str, pa.Table]:
     """One second of the three streams: payments and shipments follow their orders."""
+    paid, shipped = (3 * rows, max(1, rows // 8)) if changed else (max(1, rows // 2), 2 * rows)
 
-    def times(shift_s: float) -> pa.Array:
-        times_us = number * 1_000_000 + rng.integers(0, 1_000_000, rows) - round(shift_s * 1e6)
+    def times(shift_s: float, count: int) -> pa.Array:
+        times_us = number * 1_000_000 + rng.integers(0, 1_000_000, count) - round(shift_s * 1e6)
         return pa.array(np.maximum(times_us, 0), pa.timestamp("us", "UTC"))
 
-    def orders(delay: int) -> pa.Array:
-        return pa.array(rng.integers(max(0, number - delay - 2) * rows, (number + 1) * rows, rows))
+    def orders(delay: int, count: int) -> pa.Array:
+        return pa.array(rng.integers(max(0, number - delay - 2) * rows, (number + 1) * rows, count))
 
     numbers = np.arange(number * rows, (number + 1) * rows)
     return {
@@ -42,14 +46,16 @@ def second(number: int, rows: int, rng: np.random.Generator) -> dict[str, pa.Tab
                 "id": numbers,
                 "customer": rng.integers(0, 1000, rows),
                 "amount": rng.gamma(2.0, 20.0, rows),
-                "ts": times(0),
+                "ts": times(0, rows),
             }
         ),
-        "payments": pa.table(
-            {"order_id": orders(5), "method": rng.choice(["card", "transfer", "cash"], rows), "ts": times(0.2)}
-        ),
-        "shipments": pa.table({"order_id": orders(8), "carrier": rng.choice(["rail", "road"], rows), "ts": times(0.5)}),
-    }
+        "payments": pa.table({
+            "order_id": orders(5, paid), "method": rng.choice(["card", "transfer", "cash"], paid), "ts": times(0.2, paid),
+        }),
+        "shipments": pa.table({
+            "order_id": orders(8, shipped), "carrier": rng.choice(["rail", "road"], shipped), "ts": times(0.5, shipped),
+        }),
+    }  # fmt: skip
 
 
 def run(seconds: int, rows: int) -> int:
@@ -63,7 +69,7 @@ def run(seconds: int, rows: int) -> int:
     rng = np.random.default_rng(11)
     with tempfile.TemporaryDirectory() as folder:
         for number in range(seconds):
-            for name, table in second(number, rows, rng).items():
+            for name, table in second(number, rows, rng, changed=number >= seconds // 2).items():
                 os.makedirs(f"{folder}/{name}", exist_ok=True)
                 path = f"{folder}/{name}/{number:06d}.parquet"
                 pq.write_table(table, path)
@@ -80,8 +86,12 @@ def run(seconds: int, rows: int) -> int:
         results = pq.read_table(f"{folder}/fulfilled")
         print(
             f"\n{sum(sum(s.rows.values()) for s in steps):,} rows sent to {session.slots} slots in {len(steps)} batches, "
-            f"{sum(s.results for s in steps):,} results, {results.num_rows:,} of them in parquet; the last ones:"
+            f"{sum(s.results for s in steps):,} results, {results.num_rows:,} of them in parquet"
         )
+        print("what was decided:")
+        for entry in started.journal["fulfilled"]:
+            print(" ", entry)
+        print("the last results:")
         for row in results.slice(max(0, results.num_rows - 3)).to_pylist():
             print(" ", row)
     return 0

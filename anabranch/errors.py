@@ -64,6 +64,10 @@ class MissingWindowError(SqlError):
     """A stream in a join without a window."""
 
 
+class SessionError(AnabranchError):
+    """A session that is used in a way that cannot work."""
+
+
 class PlanError(AnabranchError):
     """A plan that cannot be read, or does not fit its query."""
 
@@ -86,3 +90,7 @@ class ForeignStateError(StateError):
 
 class CheckpointBusyError(StateError):
     """Somebody else holds the checkpoint."""
+
+
+class MigrationError(AnabranchError):
+    """A change of plan that cannot be made as asked."""

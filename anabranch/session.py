@@ -14,10 +14,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from anabranch.adapt.loop import AdaptiveLoop, Knowledge
 from anabranch.balance.partition import choose_spread
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import Ledger
+from anabranch.control.loop import Loop
 from anabranch.control.records import Commit
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
@@ -25,11 +27,10 @@ from anabranch.engine.accept import conform
 from anabranch.engine.identity import identity_of
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
-from anabranch.errors import AnabranchError
+from anabranch.errors import SessionError
 from anabranch.optimize.explain import decision_text
 from anabranch.optimize.groups import choose_groups, equivalents
-from anabranch.optimize.planner import Bounds, Decision, decide, parse_bytes
-from anabranch.optimize.review import Reviewer
+from anabranch.optimize.planner import Decision, decide
 from anabranch.plan.explain import explain_text
 from anabranch.plan.expression import Expr
 from anabranch.plan.grid import Grid
@@ -37,6 +38,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, parse
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.spread import Spread, all_inputs
+from anabranch.settings import Adapt, Budget, strategy_of
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
 from anabranch.spark.host import ChangingTable, Host, Progress
@@ -48,28 +50,6 @@ from anabranch.storage.filesystem import LocalFilesystem
 
 POLL_S = 0.05
 """How often queries are asked whether they have ended."""
-
-
-class SessionError(AnabranchError):
-    """A session that is used in a way that cannot work."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What each query of a session may use: CPU in cores, state in bytes or like "2 GiB". `strict` refuses to run a query
-    that no plan keeps within it; else the least bad plan runs."""
-
-    cpu: float | None = None
-    memory: int | float | str | None = None
-    strict: bool = False
-
-    @property
-    def bounds(self) -> Bounds:
-        cpu = float("inf") if self.cpu is None else float(self.cpu)
-        memory = float("inf") if self.memory is None else parse_bytes(self.memory)
-        if not cpu >= 0 or not memory >= 0:
-            raise SessionError(f"a budget cannot be negative: cpu={self.cpu}, memory={self.memory}")
-        return Bounds(cpu, memory)
 
 
 @dataclass
@@ -97,7 +77,7 @@ class Session:
     `spark` is your SparkSession, or None for a local one of our own. State, control records and Spark's own checkpoint go
     below `checkpoint`, a folder per query. `slots` is the number of tasks of a batch (default: Spark's parallelism); it is
     fixed when a query first starts. Plans that are not pinned are chosen within `budget`: at first by `facts` (rates and
-    distinct keys, as far as you know them), then by what was measured.
+    distinct keys, as far as you know them), then by what was measured, and again when that changes, as `adapt` says.
     """
 
     def __init__(
@@ -107,7 +87,9 @@ class Session:
         budget: Budget | None = None,
         slots: int | None = None,
         facts: Given = EMPTY,
+        adapt: Adapt | None = None,
     ) -> None:
+        self.adapt = adapt or Adapt()
         self._spark, self.checkpoint, self.budget, self._slots = spark, os.path.abspath(checkpoint), budget, slots
         self.facts, self.units = facts, unit_costs()
         self.catalog = Catalog()
@@ -275,8 +257,10 @@ class Session:
                 for s in query.base_sources
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
-            reviewer = self._reviewer(declared, query)
-            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, reviewer, filters, changing)
+            loop = self._loop(query)
+            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, loop, filters, changing)
+            host.is_pinned = declared.is_pinned or len(query.inputs) < 3 or self.adapt.timing == "never"
+            host.needs_approval = self.adapt.approve
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
             log = os.path.join(folder, "files")
@@ -303,11 +287,12 @@ class Session:
                     return query, decide(JoinGraph(query), self.facts, self.units).plan
         return declared.query, declared.plan
 
-    def _reviewer(self, declared: _Query, query: Query) -> Reviewer | None:
-        """What decides about the plan on facts, unless it is pinned or there is nothing to decide."""
-        if declared.is_pinned or len(query.inputs) < 3:
-            return None
-        return Reviewer(JoinGraph(query), self.units, (self.budget or Budget()).bounds, self.facts)
+    def _loop(self, query: Query) -> Loop:
+        """What decides about the plan while the query runs."""
+        bounds = (self.budget or Budget()).bounds
+        return AdaptiveLoop(
+            Knowledge(JoinGraph(query), self.units, bounds, self.facts, self.slots, self.adapt.settings(bounds))
+        )
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)
@@ -411,6 +396,31 @@ class Run:
     def journal(self) -> dict[str, list[Entry]]:
         """What was decided about each query and why, since its checkpoint was new."""
         return {name: s.host.journal.entries() for name, s in self.started.items()}
+
+    def migrate(self, name: str, plan: str, strategy: str | None = None, pause: str = "500 milliseconds") -> None:
+        """Changes the plan of a query from its next batch on, without a result lost or repeated. `strategy` is
+        "moving-state", "parallel-track" or "gradual", by default the cheapest of which no batch waits longer than `pause`.
+        A migration under way is given up for it."""
+        host = self._host(name)
+        way = strategy_of(strategy) if strategy is not None else None
+        host.request(host.loop.proposal(host.course, parse(plan, host.graph), way, parse_duration(pause)))
+
+    def pin(self, name: str) -> None:
+        """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
+        self._host(name).is_pinned = True
+
+    def unpin(self, name: str) -> None:
+        """Lets the plan of a query change with what is measured."""
+        self._host(name).is_pinned = False
+
+    def approve(self, name: str) -> bool:
+        """Agrees to the change that was last proposed for a query; False if there is none."""
+        return self._host(name).approve()
+
+    def _host(self, name: str) -> Host:
+        if name not in self.started:
+            raise SessionError(f"no query {name} runs; running are: {', '.join(self.started) or 'none'}")
+        return self.started[name].host
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""

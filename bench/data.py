@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,17 +38,27 @@ def write_files(workload: Workload, folder: str, batches: int) -> None:
     root = Path(folder)
     if is_written(workload, folder, batches):
         return
+    write_batches(root, workload.streams, (workload.batch(number) for number in range(batches)))
+    (root / MARKER).write_text(json.dumps(_marker(workload, batches)) + "\n")
+
+
+def write_batches(root: Path, streams: Sequence[str], batches: Iterable[Mapping[str, pa.Table]]) -> None:
+    """Writes batches in place of whatever the folder has."""
     (root / MARKER).unlink(missing_ok=True)
     for old in root.glob("*/*.parquet"):
         old.unlink()
-    for stream in workload.streams:
+    for stream in streams:
         (root / stream).mkdir(parents=True, exist_ok=True)
-    for number in range(batches):
-        for stream, rows in workload.batch(number).items():
+    for number, batch in enumerate(batches):
+        for stream, rows in batch.items():
             path = root / stream / f"{number:06d}.parquet"
             pq.write_table(_shifted(rows), path, compression="lz4", row_group_size=ROWS_PER_GROUP)
             os.utime(path, (EARLIEST_MTIME_S + number, EARLIEST_MTIME_S + number))
-    (root / MARKER).write_text(json.dumps(_marker(workload, batches)) + "\n")
+
+
+def mark_written(workload: Workload, folder: str, batches: int) -> None:
+    """Passes the files of a folder off as those of a workload, for a contender that takes nothing else."""
+    (Path(folder) / MARKER).write_text(json.dumps(_marker(workload, batches)) + "\n")
 
 
 def is_written(workload: Workload, folder: str, batches: int) -> bool:

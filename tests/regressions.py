@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.scenarios import Scenario
 
 REGRESSIONS = {
@@ -20,3 +22,6 @@ REGRESSIONS = {
         ),
     ),
 }
+
+MIGRATIONS: dict[str, dict[str, Any]] = {}
+"""Arguments of `check_migrations` that once failed."""

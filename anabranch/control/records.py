@@ -67,6 +67,19 @@ class PartialSegment(msgspec.Struct, frozen=True, array_like=True):
     data: Segment
 
 
+class ViewBuild(msgspec.Struct, frozen=True, array_like=True):
+    """A view that does not hold all combined rows yet, in a migration under way. Those of which some row came in batch
+    `since` or later are there. Of the others, those are there whose part of the inputs `driver` stands in a segment after
+    `batch`, or in that one at `row` or later. A view without a driver is that of a parallel track: it has combinations of
+    new rows only. """
+
+    view: str
+    since: int
+    driver: str = ""
+    batch: int = -1
+    row: int = -1
+
+
 class SlotState(msgspec.Struct, frozen=True):
     """All that a slot's state consists of."""
 
@@ -78,6 +91,8 @@ class SlotState(msgspec.Struct, frozen=True):
     partials: tuple[PartialSegment, ...] = ()
     blocks: tuple[SlotState, ...] = ()
     """The same for each subquery, those below before those above."""
+    builds: tuple[ViewBuild, ...] = ()
+    """The views that are being built."""
 
     def files(self) -> frozenset[str]:
         """The files that hold it."""
@@ -137,6 +152,17 @@ class StateStatistics(msgspec.Struct):
     runs: int = 0
 
 
+class Preparing(msgspec.Struct):
+    """What a step did for a migration under way: the pieces of state it recomputed, and what is left (0: the new plan can
+    take over)."""
+
+    left: int = 0
+    pieces: int = 0
+    rows: int = 0
+    """Combined rows that were recomputed."""
+    cpu_ns: int = 0
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -149,6 +175,7 @@ class Statistics(msgspec.Struct):
     results: int = 0
     files_written: int = 0
     bytes_written: int = 0
+    preparing: Preparing = msgspec.field(default_factory=Preparing)
 
     def add_cpu(self, other: Statistics) -> None:
         """Counts what something else spent."""
@@ -181,6 +208,15 @@ class Layout(msgspec.Struct, frozen=True):
     slots: tuple[int, ...] = (0,)
 
 
+class MigrationRecord(msgspec.Struct, frozen=True):
+    """A migration under way: see `anabranch.plan.migration.Migration`."""
+
+    target: str
+    strategy: str
+    since: int
+    pause_us: int = 0
+
+
 class Control(msgspec.Struct, frozen=True):
     """What a batch starts from, written before it runs. A batch that runs again starts from the same.
 
@@ -193,6 +229,7 @@ class Control(msgspec.Struct, frozen=True):
     query: str
     plan: str
     layout: Layout = Layout()
+    migration: MigrationRecord | None = None
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -208,6 +245,7 @@ class Commit(msgspec.Struct, frozen=True):
     layout: Layout = Layout()
     tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
     """The watermark at which each table that changes was read."""
+    migration: MigrationRecord | None = None
 
     def files(self) -> frozenset[str]:
         return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))

@@ -38,6 +38,7 @@ from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
 from anabranch.engine.ordering import EVERY_WORD, limit_words, may_wrap, ordered_words, sort_by_word
+from anabranch.engine.preparation import Allowance, Preparation
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.sample import sample
@@ -46,8 +47,8 @@ from anabranch.engine.states import WHOLE, BoxState, IndexState, InputState
 from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.grid import Grid
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan
+from anabranch.plan.join_graph import Aliases, JoinGraph
+from anabranch.plan.migration import Course
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream
 from anabranch.plan.ranges import Range
 from anabranch.plan.routes import Probe, Route, Stage
@@ -110,15 +111,16 @@ class Box:
     def __init__(
         self,
         graph: JoinGraph,
-        plan: Plan,
+        course: Course,
         grid: Grid = WHOLE,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         combines: bool = False,
     ) -> None:
         keep_freed_memory()
-        self.graph, self.plan = graph, plan
-        self.state = BoxState(graph, plan, grid, cell, parted)
+        self.graph, self.course = graph, course
+        self.state = BoxState(graph, course, grid, cell, parted)
+        self.preparation = Preparation(self)
         self.combines = combines
         """Whether groups have rows elsewhere too: then results are partial values (`Aggregator.combine`)."""
         self.aggregator: Aggregator | None = None
@@ -129,11 +131,29 @@ class Box:
         self._deltas: dict[str, Delta] = {}
         self._visible: set[str] = set()
         self._results: list[pa.RecordBatch] = []
+        self._found: dict[Aliases, list[Combination]] = {}
+
+    def redirect(self, course: Course, horizon_us: int) -> None:
+        """Goes on with another course. What both keep is shared, what only the old one had is dropped (that is safe, for
+        all of it follows from the logs: 002, section 12.1.4), and what is lacking is recomputed in the batches to come: in
+        the next one, as far as results need it."""
+        before, known = self.state, self.preparation
+        complete = set(known.kept_views()) - (known.parallel_views() if known.left() else set())
+        builds, self.course = known.builds, course
+        self.state = BoxState(self.graph, course, before.grid, before.cell, before.parted, before)
+        self.preparation = Preparation(self)
+        fresh = self.preparation.parallel_views()
+        for aliases in fresh:
+            self.state.forget_view(aliases)
+        lacking = {v for v in self.state.views if v not in complete and v not in fresh}
+        self.preparation.lacks(lacking, {v: b for v, b in builds.items() if v in self.state.views and v not in fresh})
+        self.preparation.complete_indexes(horizon_us)
 
     def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, horizon_us: int) -> list[pa.RecordBatch]:
         """Processes one batch and returns its results. What is not valid at or after the horizon is purged: that is the
         watermark, or the one of the batch before if groups of a subquery come in, which are known as late as that."""
         self._begin(horizon_us)
+        self.preparation.advance(batch, horizon_us)
         began = thread_time_ns()
         stored = {}
         for name, log in self.state.logs.items():
@@ -148,6 +168,8 @@ class Box:
             self._results = advance(watermark_us)
             self._spent("aggregate", began)
         self.statistics.results = sum(r.num_rows for r in self._results)
+        self.statistics.preparing = self.preparation.done
+        self.statistics.preparing.left = self.preparation.left()
         self._measure()
         return self._results
 
@@ -222,7 +244,9 @@ class Box:
         for input_state, route in zip(self.state.inputs, self.state.routes, strict=True):
             delta = self._deltas.get(input_state.alias)
             if delta is not None and len(delta.starts):
-                self._follow(batch, route, 0, delta.combination(batch), emit)
+                rows = delta.combination(batch)
+                self._follow(batch, route, 0, rows, emit)
+                self._follow_target(batch, input_state.alias, rows, emit)
             self._visible.add(input_state.alias)
         began = thread_time_ns()
         for index in self.state.indexes.values():
@@ -281,6 +305,7 @@ class Box:
 
     def derive(self, horizon_us: int) -> None:
         """Derives all indexes and views from the log, batch by batch."""
+        self.preparation.all_derived()
         for index in self.state.indexes.values():
             index.spine.clear()
         for view in self.state.views.values():
@@ -288,16 +313,33 @@ class Box:
         for batch in sorted({b for log in self.state.logs.values() for b in log.segments}):
             self.replay(batch, horizon_us)
 
-    def derive_indexes(self, watermark_us: int) -> None:
-        """Completes the indexes: what no run shows is derived from the logs and the views, batch by batch."""
-        for index in self.state.indexes.values():
-            batches = sorted(self._batches(index))
-            complete = takewhile(lambda batch: not index.spine.lacking(batch), batches)  # noqa: B023
-            for batch in batches[sum(1 for _ in complete) :]:
-                rows, positions = self._rows_of(index, batch)
-                if len(rows) and len(ordered := self._order(index, rows, positions)):
-                    index.spine.restore(run_of_batch(batch, ordered, index.spine.has_end, index.spine.retention_us))
-                index.spine.settle(batch, watermark_us)
+    def derive_index(
+        self, index: IndexState, horizon_us: int, allowance: Allowance | None = None, after: int = -1
+    ) -> int | None:
+        """Completes an index: what no run shows of batches later than `after` is derived from the log or the view, batch by
+        batch, for as long as is allowed. The batch that it came to, None if it is done."""
+        batches = sorted(b for b in self._batches(index) if b > after)
+        complete = takewhile(lambda batch: not index.spine.lacking(batch), batches)
+        for batch in batches[sum(1 for _ in complete) :]:
+            rows, positions = self._rows_of(index, batch)
+            if len(rows) and len(ordered := self._order(index, rows, positions)):
+                index.spine.restore(run_of_batch(batch, ordered, index.spine.has_end, index.spine.retention_us))
+            index.spine.settle(batch, horizon_us)
+            if allowance is not None and allowance.is_spent and batch != batches[-1]:
+                return batch
+        return None
+
+    def lacks_rows(self, index: IndexState) -> bool:
+        """Whether some batch that an index should show is not in it. (A batch without rows of it has no run.)"""
+        return any(index.spine.lacking(batch) for batch in self._batches(index))
+
+    def rows_in(self, inputs: Aliases, batch: int) -> Combination:
+        """The rows of an input, or of a view, that stand in the segment of a batch."""
+        if len(inputs) > 1:
+            return self._combined_rows(self.state.views[inputs], batch)[0]
+        log = self.state.logs[self.state.input(inputs[0]).source.name]
+        rows = log.segments[batch].rows
+        return self._delta(log, self.state.input(inputs[0]), rows, starts_of(log.source, rows)).combination(batch)
 
     def _batches(self, index: IndexState) -> Iterable[int]:
         return self.state.views[index.aliases].segments if index.source is None else self._log_of(index).segments
@@ -349,20 +391,33 @@ class Box:
     def _follow(self, batch: int, route: Route, place: int, rows: Combination, emit: bool) -> None:
         """Takes rows through the stages of a route from `place` on."""
         if place == len(route.stages):
-            self._emit(rows, emit)
+            self.emit(self.preparation.old_at_root(rows), emit)
             return
         stage = route.stages[place]
         if stage.is_root and not emit:
             return
-        for combined in self._stage(route, stage, 0, rows):
+        for combined in self.stage(route, stage, rows):
             if not stage.is_root:
                 began = thread_time_ns()
-                self._keep(batch, stage, combined)
+                self.keep(batch, stage, combined)
                 self._spent("views", began)
+                if self.state.target_routes:
+                    self._found.setdefault(stage.joined, []).append(combined)
             self._follow(batch, route, place + 1, combined, emit)
 
-    def _stage(self, route: Route, stage: Stage, step: int, rows: Combination) -> list[Combination]:
-        """The combinations that the probes of a stage make of some rows, in chunks."""
+    def _follow_target(self, batch: int, alias: str, rows: Combination, emit: bool) -> None:
+        """Takes new rows along their route in the plan that a migration goes to. What that costs is told apart."""
+        for route in self.state.target_routes:
+            if route.alias == alias:
+                began, steps, self.statistics.steps = thread_time_ns(), self.statistics.steps, []
+                self.preparation.follow(batch, route, rows, self._found, emit)
+                self.statistics.steps, self._found = steps, {}
+                self.preparation.done.cpu_ns += thread_time_ns() - began
+
+    def stage(
+        self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0
+    ) -> list[Combination]:
+        """The combinations that the probes of a stage make of some rows, in chunks; with rows that came `since` only."""
         if not len(rows):
             return []
         if step == len(stage.probes):
@@ -371,7 +426,8 @@ class Box:
         size = self._chunk_rows(stage.probes[step])
         for first in range(0, len(rows), size):
             chunk = rows if len(rows) <= size else rows.slice(first, first + size)
-            chunks += self._stage(route, stage, step + 1, self._probe(route, stage, step, chunk))
+            found = self.preparation.new_only(self._probe(route, stage, step, chunk), since)
+            chunks += self.stage(route, stage, found, since, step + 1)
         return chunks
 
     def _chunk_rows(self, probe: Probe) -> int:
@@ -454,8 +510,8 @@ class Box:
 
         Rows that are themselves indexed by the same key were sorted when they were indexed.
         """
-        delta = self._deltas[route.alias]
-        if step == 0 and stage is route.stages[0] and len(rows) == len(delta.starts):
+        delta = self._deltas.get(route.alias)
+        if step == 0 and stage is route.stages[0] and delta is not None and len(rows) == len(delta.starts):
             own = self.state.own_index(route.alias, tuple(k.bound for k in probe.keys))
             if own is not None and own.name in self._sorted:
                 ordered = self._sorted[own.name]
@@ -483,7 +539,7 @@ class Box:
         ordered[:, 1] = np.searchsorted(delta.positions, ordered[:, 1].view(np.int64)).astype(np.uint64)
         return ordered
 
-    def _keep(self, batch: int, stage: Stage, rows: Combination) -> None:
+    def keep(self, batch: int, stage: Stage, rows: Combination) -> None:
         """Adds combined rows to a view and to its indexes."""
         if not len(rows):
             return
@@ -501,7 +557,7 @@ class Box:
                 ordered[:, 1] -= np.uint64(first)
             rows.ordered[index.terms] = ordered
 
-    def _emit(self, rows: Combination, emit: bool) -> None:
+    def emit(self, rows: Combination, emit: bool) -> None:
         if not emit or not len(rows):
             return
         began = thread_time_ns()

@@ -16,10 +16,13 @@ from anabranch.control.records import LogSegment, PartialSegment, RunSegment, Sl
 from anabranch.engine.aggregation import BY_KEYS
 from anabranch.engine.box import Box
 from anabranch.engine.log import Stored, decode
+from anabranch.engine.preparation import Build
 from anabranch.engine.run import Run, map_run
 from anabranch.engine.view import Combined, View
 from anabranch.errors import StateError
-from anabranch.plan.query import BEGINNING_US
+from anabranch.plan.join_graph import Aliases
+from anabranch.plan.migration import Course
+from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.storage.container import ContainerReader, ContainerWriter
 from anabranch.storage.filesystem import Filesystem
 
@@ -52,8 +55,9 @@ class Checkpoint:
         """Gives a new box the state that a commit names. `emitted_us` is the watermark of that commit's batch: aggregates at
         instants before it have been handed out.
 
-        Runs that are not named, missing or damaged are derived from the log, one by one. If that happened to a view, or
-        if it is one of another plan, all is derived anew. A damaged log is an error: it is the only truth there is.
+        Runs that are not named, missing or damaged are derived from the log, one by one. A view of which that is true, or
+        which the plan of the commit did not keep, is recomputed from its parts in the next batch. A damaged log is an error:
+        it is the only truth there is.
         """
         if self.box.aggregator is not None:
             stored = ((segment, self.reader.segment(segment.data)) for segment in state.partials)
@@ -64,15 +68,22 @@ class Checkpoint:
                 data = self.reader.segment(segment.data)
                 log.add(segment.batch, Stored(data, decode(data), segment.start_max_us, segment))
                 self._logs[segment.source][segment.batch] = segment
-        if not self._attach_views(state):
-            self.box.derive(watermark_us)
-            return
+        self._attach_views(state)
         for run in state.runs:
             index = self.box.state.indexes.get(run.index)
-            if index is not None:
+            if index is not None and index.aliases not in self.box.preparation.waiting:
                 with contextlib.suppress(StateError):
                     index.spine.runs.append(_map_run(run, self.reader))
-        self.box.derive_indexes(watermark_us)
+        self.box.preparation.complete_indexes(watermark_us)
+
+    def redirect(self, course: Course, horizon_us: int) -> None:
+        """Goes on with another course: what it shares with the one before stays, in memory and on disk."""
+        self.box.redirect(course, horizon_us)
+        waiting = {" ".join(v) for v in self.box.preparation.waiting}
+        self._views = {
+            v.name: self._views.get(v.name, {}) if v.name not in waiting and v.segments else {}
+            for v in self.box.state.views.values()
+        }
 
     def catch_up(self, state: SlotState, watermark_us: int, emitted_us: int = BEGINNING_US) -> bool:
         """Brings a box that stopped some batches ago to what a commit names: those batches are added from their files, and
@@ -82,8 +93,9 @@ class Checkpoint:
         batches that are not committed, is refused.
         """
         self.box.state.purge(watermark_us)
-        if set(state.kept_views) != self._views.keys() or not self._agrees(state):
+        if not self._agrees(state):
             return False
+        last = max((batch for known in self._logs.values() for batch in known), default=-1)
         try:
             for segment in state.logs:
                 if segment.batch not in self._logs[segment.source]:
@@ -93,7 +105,7 @@ class Checkpoint:
                     self._logs[segment.source][segment.batch] = segment
             views = self._named_views()
             for part in state.views:
-                if part.batch not in self._views[part.view]:
+                if part.view in views and part.batch not in self._views[part.view]:
                     views[part.view].add(part.batch, self._map_view(part, views[part.view]))
                     self._views[part.view][part.batch] = part
             if not self._catch_up_aggregates(state, emitted_us):
@@ -104,8 +116,10 @@ class Checkpoint:
         for name, log in self.box.state.logs.items():
             log.segments = dict(sorted(log.segments.items()))
             self._logs[name] = dict(sorted(self._logs[name].items()))
+        lacking, builds = self._lacking(state)
+        self.box.preparation.lacks(lacking, builds)
         self.box.state.purge(watermark_us)
-        self.box.derive_indexes(watermark_us)
+        self.box.preparation.complete_indexes(watermark_us, last)
         return True
 
     def _catch_up_aggregates(self, state: SlotState, emitted_us: int) -> bool:
@@ -135,20 +149,43 @@ class Checkpoint:
             views.get((s.view, s.batch)) == s for parts in self._views.values() for s in parts.values()
         )
 
-    def _attach_views(self, state: SlotState) -> bool:
+    def _attach_views(self, state: SlotState) -> None:
         views = self._named_views()
-        if state.logs and views.keys() - set(state.kept_views):
-            return False
-        try:
-            for segment in state.views:
-                if segment.view in views:
-                    views[segment.view].add(segment.batch, self._map_view(segment, views[segment.view]))
-                    self._views[segment.view][segment.batch] = segment
-        except StateError:
-            for known in self._views.values():
-                known.clear()
-            return False
-        return True
+        lacking, builds = self._lacking(state)
+        for segment in state.views:
+            view = views.get(segment.view)
+            if view is None or view.aliases in lacking:
+                continue
+            try:
+                view.add(segment.batch, self._map_view(segment, view))
+                self._views[view.name][segment.batch] = segment
+            except StateError:
+                lacking.add(view.aliases)
+        self.box.preparation.lacks(lacking, builds)
+        for aliases in self.box.preparation.waiting:
+            self._views[" ".join(aliases)].clear()
+
+    def _lacking(self, state: SlotState) -> tuple[set[Aliases], dict[Aliases, Build]]:
+        """The views that a commit does not have, and those that it has in part. Those of a parallel track that begins are
+        empty and lack nothing."""
+        course, records = self.box.course, {b.view: b for b in state.builds}
+        since = course.migration.since if course.is_parallel and course.migration is not None else -1
+        streams = {name for name, log in self.box.state.logs.items() if isinstance(log.source, Stream)}
+        lacking, builds = set[Aliases](), dict[Aliases, Build]()
+        for aliases in self.box.state.views:
+            name = " ".join(aliases)
+            is_parallel = aliases in self.box.preparation.parallel_views()
+            record = records.get(name)
+            if record is not None and record.driver and not is_parallel and name in state.kept_views:
+                builds[aliases] = Build(record.since, tuple(record.driver.split(" ")), record.batch, record.row)
+            elif record is not None and not record.driver:
+                # When no old row is left, combinations of new rows are all there are.
+                is_over = all(s.batch >= record.since for s in state.logs if s.source in streams)
+                if record.since != since and not is_over:
+                    lacking.add(aliases)
+            elif name not in state.kept_views and not is_parallel:
+                lacking.add(aliases)
+        return lacking, builds
 
     def save(self, batch: int, attempt: str) -> SlotState:
         """Writes what is not yet on disk, and returns what names all of the box's state."""
@@ -164,7 +201,9 @@ class Checkpoint:
         statistics.bytes_written = sum(w.size_bytes for w in files.writers.values())
         logs = tuple(s for segments in self._logs.values() for s in segments.values())
         views = tuple(s for segments in self._views.values() for s in segments.values())
-        return SlotState(logs, runs, views, tuple(self._views), partials)
+        preparation = self.box.preparation
+        kept = tuple(" ".join(aliases) for aliases in preparation.kept_views())
+        return SlotState(logs, runs, views, kept, partials, builds=preparation.records())
 
     def _save_partials(self, files: Files) -> tuple[PartialSegment, ...]:
         segments = []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from anabranch.control.course import course_after, migration_record
 from anabranch.control.ledger import Ledger
 from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
@@ -21,9 +22,10 @@ from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.engine.pipeline import Pipeline, read_columns
-from anabranch.errors import SchemaMismatchError, StateError
+from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse, show
+from anabranch.plan.migration import Course, Migration, Strategy, why_not_parallel
 from anabranch.plan.query import BEGINNING_US, Query, Table
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
@@ -68,9 +70,6 @@ class LocalRun:
         sweep_grace_s: float = SWEEP_GRACE_S,
     ) -> None:
         self.graph = JoinGraph(query)
-        self.plan = parse(plan, self.graph) if isinstance(plan, str) else plan or left_deep(self.graph)
-        check(self.plan, self.graph)
-        self._columns = read_columns(query, self.plan)
         self.tables = dict(tables or {})
         self._identity = identity_of(query)
         for source in query.base_sources:
@@ -84,6 +83,8 @@ class LocalRun:
         self._named: dict[int, frozenset[str]] = {}
         latest = self.commits.latest()
         self.commit = latest[1] if latest else None
+        self.course = self._course(plan)
+        self._columns = read_columns(query, self.course.plan)
         if self.commit is not None:
             require_same(query, self.commit.query, self._identity)
             self._named[self.commit.batch] = self.commit.files()
@@ -91,6 +92,31 @@ class LocalRun:
                 before = self.commits.read(self.commit.batch - 1)
                 self._named[before.batch] = before.files()
         sweep(filesystem, STATE_FOLDER, frozenset().union(*self._named.values()), sweep_grace_s)
+
+    def _course(self, plan: Plan | str | None) -> Course:
+        """The plan that is given; or else what the checkpoint was at, or from left to right if it is new."""
+        if plan is None:
+            return course_after(self.commit, self.graph) if self.commit is not None else Course(left_deep(self.graph))
+        plan = parse(plan, self.graph) if isinstance(plan, str) else plan
+        check(plan, self.graph)
+        return Course(plan)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that gives the results."""
+        return self.course.plan
+
+    def migrate(self, target: Plan | str, strategy: Strategy = Strategy.MOVING_STATE, pause_us: int = 0) -> None:
+        """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
+        that serves this one too is kept."""
+        target = parse(target, self.graph) if isinstance(target, str) else target
+        check(target, self.graph)
+        if strategy is Strategy.MOVING_STATE or target == self.course.plan:
+            self.course = Course(target)
+            return
+        if strategy is Strategy.PARALLEL_TRACK and (reason := why_not_parallel(self.graph, self.course.plan, target)):
+            raise MigrationError(reason)
+        self.course = Course(self.course.plan, Migration(target, strategy, self.last_batch + 1, pause_us))
 
     @property
     def last_batch(self) -> int:
@@ -107,7 +133,8 @@ class LocalRun:
         conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
         seen = base.largest_time_us if base is not None else {}
         watermark_us = watermark_of(self.graph.query, seen)
-        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, show(self.plan, self.graph)))
+        plan, migration = show(self.plan, self.graph), migration_record(self.course, self.graph)
+        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, plan, migration=migration))
         try:
             emitted_us = base.watermark_us if base is not None else BEGINNING_US
             pipeline = self._attached(base, watermark_us, emitted_us)
@@ -116,9 +143,10 @@ class LocalRun:
             state = pipeline.save(batch, token)
             statistics = pipeline.statistics
             attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), statistics)
-            plan = show(self.plan, self.graph)
             times = seen_after(seen, [statistics])
-            commit = Commit(batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt})
+            commit = Commit(
+                batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt}, migration=migration
+            )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
             pipeline.relocate()
@@ -127,6 +155,8 @@ class LocalRun:
             self._pipeline = None
             raise
         self._release(base, commit, state)
+        if self.course.migration is not None:
+            self.course = course_after(commit, self.graph)
         table = pa.Table.from_batches(results, schema=self.graph.query.output_schema)
         return Step(batch, watermark_us, table, statistics)
 
@@ -153,9 +183,11 @@ class LocalRun:
 
     def _attached(self, base: Commit | None, watermark_us: int, emitted_us: int) -> Pipeline:
         if self._pipeline is None:
-            pipeline = Pipeline(self.graph.query, self.plan, STATE_FOLDER, self.filesystem, self.reader)
+            pipeline = Pipeline(self.graph.query, self.course, STATE_FOLDER, self.filesystem, self.reader)
             pipeline.attach(base.slots[SLOT].slot_state() if base is not None else SlotState(), watermark_us, emitted_us)
             self._pipeline = pipeline
+        elif self._pipeline.course != self.course:
+            self._pipeline.redirect(self.course, watermark_us, emitted_us)
         return self._pipeline
 
     def verify(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import pyarrow as pa
 
 from anabranch.control.records import SlotState, SourceStatistics, Statistics
@@ -18,6 +19,7 @@ from anabranch.engine.states import BoxState
 from anabranch.plan.expression import Call, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep
+from anabranch.plan.migration import Course
 from anabranch.plan.query import Derived, Query, Stream
 from anabranch.plan.spread import Spread, grid_of, parted_sources
 from anabranch.storage.container import ContainerReader
@@ -28,26 +30,26 @@ WHOLE = Spread()
 
 
 class Pipeline:
-    """The boxes of a query in one slot. `plan` is that of the query itself; subqueries join from left to right."""
+    """The boxes of a query in one slot. `course` is that of the query itself; subqueries join from left to right."""
 
     def __init__(
         self,
         query: Query,
-        plan: Plan,
+        course: Course,
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
         spread: Spread = WHOLE,
         cell: int = 0,
     ) -> None:
-        self.query, self.plan, self.reader = query, plan, reader
+        self.query, self.reader = query, reader
         self.blocks: list[Checkpoint] = []
         parted = parted_sources(query, spread.grid)
         for place, block in enumerate(query.blocks):
             graph = JoinGraph(block)
-            own_plan = plan if block is query else left_deep(graph)
+            own_course = course if block is query else Course(left_deep(graph))
             combines = spread.combines and block is query
-            box = Box(graph, own_plan, grid_of(query, spread.grid, place), cell, parted, combines)
+            box = Box(graph, own_course, grid_of(query, spread.grid, place), cell, parted, combines)
             self.blocks.append(Checkpoint(box, folder, filesystem, reader))
 
     @property
@@ -58,6 +60,15 @@ class Pipeline:
     def box(self) -> Box:
         """That of the query itself."""
         return self.blocks[-1].box
+
+    @property
+    def course(self) -> Course:
+        """What the query itself runs."""
+        return self.box.course
+
+    def redirect(self, course: Course, watermark_us: int, emitted_us: int) -> None:
+        """Goes on with another plan, or begins or ends a migration, before the next batch."""
+        self.blocks[-1].redirect(course, _horizon(self.box, watermark_us, emitted_us))
 
     def attach(self, state: SlotState, watermark_us: int, emitted_us: int) -> None:
         """Takes up what a commit names; `emitted_us` is the watermark of its batch, `watermark_us` that of the next."""
@@ -93,7 +104,7 @@ class Pipeline:
         """Writes what is not yet on disk, and returns what names all of the state."""
         states = [block.save(batch, f"{attempt}-{place}") for place, block in enumerate(self.blocks[:-1])]
         whole = self.blocks[-1].save(batch, attempt)
-        return SlotState(whole.logs, whole.runs, whole.views, whole.kept_views, whole.partials, tuple(states))
+        return msgspec.structs.replace(whole, blocks=tuple(states))
 
     def relocate(self) -> None:
         for block in self.blocks:
@@ -144,7 +155,7 @@ def source_filters(query: Query, plan: Plan) -> dict[str, tuple[tuple[Expr, ...]
     found: dict[str, list[tuple[Expr, ...]]] = {}
     for block in query.blocks:
         graph = JoinGraph(block)
-        state = BoxState(graph, plan if block is query else left_deep(graph))
+        state = BoxState(graph, Course(plan if block is query else left_deep(graph)))
         for name, groups in state.filters.items():
             found.setdefault(name, []).extend(groups)
     streams = {s.name for s in query.base_sources if isinstance(s, Stream)}
@@ -162,7 +173,7 @@ def read_columns(query: Query, plan: Plan) -> dict[str, tuple[str, ...]]:
     read: dict[str, set[str]] = {}
     for block in query.blocks:
         graph = JoinGraph(block)
-        state = BoxState(graph, plan if block is query else left_deep(graph))
+        state = BoxState(graph, Course(plan if block is query else left_deep(graph)))
         for name, columns in state.read_columns.items():
             read.setdefault(name, set()).update(columns)
     return {s.name: tuple(f.name for f in s.fields if f.name in read[s.name]) for s in query.base_sources}

@@ -20,7 +20,7 @@ from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr, columns_of, replace
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
-from anabranch.plan.jtree import Plan
+from anabranch.plan.migration import Course
 from anabranch.plan.query import Stream, Table
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
 
@@ -62,10 +62,18 @@ class BoxState:
     """All state of a box."""
 
     def __init__(
-        self, graph: JoinGraph, plan: Plan, grid: Grid = WHOLE, cell: int = 0, parted: frozenset[str] = frozenset()
+        self,
+        graph: JoinGraph,
+        course: Course,
+        grid: Grid = WHOLE,
+        cell: int = 0,
+        parted: frozenset[str] = frozenset(),
+        previous: BoxState | None = None,
     ) -> None:
+        """State for a course; what the course before it kept too is taken over (002, section 12.1.2: *state moving*)."""
         self.graph, self.grid, self.cell, self.parted = graph, grid, cell, parted
-        self.routes = routes(plan, graph)
+        self.routes = routes(course.plan, graph)
+        self.target_routes = routes(course.target, graph) if course.target is not None else ()
         self.inputs = tuple(
             InputState(i.alias, i.source, i.window.length_us, i.filters + graph.implied_filters(i.alias))
             for i in graph.query.inputs
@@ -86,13 +94,21 @@ class BoxState:
             self.logs[source.name] = Log(
                 source, pa.schema([pa.field(f.name, f.type) for f in source.fields if f.name in stored])
             )
-        self.views = {aliases: View(aliases) for aliases in views(self.routes)}
+        if previous is not None:
+            self.logs = previous.logs
+        known: dict[Aliases, View] = previous.views if previous is not None else {}
+        self.views: dict[Aliases, View] = {}
+        for aliases in views(self.routes + self.target_routes):
+            self.views[aliases] = known.get(aliases) or View(aliases)
+        self.served_views = frozenset(views(self.routes))
+        """The views of the plan that gives the results."""
         self.indexes: dict[str, IndexState] = {}
         self._index_names: dict[Index, str] = {}
-        for index in indexes(self.routes):
+        for index in indexes(self.routes + self.target_routes):
             name = self._index_names[index] = self._name(index)
             if name not in self.indexes:
-                self.indexes[name] = self._index(name, index)
+                self.indexes[name] = self._index(name, index, previous)
+        self.served_indexes = frozenset(self._index_names[index] for index in indexes(self.routes))
         self.view_indexes = {
             aliases: [i for i in self.indexes.values() if i.source is None and i.aliases == aliases]
             for aliases in self.views
@@ -116,16 +132,23 @@ class BoxState:
         for view in self.views.values():
             view.purge(watermark_us)
 
+    def forget_view(self, aliases: Aliases) -> None:
+        """Empties a view and its indexes."""
+        self.views[aliases].clear()
+        for index in self.view_indexes[aliases]:
+            index.spine.clear()
+
     def verify(self) -> None:
         for index in self.indexes.values():
             index.spine.verify()
 
-    def _index(self, name: str, index: Index) -> IndexState:
-        if len(index.state) > 1:
-            spine = Spine(name, 0, True, self._phase())
-            return IndexState(name, None, index.state, index.terms, spine, index.is_ordered)
-        source = self.input(index.state[0]).source
-        spine = Spine(name, self.retention_us[source.name], False, self._phase())
+    def _index(self, name: str, index: Index, previous: BoxState | None) -> IndexState:
+        is_view = len(index.state) > 1
+        source = None if is_view else self.input(index.state[0]).source
+        if previous is not None and name in previous.indexes:
+            spine = previous.indexes[name].spine
+        else:
+            spine = Spine(name, 0 if source is None else self.retention_us[source.name], is_view, self._phase())
         return IndexState(name, source, index.state, index.terms, spine, index.is_ordered)
 
     def _phase(self) -> int:

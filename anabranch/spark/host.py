@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
@@ -21,17 +22,19 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from anabranch.control.course import course_after, course_of, migration_record
 from anabranch.control.journal import Journal
 from anabranch.control.ledger import Ledger
+from anabranch.control.loop import Loop, Proposal
 from anabranch.control.records import Attempt, Commit, Control, Layout, Statistics
 from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.identity import identity_of, require_same
-from anabranch.errors import StateError
-from anabranch.optimize.review import Reviewer
+from anabranch.errors import MigrationError, StateError
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan, parse, show
+from anabranch.plan.jtree import Plan, show
+from anabranch.plan.migration import Course, Migration, Strategy, why_not_parallel
 from anabranch.plan.query import BEGINNING_US, INSTANT, Query
 from anabranch.plan.spread import Spread
 from anabranch.spark.failures import told
@@ -55,6 +58,9 @@ class Progress:
 
     batch: int
     trigger: int
+    plan: str
+    target: str | None
+    """The plan that a migration goes to."""
     rows: dict[str, int]
     late_rows: dict[str, int]
     results: int
@@ -84,28 +90,44 @@ class Host:
         packing: Packing,
         filesystem: Filesystem,
         sink: Sink,
-        tables: Mapping[str, str] | None = None,
-        reviewer: Reviewer | None = None,
+        tables: Mapping[str, str],
+        loop: Loop,
         filters: Mapping[str, Sequence[Sequence[Expr]]] | None = None,
         changing: Sequence[ChangingTable] = (),
     ) -> None:
         self.changing = tuple(changing)
-        self.reviewer = reviewer
+        self.loop = loop
         self.push = Push(query, packing, filters or {})
-        self.query, self.plan, self.spread, self.packing = query, plan, spread, packing
-        self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables or {})
+        self.query, self.spread, self.packing = query, spread, packing
+        self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables)
         self.graph = JoinGraph(query)
+        self.course = Course(plan)
         self.slots = spread.grid.cells
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
         self.journal = Journal(filesystem)
         self.identity = identity_of(query)
-        self.plan_text = show(plan, self.graph)
         self.layout = Layout(tuple(map(str, spread.grid.dimensions)), spread.grid.shares, tuple(range(self.slots)))
         self.progress: list[Progress] = []
         self.commit: Commit | None = None
         self.error: Exception | None = None
         self._run = ""
+        self.is_pinned = False
+        """Whether the plan stays unless a user asks for another."""
+        self.needs_approval = False
+        self.pending: Proposal | None = None
+        """A change that waits for approval."""
+        self._requests: SimpleQueue[Proposal] = SimpleQueue()
+        self._began: tuple[int, float, Proposal] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that gives the results."""
+        return self.course.plan
+
+    @property
+    def plan_text(self) -> str:
+        return show(self.course.plan, self.graph)
 
     def open(self, run: str) -> None:
         """Finds what there is to go on from. `run` tells the boxes of this run from those of others in a worker."""
@@ -123,42 +145,106 @@ class Host:
         self._journal_start()
 
     def _journal_start(self) -> None:
-        facts: dict[str, Any] = {"plan": self.plan_text, "shares": list(self.spread.grid.shares), "slots": self.slots}
+        facts: dict[str, Any] = {"shares": list(self.spread.grid.shares), "slots": self.slots}
         facts["delivers"] = self.sink.guarantee
         if self.commit is None:
-            self.journal.note(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
-        elif self.commit.plan != self.plan_text and self.reviewer is not None:
-            # What was chosen on facts stays; it is reviewed again when there are enough of them.
-            self._take(parse(self.commit.plan, self.graph))
-            facts["plan"] = self.plan_text
-            self.journal.note(
-                self.commit.batch, "resumed", f"after batch {self.commit.batch}, plan {self.plan_text} as before", **facts
-            )
-        elif self.commit.plan != self.plan_text:
-            self.journal.note(
-                self.commit.batch, "replanned", f"plan {self.plan_text} instead of {self.commit.plan}, at a restart", **facts
-            )
+            self._tell(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
+            return
+        batch, asked = self.commit.batch, self.course.plan
+        after = course_after(self.commit, self.graph)
+        if not self.is_pinned or asked in (after.plan, after.target):
+            # What was chosen on facts stays, and so does a migration under way.
+            self.course = after
+            way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
+            self._tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
         else:
-            self.journal.note(self.commit.batch, "resumed", f"after batch {self.commit.batch}", **facts)
+            old = show(after.plan, self.graph)
+            self._tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
 
-    def _take(self, plan: Plan) -> None:
-        """Goes on with another plan: in the next batch boxes are attached anew, and derive from the log what they lack."""
-        self.plan, self.plan_text = plan, show(plan, self.graph)
+    def _tell(self, batch: int, event: str, text: str, **details: Any) -> None:
+        self.journal.note(batch, event, text, plan=self.plan_text, **details)
 
-    def _review(self, commit: Commit) -> None:
+    # -- another plan ------------------------------------------------------------------------------------------------
+
+    def request(self, proposal: Proposal) -> None:
+        """Asks for another plan from the next batch on; may be called from any thread."""
+        if proposal.strategy is Strategy.PARALLEL_TRACK and (
+            reason := why_not_parallel(self.graph, self.course.plan, proposal.plan)
+        ):
+            raise MigrationError(reason)
+        self._requests.put(proposal)
+
+    def _redirect(self, batch: int) -> None:
+        """Takes up the last request there is. A migration under way is given up for it."""
+        proposal = None
+        while not self._requests.empty():
+            proposal = self._requests.get()
+        if proposal is None:
+            return
+        self._migrate(proposal, batch)
+
+    def _migrate(self, proposal: Proposal, batch: int) -> None:
+        """Goes over to another plan from a batch on."""
+        old, target = self.plan_text, show(proposal.plan, self.graph)
+        way = self.course.target
+        if way is not None and way != proposal.plan:
+            self._tell(batch - 1, "cancelled", f"the way to {show(way, self.graph)}: {proposal.text}")
+        if proposal.plan == self.course.plan:
+            self.course, self._began = Course(proposal.plan), None
+            return
+        if proposal.strategy is Strategy.MOVING_STATE:
+            self.course = Course(proposal.plan)
+        else:
+            migration = Migration(proposal.plan, proposal.strategy, batch, proposal.pause_us)
+            self.course = Course(self.course.plan, migration)
+        self._began = (batch, perf_counter(), proposal)
+        text = f"from {old} to {target} by {proposal.strategy}: {proposal.text}"
+        self._tell(batch - 1, "migrating", text, old=old, target=target, strategy=proposal.strategy.value,
+        **proposal.details)
+
+    def _follow_migration(self, commit: Commit) -> None:
+        """After a batch: a migration that every slot is ready for ends, and what it took is told."""
+        began = self._began
+        if self.course.migration is not None:
+            old, self.course = self.plan_text, course_after(commit, self.graph)
+            if self.course.migration is not None:
+                return
+            since = commit.migration.since if commit.migration is not None else commit.batch
+            self._ended(commit, since, old, began[1] if began is not None else None)
+        elif began is not None:
+            self._ended(commit, began[0], str(began[2].details.get("from", "")), began[1])
+
+    def _ended(self, commit: Commit, since: int, old: str, began_s: float | None) -> None:
+        prepared = [a.statistics.preparing for a in commit.slots.values()]
+        self._began = None
+        text = f"plan {self.plan_text} gives the results after {commit.batch - since + 1} batches"
+        if began_s is not None:
+            text += f" and {perf_counter() - began_s:.2f} s"
+        worst_s = max(p.cpu_ns for p in prepared) / 1e9
+        self._tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=worst_s)
+
+    def _adapt(self, commit: Commit, wall_s: float) -> None:
         """Asks whether another plan is worth it, now that a batch more is known."""
-        if self.reviewer is None:
+        if self.is_pinned:
             return
-        found = self.reviewer.after(self.plan, commit)
-        if found is None:
-            return
-        old = self.plan_text
-        if found.plan is not None:
-            self._take(found.plan)
-        self.journal.note(
-            commit.batch, "replanned" if found.plan is not None else "kept", found.text, old=old, plan=self.plan_text,
-            **found.details,
-        )  # fmt: skip
+        found = self.loop.after(self.course, commit, wall_s)
+        if isinstance(found, Proposal):
+            if self.needs_approval:
+                self.pending = found
+                text = f"{show(found.plan, self.graph)} by {found.strategy}, if you approve: {found.text}"
+                self._tell(commit.batch, "proposed", text, **found.details)
+            else:
+                self._migrate(found, commit.batch + 1)
+        elif found is not None:
+            self._tell(commit.batch, found.event, found.text, **found.details)
+
+    def approve(self) -> bool:
+        """Agrees to the change that waits; False if none does."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return False
+        self.request(pending)
+        return True
 
     def end(self, event: str, text: str) -> None:
         """Notes in the journal how a run ended."""
@@ -202,7 +288,11 @@ class Host:
         batch = base.batch + 1 if base is not None else 0
         seen = base.largest_time_us if base is not None else {}
         watermark_us = watermark_of(self.query, seen)
-        self.controls.write(batch, Control(batch, trigger, watermark_us, self.identity, self.plan_text, self.layout))
+        self._redirect(batch)
+        plan, migration = self.plan_text, migration_record(self.course, self.graph)
+        self.controls.write(
+            batch, Control(batch, trigger, watermark_us, self.identity, plan, self.layout, migration)
+        )  # fmt: skip
         read_us = dict(base.tables_read_us) if base is not None else {}
         task = self._task(batch, watermark_us, base, self._tables(batch, watermark_us, base, read_us))
         conf = frame.sparkSession.conf
@@ -226,8 +316,8 @@ class Host:
                 _add_rows(counted[0], passed_over := observed.statistics())
                 counted.append(passed_over)
             commit = Commit(
-                batch, trigger, watermark_us, self.identity, self.plan_text, seen_after(seen, counted),
-                {str(a.slot): a for a in attempts}, self.layout, read_us,
+                batch, trigger, watermark_us, self.identity, plan, seen_after(seen, counted),
+                {str(a.slot): a for a in attempts}, self.layout, read_us, migration,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
@@ -241,7 +331,8 @@ class Host:
                 out.unpersist()
         marks.append(perf_counter())
         self._release(base, commit)
-        self._review(commit)
+        self._follow_migration(commit)
+        self._adapt(commit, marks[-1] - marks[0])
         self._note(commit, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
 
     def _combined(self, parts: DataFrame, batch: int) -> tuple[DataFrame, list[str]]:
@@ -271,9 +362,10 @@ class Host:
     def _task(self, batch: int, watermark_us: int, base: Commit | None, tables: Mapping[str, str]) -> Task:
         states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
         emitted_us = base.watermark_us if base is not None else BEGINNING_US
+        before = course_of(base, self.graph) if base is not None else self.course
         return Task(
-            self._run, batch, watermark_us, emitted_us, self.query, self.plan, self.spread, self.packing, self.filesystem,
-            states, tables, None if self.spread.combines else self.sink.staging(),
+            self._run, batch, watermark_us, emitted_us, self.query, self.course, before, self.spread, self.packing,
+            self.filesystem, states, tables, None if self.spread.combines else self.sink.staging(),
         )  # fmt: skip
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
@@ -322,6 +414,8 @@ class Host:
             Progress(
                 batch=commit.batch,
                 trigger=commit.trigger,
+                plan=commit.plan,
+                target=commit.migration.target if commit.migration is not None else None,
                 rows={n: sum(s.sources[n].rows for s in counted) for n in names},
                 late_rows={n: sum(s.sources[n].late_rows for s in counted) for n in names},
                 results=sum(s.results for s in counted),

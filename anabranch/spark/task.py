@@ -22,7 +22,7 @@ from anabranch.control.records import Attempt, SlotState, SourceStatistics
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
-from anabranch.plan.jtree import Plan
+from anabranch.plan.migration import Course
 from anabranch.plan.query import Query
 from anabranch.plan.spread import Spread, all_inputs
 from anabranch.spark.pack import Packing, unpack
@@ -54,7 +54,9 @@ class Task:
     emitted_us: int
     """The watermark of the batch before: groups at instants before it have been handed out."""
     query: Query
-    plan: Plan
+    course: Course
+    before: Course
+    """The course of the batch before."""
     spread: Spread
     packing: Packing
     filesystem: Filesystem
@@ -134,17 +136,26 @@ class Task:
         """The boxes of the slot. They are taken out of the kept ones: if this attempt fails, nobody goes on from them."""
         token, state = self.states.get(slot, ("", b""))
         kept = _kept.pop(self._key(slot), None)
-        if kept is not None and token and kept[1].plan == self.plan:
-            if kept[0] == token:
-                return kept[1]
-            # Another worker had the slot for a few batches.
-            if kept[1].catch_up(msgspec.json.decode(state, type=SlotState), self.watermark_us, self.emitted_us):
-                return kept[1]
+        if kept is not None and token and self._goes_on(kept[1], kept[0] == token, state):
+            return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
-        pipeline = Pipeline(self.query, self.plan, f"state/{slot}", self.filesystem, reader, self.spread, slot)
+        pipeline = Pipeline(self.query, self.course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
         named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
         pipeline.attach(named, self.watermark_us, self.emitted_us)
         return pipeline
+
+    def _goes_on(self, pipeline: Pipeline, is_latest: bool, state: bytes) -> bool:
+        """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
+        they cannot be brought there, they are of no more use."""
+        given = self.watermark_us, self.emitted_us
+        if not is_latest:
+            if pipeline.course != self.before:
+                pipeline.redirect(self.before, *given)
+            if not pipeline.catch_up(msgspec.json.decode(state, type=SlotState), *given):
+                return False
+        if pipeline.course != self.course:
+            pipeline.redirect(self.course, *given)
+        return True
 
     def _stage(self, slot: int, token: str, results: list[pa.RecordBatch]) -> tuple[str, int]:
         """Writes results to a file nobody reads until the batch is committed; returns its name and size."""

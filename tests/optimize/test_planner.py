@@ -1,4 +1,4 @@
-"""Decisions, their explanation, and reviews on measured facts."""
+"""Facts, decisions and their explanation."""
 
 import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.control.records import Attempt, Commit
 from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import EMPTY, FactsError, Given, Measured
 from anabranch.cost.model import PAPER
@@ -15,7 +14,6 @@ from anabranch.engine.local import LocalRun
 from anabranch.errors import PlanError
 from anabranch.optimize.explain import decision_json, decision_svg, decision_text
 from anabranch.optimize.planner import Bounds, NoQualifiedPlanError, decide, parse_bytes, show_bytes
-from anabranch.optimize.review import MEASURED_BATCHES, Reviewer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import check, parse, show
 from anabranch.sql import parse_script
@@ -184,43 +182,3 @@ def test_a_decision_is_drawn():
     assert "rows/s" in text
     assert "of CPU" in text
     assert len(drawn.findall("{http://www.w3.org/2000/svg}rect")) == len(list(decision.model.nodes(decision.plan))) + 3
-
-
-# -- reviews ---------------------------------------------------------------------------------------------------------
-
-
-def commit_of(step, commit):
-    return Commit(
-        commit.batch, commit.trigger, commit.watermark_us, commit.query, commit.plan, commit.largest_time_us,
-        {"0": Attempt(0, "t", commit.slots["0"].state, step.statistics)},
-    )  # fmt: skip
-
-
-def test_a_query_is_planned_again_on_facts():
-    query = chain()
-    plan = parse("((a b) c)", query)
-    reviewer = Reviewer(query, DEFAULT)
-    rates, domains = {"a": 300, "b": 300, "c": 5}, {"k": 15, "l": 3000}
-    reviews = []
-    for step, commit in run_batches(query, "((a b) c)", rates, domains, MEASURED_BATCHES + 4):
-        reviews.append(reviewer.after(plan, commit_of(step, commit)))
-    (review,) = [r for r in reviews if r is not None]
-    assert reviews[MEASURED_BATCHES] is review, "one batch tells where time begins, then come those that count"
-    assert review.plan is not None
-    assert "(a b)" not in show(review.plan, query)
-    assert review.details["cpu"] < review.details["cpu_before"]
-    assert "instead of" in review.text
-
-
-def test_a_good_plan_stays():
-    query = chain()
-    reviewer = Reviewer(query, DEFAULT)
-    plan = decide(query, SKEWED, DEFAULT).plan
-    rates, domains = {"a": 300, "b": 300, "c": 5}, {"k": 15, "l": 3000}
-    reviews = [
-        reviewer.after(plan, commit_of(*found))
-        for found in run_batches(query, show(plan, query), rates, domains, MEASURED_BATCHES + 2)
-    ]
-    (review,) = [r for r in reviews if r is not None]
-    assert review.plan is None
-    assert "no plan is better by enough" in review.text

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from anabranch.adapt.loop import FIRST_BATCHES
 from anabranch.cost.facts import Given
+from anabranch.errors import SessionError
 from anabranch.optimize.planner import NoQualifiedPlanError
-from anabranch.optimize.review import MEASURED_BATCHES
-from anabranch.session import Budget, Session, SessionError
+from anabranch.session import Budget, Session
 from anabranch.spark import sinks
 from tests.oracle import bag, joined
 from tests.spark.feeding import finish
@@ -22,7 +23,7 @@ from tests.spark.feeding import finish
 SQL = """SELECT a.v, b.v AS w, c.v AS x FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS]
          WHERE a.k = b.k AND b.l = c.l"""
 ROWS = {"a": 60, "b": 60, "c": 6}
-BATCHES = MEASURED_BATCHES + 5
+BATCHES = FIRST_BATCHES + 5
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,12 @@ def test_a_query_is_planned_again_while_it_runs(spark: SparkSession, folder: Pat
     events = [e.event for e in run.journal["q"]]
     assert events[0] == "started"
     assert events[-1] == "ended"
-    assert "replanned" in events or "kept" in events
-    review = next(e for e in run.journal["q"] if e.event in ("replanned", "kept"))
-    assert review.batch == MEASURED_BATCHES
+    assert "migrating" in events or "kept" in events
+    review = next(e for e in run.journal["q"] if e.event in ("migrating", "kept"))
+    assert review.batch == FIRST_BATCHES
     assert review.details["rates"]["a"] == pytest.approx(ROWS["a"], rel=0.2)
-    assert review.event == "replanned", review.text
+    assert review.event == "migrating", review.text
+    assert "migrated" in events
     assert run.plans["q"] != before
     assert bag(pq.read_table(tmp_path / "out", columns=["v", "w", "x"])) == wanted(session, folder)
 

@@ -29,17 +29,15 @@ from anabranch.errors import DamagedStateError, SchemaMismatchError, StateError
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Field, Query, Stream
-from anabranch.spark import reader
+from anabranch.spark import file_list, reader
 from anabranch.spark.file_formats import FilesError, read_rows
+from anabranch.spark.file_list import FileList, FileListing, FoundFile
 from anabranch.spark.reader import (
     CellRouter,
-    FileList,
-    FileListing,
     FileOptions,
     FilePartition,
     FileSource,
     FileStreamReader,
-    FoundFile,
     blobs,
     file_stream,
     grouped,
@@ -182,7 +180,7 @@ def test_a_folder_that_changed_just_now_is_listed_again(tmp_path: Path) -> None:
 
 
 def test_a_young_file_that_is_not_whole_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "SETTLE_S", 0.2)
+    monkeypatch.setattr(file_list, "SETTLE_S", 0.2)
     put(tmp_path / "old.parquet", b"PAR1....PAR1")
     put(tmp_path / "torn.parquet", b"PAR1....", modified=time.time())
     put(tmp_path / "whole.parquet", b"PAR1....PAR1", modified=time.time())
@@ -209,7 +207,7 @@ def test_the_list_survives_a_restart_and_takes_late_files_once(tmp_path: Path) -
 
 
 def test_the_list_is_merged_and_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "LIST_FAN_IN", 3)
+    monkeypatch.setattr(file_list, "LIST_FAN_IN", 3)
     data, log = tmp_path / "data", tmp_path / "log"
     data.mkdir()
     files = FileList(FileListing(str(data), "csv"), str(log))

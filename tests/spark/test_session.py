@@ -20,12 +20,13 @@ from anabranch.errors import (
     ForeignStateError,
     MissingTimeColumnError,
     SchemaMismatchError,
+    SessionError,
     StateError,
     SyntaxSqlError,
     UnknownStreamError,
 )
 from anabranch.plan.query import Field
-from anabranch.session import Session, SessionError
+from anabranch.session import Session
 from anabranch.spark import sinks
 from anabranch.spark.frames import UnsupportedFrameError
 from anabranch.spark.host import Host

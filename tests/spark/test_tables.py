@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.session import Session, SessionError
+from anabranch.errors import SessionError
+from anabranch.session import Session
 from anabranch.spark import sinks
 from tests.spark.feeding import finish
 

@@ -1,0 +1,234 @@
+"""The loop of one query: after each batch, is another plan worth it?
+
+`step` is a function of a state and an observation; `AdaptiveLoop` keeps the state between batches. Three stages, as in 001
+(section 4.4): *monitoring* averages over the latest batches, *analysis* asks the optimiser when the timing says so, and
+*actuation* is a proposal. Keeping the plan is always allowed, and noise must not cause a change:
+
+- what differs by chance is no drift (`monitor.CHANCE`);
+- another plan must need less than `WORTH` of the CPU of this one, or bring the query into its budget;
+- what it saves while things stay as they are must pay for the migration. Things are expected to stay as they are for as long
+  as they have been so, and for `LIFE_WINDOWS` windows at least;
+- while a migration is under way, no other is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from anabranch.adapt.library import PlanLibrary
+from anabranch.adapt.monitor import Monitor, Observation, Signal, observe
+from anabranch.adapt.scope import Scope, aliases_in, best_part, smallest_part, with_part
+from anabranch.adapt.timing import DataDriven, Timing
+from anabranch.control.loop import Proposal, Remark
+from anabranch.control.records import Commit
+from anabranch.cost.facts import EMPTY, HORIZON_S, Given, Measured
+from anabranch.cost.model import Cost, CostModel, UnitCosts
+from anabranch.cost.refine import refined
+from anabranch.migrate.estimate import Estimate, Estimates, estimate, parallel_duration_s
+from anabranch.optimize.planner import Bounds, decide, show_bytes
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan, show
+from anabranch.plan.migration import Course, Strategy
+
+FIRST_BATCHES = 8
+"""So many batches with rows are seen before a plan is first decided on by what was measured."""
+
+WORTH = 0.9
+"""Another plan must need less than this share of the CPU of the one that runs, or bring the query into its budget."""
+
+LIFE_WINDOWS = 2.0
+"""For so many windows at least things are expected to stay as they have become."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a query adapts."""
+
+    timing: Timing = field(default_factory=DataDriven)
+    window: int = 8
+    """Averages are over so many batches."""
+    scope: Scope = Scope.WHOLE
+    pause_s: float = 0.5
+    """No batch may wait longer than this for a migration."""
+    strategy: Strategy | None = None
+    """Always this one; None: the cheapest within the pause."""
+    uses_library: bool = True
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What does not change while a query runs."""
+
+    graph: JoinGraph
+    units: UnitCosts
+    bounds: Bounds = field(default_factory=Bounds)
+    otherwise: Given = EMPTY
+    slots: int = 1
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """What the loop remembers."""
+
+    monitor: Monitor = field(default_factory=Monitor)
+    reference: Mapping[str, Signal] | None = None
+    """The signals that the plan was last decided on; None before the first time."""
+    since_last: int = 0
+    """Batches since then."""
+    steady_since_us: int | None = None
+    """The event time since when nothing has drifted."""
+    library: PlanLibrary = field(default_factory=PlanLibrary)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an analysis came to."""
+
+    plan: Plan
+    cost: Cost
+    now: Cost
+    model: CostModel
+    reason: str
+    from_library: bool
+
+
+def step(
+    known: Knowledge, state: LoopState, course: Course, observation: Observation
+) -> tuple[LoopState, Proposal | Remark | None]:
+    """Takes note of a batch, and says what to do."""
+    monitor = state.monitor.after(observation)
+    if state.monitor.window != known.settings.window:
+        monitor = replace(monitor, window=known.settings.window)
+    since_last = state.since_last + (1 if observation.rows else 0)
+    state = replace(state, monitor=monitor, since_last=since_last)
+    if state.steady_since_us is None:
+        state = replace(state, steady_since_us=observation.seen_us)
+    if course.migration is not None or monitor.span_s <= 0:
+        return state, None
+    why, drifted = _due(known, state)
+    if why is None:
+        return state, None
+    if drifted:
+        recent = getattr(known.settings.timing, "recent", 2)
+        monitor = monitor.latest(recent)
+        state = replace(state, monitor=monitor, steady_since_us=monitor.observations[0].seen_us)
+    found, library = _analyse(known, state, course.plan, drifted)
+    decided = replace(state, reference=monitor.signals, since_last=0, library=library)
+    return decided, _actuate(known, decided, course.plan, found, why)
+
+
+def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
+    """Why to think about the plan now, and the signals that have drifted."""
+    if state.reference is None:
+        enough = len(state.monitor.batches) >= min(FIRST_BATCHES, known.settings.window)
+        return (f"{len(state.monitor.batches)} batches are measured" if enough else None), []
+    why = known.settings.timing.due(state.monitor, state.reference, state.since_last)
+    if why is None:
+        return None, []
+    threshold, recent = getattr(known.settings.timing, "threshold", 0.2), getattr(known.settings.timing, "recent", 2)
+    return why, state.monitor.latest(recent).drifted(state.reference, threshold)
+
+
+def _analyse(known: Knowledge, state: LoopState, plan: Plan, drifted: list[str]) -> tuple[Found, PlanLibrary]:
+    """The best plan there is for what was measured."""
+    monitor, graph = state.monitor, known.graph
+    facts = Measured(plan, monitor.batches, monitor.span_s, known.otherwise)
+    units = refined(CostModel(facts.graph(graph), known.units), plan, monitor.batches, monitor.span_s)
+    model = CostModel(facts.graph(graph), units)
+    now, library = model.cost(plan), state.library
+    filed = library.find(model.graph) if known.settings.uses_library else None
+    if filed is not None:
+        cost = model.cost(filed)
+        if cost.within(known.bounds.cpu, known.bounds.memory):
+            return Found(filed, cost, now, model, "it was the best when statistics were like these", True), library
+    part = smallest_part(plan, aliases_in(drifted, graph)) if known.settings.scope is Scope.PART and drifted else None
+    if part is not None and part.aliases != plan.aliases:
+        changed = with_part(plan, part, best_part(part, model.graph, units))
+        cost = model.cost(changed)
+        if cost.within(known.bounds.cpu, known.bounds.memory):
+            return Found(changed, cost, now, model, f"it joins {part} better", False), library
+    decision = decide(graph, facts, units, known.bounds)
+    if known.settings.uses_library:
+        library = library.add(model.graph, decision.plan)
+    return Found(decision.plan, decision.cost, now, model, decision.reason, False), library
+
+
+def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: str) -> Proposal | Remark:
+    """A proposal, if the plan found is worth it."""
+    graph, settings = known.graph, known.settings
+    details: dict[str, Any] = {
+        "why": why, "cpu": found.cost.cpu, "memory": found.cost.memory, "cpu_before": found.now.cpu,
+        "memory_before": found.now.memory, "rates": {s.name: s.rate for s in found.model.graph.streams},
+        "measured_batches": len(state.monitor.batches), "from_library": found.from_library, "from": show(plan, graph),
+    }  # fmt: skip
+    qualifies = found.cost.within(known.bounds.cpu, known.bounds.memory)
+    becomes_qualified = qualifies and not found.now.within(known.bounds.cpu, known.bounds.memory)
+    if found.plan == plan or not (becomes_qualified or found.cost.cpu < WORTH * found.now.cpu):
+        text = f"{why}; no plan is better by enough: this one needs {found.now.cpu:.3g} cores, the best {found.cost.cpu:.3g}"
+        return Remark("kept", text, details)
+    batch_s = state.monitor.span_s / max(1, len(state.monitor.batches))
+    estimates = estimate(found.model, graph, plan, found.plan, known.slots, batch_s, settings.pause_s)
+    chosen = _chosen(estimates, settings)
+    life_s = _expected_life_s(known, state)
+    gain_s = (found.now.cpu - found.cost.cpu) * life_s
+    details |= {
+        "estimates": {s.value: _figures(e) for s, e in estimates.possible.items()}, "expected_life_s": life_s,
+        "refused": {s.value: reason for s, reason in estimates.refused.items()}, "gain_cpu_s": gain_s,
+    }  # fmt: skip
+    if not becomes_qualified and gain_s <= chosen.total_cpu_s:
+        text = (
+            f"{why}; {show(found.plan, graph)} would save {gain_s:.3g} s of CPU in the {life_s:.3g} s it may be good for, "
+            f"and getting there costs {chosen.total_cpu_s:.3g}"
+        )
+        return Remark("kept", text, details)
+    text = (
+        f"{why}; {found.cost.cpu:.3g} cores instead of {found.now.cpu:.3g}, {show_bytes(found.cost.memory)} instead of "
+        f"{show_bytes(found.now.memory)}; {found.reason}"
+    )
+    return Proposal(found.plan, chosen.strategy, text, round(settings.pause_s * 1e6), details)
+
+
+def _chosen(estimates: Estimates, settings: Settings) -> Estimate:
+    wanted = settings.strategy
+    return estimates.possible[wanted] if wanted in estimates.possible else estimates.best(settings.pause_s)
+
+
+def _figures(e: Estimate) -> dict[str, float]:
+    return {"cpu_s": e.cpu_s, "pause_s": e.pause_s, "duration_s": e.duration_s, "delay_cpu_s": e.delay_cpu_s}
+
+
+def _expected_life_s(known: Knowledge, state: LoopState) -> float:
+    """What has lasted for long will last for as long again."""
+    assert state.steady_since_us is not None
+    steady_s = (state.monitor.observations[-1].seen_us - state.steady_since_us) / 1e6
+    return max(steady_s, LIFE_WINDOWS * min(HORIZON_S, parallel_duration_s(known.graph)))
+
+
+class AdaptiveLoop:
+    """The loop with its state."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self.known, self.state = known, LoopState()
+
+    def after(self, course: Course, commit: Commit, wall_s: float) -> Proposal | Remark | None:
+        """Takes note of a batch, and says what to do."""
+        observation = observe(commit, wall_s)
+        if observation is None:
+            return None
+        self.state, said = step(self.known, self.state, course, observation)
+        return said
+
+    def proposal(self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int) -> Proposal:
+        """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""
+        monitor, known = self.state.monitor, self.known
+        facts = Measured(course.plan, monitor.batches, monitor.span_s, known.otherwise)
+        model = CostModel(facts.graph(known.graph), known.units)
+        batch_s = monitor.span_s / max(1, len(monitor.batches)) or known.units.batch_s
+        found = estimate(model, known.graph, course.plan, plan, known.slots, batch_s, pause_us / 1e6)
+        details = {
+            "estimates": {s.value: _figures(e) for s, e in found.possible.items()}, "from": show(course.plan, known.graph),
+        }  # fmt: skip
+        return Proposal(plan, strategy or found.best(pause_us / 1e6).strategy, "by request", pause_us, details)

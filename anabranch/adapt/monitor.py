@@ -1,0 +1,155 @@
+"""Monitoring: what the latest batches say about streams, as averages over a window of batches, and whether it has changed.
+
+A *signal* is a figure that plans depend on: the rows that a stream brings per second, and how many partners a row finds at
+a step of its route. A signal has *drifted* when its average over the latest batches differs from what it was when the plan
+was last decided on by more than a threshold, and by more than chance: the difference must be several standard errors. """
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from anabranch.control.records import Commit, SourceStatistics, Statistics, StepStatistics
+
+CHANCE = 4.0
+"""A difference of fewer standard errors may be chance."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One batch, all slots together."""
+
+    batch: int
+    seen_us: int
+    """The least of the largest event times of the streams."""
+    statistics: Statistics
+    state_bytes: int
+    wall_s: float
+
+    @property
+    def rows(self) -> int:
+        return sum(s.rows for s in self.statistics.sources.values())
+
+    @property
+    def view_rows(self) -> int:
+        """Combined rows that wait in views, and groups: what stands between operators."""
+        return sum(s.rows for s in self.statistics.states if not s.runs)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """An average, and its standard error."""
+
+    mean: float
+    error: float
+
+    def differs(self, other: Signal, threshold: float) -> bool:
+        """Whether two averages are apart by more than a share of the larger, and by more than chance."""
+        apart = abs(self.mean - other.mean)
+        return apart > threshold * max(self.mean, other.mean) and apart > CHANCE * math.hypot(self.error, other.error)
+
+
+def observe(commit: Commit, wall_s: float) -> Observation | None:
+    """What a commit shows; None if no stream has shown a time yet."""
+    if not commit.largest_time_us:
+        return None
+    counted = [a.statistics for a in commit.slots.values()]
+    sources = [s for c in counted for s in c.sources.values()]
+    state_bytes = sum(s.state_bytes for s in sources) + sum(s.bytes for c in counted for s in c.states)
+    return Observation(commit.batch, min(commit.largest_time_us.values()), together(counted), state_bytes, wall_s)
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The latest batches with rows, oldest first. The first of them only tells where time begins."""
+
+    window: int = 8
+    observations: tuple[Observation, ...] = ()
+
+    def after(self, observation: Observation) -> Monitor:
+        if self.observations and not observation.rows:
+            return self
+        return replace(self, observations=(*self.observations, observation)[-self.window - 1 :])
+
+    def latest(self, batches: int) -> Monitor:
+        """Only the latest batches: what came before is no longer true."""
+        return replace(self, observations=self.observations[-batches - 1 :])
+
+    @property
+    def batches(self) -> list[Statistics]:
+        return [o.statistics for o in self.observations[1:]]
+
+    @property
+    def span_s(self) -> float:
+        """The event time of the batches that count."""
+        if len(self.observations) < 2:
+            return 0.0
+        return (self.observations[-1].seen_us - self.observations[0].seen_us) / 1e6
+
+    @cached_property
+    def signals(self) -> Mapping[str, Signal]:
+        """Rates by source, and partners found by step, with the error of their average."""
+        spans = [(b.seen_us - a.seen_us) / 1e6 for a, b in zip(self.observations, self.observations[1:], strict=False)]
+        rates: dict[str, list[tuple[float, float]]] = {}
+        found: dict[str, list[tuple[float, float]]] = {}
+        for statistics, span_s in zip(self.batches, spans, strict=True):
+            for name, counts in statistics.sources.items():
+                rates.setdefault(f"rate of {name}", []).append((float(counts.stored_rows), span_s))
+            for step in statistics.steps:
+                found.setdefault(f"matches of {step.route} in {step.target}", []).append(
+                    (float(step.matches), float(step.probes))
+                )
+        return {name: ratio(pairs) for name, pairs in (rates | found).items() if sum(n for _, n in pairs) > 0}
+
+    def drifted(self, reference: Mapping[str, Signal], threshold: float) -> list[str]:
+        """The signals that are no longer what they were."""
+        now = self.signals
+        return [name for name, was in reference.items() if name in now and now[name].differs(was, threshold)]
+
+
+def ratio(pairs: Sequence[tuple[float, float]]) -> Signal:
+    """The ratio of two sums, with its error from how far single batches are from it, and from counting alone."""
+    over = sum(below for _, below in pairs)
+    mean = sum(above for above, _ in pairs) / over
+    spread = sum((above - mean * below) ** 2 for above, below in pairs)
+    counting = sum(above for above, _ in pairs)
+    return Signal(mean, math.sqrt(max(spread * len(pairs) / max(1, len(pairs) - 1), counting)) / over)
+
+
+def trend(values: Sequence[float]) -> float:
+    """How steadily values rise: the share of pairs in which the later is larger, less those in which it is smaller
+    (Kendall's tau against time).
+
+    >>> trend([1, 2, 3, 4]), trend([4, 3, 2, 1]), trend([1, 1, 1])
+    (1.0, -1.0, 0.0)
+    """
+    pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :]]
+    return sum((b > a) - (b < a) for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def together(slots: Sequence[Statistics]) -> Statistics:
+    """The statistics of all slots of a batch as one."""
+    whole = Statistics()
+    steps: dict[tuple[str, str], StepStatistics] = {}
+    for slot in slots:
+        for name, s in slot.sources.items():
+            total = whole.sources.setdefault(name, SourceStatistics())
+            total.rows += s.rows
+            total.stored_rows += s.stored_rows
+            total.state_rows += s.state_rows
+            total.state_bytes += s.state_bytes
+        for step in slot.steps:
+            counts = steps.setdefault((step.route, step.target), StepStatistics(step.route, step.target))
+            counts.probes += step.probes
+            counts.lookups += step.lookups
+            counts.candidates += step.candidates
+            counts.matches += step.matches
+            counts.cpu_ns += step.cpu_ns
+        whole.samples += slot.samples
+        whole.states += slot.states
+        whole.add_cpu(slot)
+        whole.results += slot.results
+    whole.steps = list(steps.values())
+    return whole

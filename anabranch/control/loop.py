@@ -1,0 +1,43 @@
+"""Where whoever runs a query meets whoever decides about its plan: after each batch the one shows the commit, and the other
+may propose another plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from anabranch.control.records import Commit
+from anabranch.plan.jtree import Plan
+from anabranch.plan.migration import Course, Strategy
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Another plan from the next batch on, how to get there, and why."""
+
+    plan: Plan
+    strategy: Strategy
+    text: str
+    pause_us: int = 0
+    """How long a batch may work at a gradual migration."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something decided that changes nothing, for the journal."""
+
+    event: str
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Loop(Protocol):
+    """Whoever decides about the plan of one query."""
+
+    def after(self, course: Course, commit: Commit, wall_s: float) -> Proposal | Remark | None:
+        """Takes note of a batch, which took so long; says what to do about it."""
+
+    def proposal(self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int) -> Proposal:
+        """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""

@@ -1,0 +1,301 @@
+"""What a box does for the states that a plan lacks: they are recomputed from their parts (002, algorithm 6), at once where
+the plan that gives the results needs them, and piece by piece where only the target of a migration does.
+
+A view holds every combination of rows of its inputs, whatever plan keeps it. So views and indexes that two plans share are
+kept once, and a view that is new is completed from two sides: from the batch on in which it is begun, combinations with a
+new row are kept as they arise; those of old rows alone are found by looking up, for the rows of one of its inputs, the
+others, newest rows first: what ends before its turn comes is never recomputed. They are kept as rows of the batch that
+found them. A view is begun when all that its lookups need is complete, smaller views first.
+
+On a parallel track nothing is recomputed. Views of the new plan that the old one lacks begin empty and hold combinations of
+new rows alone, which is all there is when the last old row has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter_ns, thread_time_ns
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.control.records import Preparing, ViewBuild
+from anabranch.plan.join_graph import Aliases
+from anabranch.plan.migration import Strategy
+from anabranch.plan.query import Stream, Table
+from anabranch.plan.routes import Route, Stage
+
+if TYPE_CHECKING:
+    from anabranch.engine.box import Box, Combination
+
+PIECE_ROWS = 1 << 14
+"""So many rows of the driver are looked up at once."""
+
+
+class Allowance:
+    """How long a batch may work at a migration: what was begun is finished, then no more is begun."""
+
+    def __init__(self, pause_us: int | None) -> None:
+        self.deadline_ns = None if pause_us is None else perf_counter_ns() + pause_us * 1000
+
+    @property
+    def is_spent(self) -> bool:
+        return self.deadline_ns is not None and perf_counter_ns() >= self.deadline_ns
+
+
+@dataclass
+class Build:
+    """How far a view is recomputed: see `ViewBuild`."""
+
+    since: int
+    driver: Aliases
+    batch: int
+    row: int = -1
+
+    def record(self, view: Aliases) -> ViewBuild:
+        return ViewBuild(" ".join(view), self.since, " ".join(self.driver), self.batch, self.row)
+
+
+class Preparation:
+    """The states of a box that are not complete, and the work at them."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self.waiting: set[Aliases] = set()
+        """Views that are not begun: they are empty, and nothing is kept in them."""
+        self.builds: dict[Aliases, Build] = {}
+        self.thin: dict[str, int] = {}
+        """Indexes that only the target needs and that show old rows up to some batch; rows that come are added to them."""
+        self.done = Preparing()
+        self._piece: tuple[Aliases, int, Combination] | None = None
+
+    # -- what is complete --------------------------------------------------------------------------------------------
+
+    def lacks(self, views: set[Aliases], builds: dict[Aliases, Build]) -> None:
+        """Says which views are not there, and which are in part. The others are complete.
+
+        A view that only the target has can be kept up to date only if what its lookups need is complete. Where another
+        target came in between, that may not be so: then it is begun anew."""
+        state = self.box.state
+        self.waiting, self.builds = set(views), dict(builds)
+        for aliases in state.views:
+            if aliases not in state.served_views and any(
+                below in self.waiting or below in self.builds for below in self._ways(aliases)
+            ):
+                self.waiting.add(aliases)
+        for aliases in self.waiting:
+            state.forget_view(aliases)
+            self.builds.pop(aliases, None)
+
+    def kept_views(self) -> list[Aliases]:
+        return [aliases for aliases in self.box.state.views if aliases not in self.waiting]
+
+    def records(self) -> tuple[ViewBuild, ...]:
+        """What a commit must name beside the views."""
+        migration, found = self.box.course.migration, [b.record(v) for v, b in self.builds.items()]
+        if migration is not None:
+            found += [ViewBuild(" ".join(v), migration.since) for v in sorted(self.parallel_views())]
+        return tuple(found)
+
+    def all_derived(self) -> None:
+        """All state was derived from the logs."""
+        self.waiting, self.builds, self.thin, self._piece = set(), {}, {}, None
+
+    def complete_indexes(self, horizon_us: int, since: int = -1) -> None:
+        """Completes the indexes that results need, and those of views that are begun. Others are thin: they get what came
+        after batch `since`, and the rest in time. On a parallel track they need no old rows, but for those of tables."""
+        state, migration = self.box.state, self.box.course.migration
+        begun = set(state.views) - self.waiting - self.parallel_views()
+        needed = state.served_indexes | {
+            state.index_of(probe).name
+            for route in state.target_routes
+            for stage in route.stages
+            if stage.joined in begun - state.served_views
+            for probe in stage.probes
+        }
+        if self.box.course.is_parallel and migration is not None:
+            since = migration.since - 1
+        self.thin = {}
+        for name, index in state.indexes.items():
+            if name in needed or isinstance(index.source, Table):
+                self.box.derive_index(index, horizon_us)
+                continue
+            if since >= 0:
+                self.box.derive_index(index, horizon_us, after=since)
+            if not self.box.course.is_parallel and self.box.lacks_rows(index):
+                self.thin[name] = -1
+
+    def parallel_views(self) -> set[Aliases]:
+        """The views of a parallel track that the old plan does not have."""
+        state = self.box.state
+        return set(state.views) - state.served_views if self.box.course.is_parallel else set()
+
+    # -- work at what is not -----------------------------------------------------------------------------------------
+
+    def advance(self, batch: int, horizon_us: int) -> None:
+        """Completes what the plan needs to give results, and works at what its target needs for as long as is allowed."""
+        began, state, migration = thread_time_ns(), self.box.state, self.box.course.migration
+        self.done = Preparing()
+        steps, self.box.statistics.steps = self.box.statistics.steps, []
+        missing = self.waiting | self.builds.keys()
+        if missing & state.served_views or (missing and self.box.course.is_parallel):
+            wanted = state.served_views if not self.box.course.is_parallel else frozenset(state.views)
+            self._complete(batch, horizon_us, Allowance(None), wanted)
+        elif migration is not None and migration.strategy is Strategy.GRADUAL:
+            allowance = Allowance(migration.pause_us)
+            if self._complete_thin(horizon_us, allowance):
+                self._complete(batch, horizon_us, allowance, frozenset(state.views))
+        self.box.statistics.steps = steps
+        self.done.cpu_ns = thread_time_ns() - began
+
+    def left(self) -> int:
+        """What must still be done, or end, before the target can take over: views, indexes, or segments of old rows."""
+        migration = self.box.course.migration
+        if migration is not None and migration.strategy is Strategy.PARALLEL_TRACK:
+            logs = [log for log in self.box.state.logs.values() if isinstance(log.source, Stream)]
+            return sum(1 for log in logs for batch in log.segments if batch < migration.since)
+        return len(self.thin) + len(self.waiting) + len(self.builds)
+
+    def _complete_thin(self, horizon_us: int, allowance: Allowance) -> bool:
+        for name in sorted(self.thin):
+            self.done.pieces += 1
+            came_to = self.box.derive_index(self.box.state.indexes[name], horizon_us, allowance, self.thin[name])
+            if came_to is not None:
+                self.thin[name] = came_to
+                return False
+            del self.thin[name]
+            if allowance.is_spent:
+                return False
+        return True
+
+    def _complete(self, batch: int, horizon_us: int, allowance: Allowance, wanted: frozenset[Aliases]) -> None:
+        for aliases in self.box.state.views:
+            if aliases not in wanted:
+                continue
+            if aliases in self.waiting:
+                self.builds[aliases] = self._begin(aliases, batch)
+                self.waiting.discard(aliases)
+            if aliases in self.builds:
+                self._recompute(aliases, batch, horizon_us, allowance)
+                if aliases in self.builds or allowance.is_spent:
+                    return
+
+    def _begin(self, aliases: Aliases, batch: int) -> Build:
+        """The rows of the smallest input look up the others."""
+        driver = min(self._ways(aliases), key=lambda inputs: (self._rows(inputs), inputs))
+        return Build(batch, driver, batch - 1)
+
+    def _ways(self, aliases: Aliases) -> dict[Aliases, tuple[Route, Stage]]:
+        """From which inputs of a view its rows can be found, and by which lookups."""
+        state, found = self.box.state, dict[Aliases, tuple[Route, Stage]]()
+        for route in state.routes if aliases in state.served_views else state.target_routes:
+            bound: Aliases = (route.alias,)
+            for stage in route.stages:
+                if stage.joined == aliases:
+                    found[bound] = (route, stage)
+                bound = stage.joined
+        return found
+
+    def _rows(self, inputs: Aliases) -> int:
+        state = self.box.state
+        return state.views[inputs].rows if len(inputs) > 1 else state.logs[state.input(inputs[0]).source.name].rows
+
+    def _recompute(self, aliases: Aliases, batch: int, horizon_us: int, allowance: Allowance) -> None:
+        """Finds combinations of old rows (002, algorithm 6), piece by piece, until all are found or time is up."""
+        build = self.builds[aliases]
+        ways = self._ways(aliases)
+        if build.driver not in ways:
+            # The view was begun for another plan, which joins its inputs in another way: from the beginning again.
+            self.box.state.forget_view(aliases)
+            build = self.builds[aliases] = self._begin(aliases, batch)
+        route, stage = ways[build.driver]
+        while (rows := self._next_piece(build)) is not None:
+            for combined in self.box.stage(route, stage, rows):
+                old = ~self._is_new(combined, build.since, np.logical_or) & (combined.ends > horizon_us)
+                kept = combined if old.all() else combined.where(old)
+                self.box.keep(batch, stage, kept)
+                self.done.rows += len(kept)
+            self.done.pieces += 1
+            if allowance.is_spent:
+                break
+        if not self._has_more(build):
+            del self.builds[aliases]
+            self._piece = None
+
+    def _segments(self, build: Build) -> list[int]:
+        """The segments of the driver that have rows to be looked up, the newest first."""
+        state = self.box.state
+        if len(build.driver) > 1:
+            known = state.views[build.driver].segments.keys()
+        else:
+            known = state.logs[state.input(build.driver[0]).source.name].segments.keys()
+        return sorted((b for b in known if b < build.batch or (b == build.batch and build.row != 0)), reverse=True)
+
+    def _has_more(self, build: Build) -> bool:
+        return bool(self._segments(build))
+
+    def _next_piece(self, build: Build) -> Combination | None:
+        segments = self._segments(build)
+        if not segments:
+            return None
+        if segments[0] != build.batch:
+            build.batch, build.row = segments[0], -1
+        if self._piece is None or self._piece[:2] != (build.driver, build.batch):
+            self._piece = (build.driver, build.batch, self.box.rows_in(build.driver, build.batch))
+        rows = self._piece[2]
+        last = len(rows) if build.row < 0 else min(build.row, len(rows))
+        build.row = max(0, last - PIECE_ROWS)
+        return rows.slice(build.row, last)
+
+    # -- new rows ----------------------------------------------------------------------------------------------------
+
+    def follow(
+        self, batch: int, route: Route, rows: Combination, known: dict[Aliases, list[Combination]], emit: bool
+    ) -> None:
+        """Takes new rows of an input along their route in the target: its views are kept, and on a parallel track results
+        are given. `known` is what the plan that serves found for these rows, by the view it stands in."""
+        state, migration = self.box.state, self.box.course.migration
+        assert migration is not None
+        since = migration.since if self.box.course.is_parallel else None
+        parts: list[Combination] | None = [rows]
+        for stage in route.stages:
+            if stage.is_root and (since is None or not emit):
+                return
+            if stage.joined in state.served_views:
+                parts = [self.new_only(p, since) for p in known.get(stage.joined, [])]
+            elif parts is None or stage.joined in self.waiting:
+                parts = None
+            else:
+                parts = [c for part in parts for c in self.box.stage(route, stage, part, since)]
+                if stage.is_root:
+                    for combined in parts:
+                        self.box.emit(combined, emit)
+                else:
+                    for combined in parts:
+                        self.box.keep(batch, stage, combined)
+
+    def new_only(self, rows: Combination, since: int | None) -> Combination:
+        """The combinations of rows that came since a migration began."""
+        if since is None or not len(rows):
+            return rows
+        new = self._is_new(rows, since, np.logical_and)
+        return rows if new.all() else rows.where(new)
+
+    def old_at_root(self, rows: Combination) -> Combination:
+        """What the old plan of a parallel track gives: combinations that have an old row. Those of new rows alone are found
+        by the new one too; before the root they cannot be told from those that will meet an old row (002, section
+        12.2.2)."""
+        migration = self.box.course.migration
+        if migration is None or not self.box.course.is_parallel or not len(rows):
+            return rows
+        old = ~self._is_new(rows, migration.since, np.logical_and)
+        return rows if old.all() else rows.where(old)
+
+    def _is_new(self, rows: Combination, since: int, how: np.ufunc) -> npt.NDArray[np.bool_]:
+        """Whether all (or any) rows of streams came in batch `since` or later. Rows of stored tables count for neither."""
+        limit, found = since << 32, None
+        for alias, ids in rows.ids.items():
+            if isinstance(self.box.state.input(alias).source, Stream):
+                found = ids >= limit if found is None else how(found, ids >= limit)
+        return np.full(len(rows), how is np.logical_and) if found is None else found

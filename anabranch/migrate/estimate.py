@@ -1,0 +1,128 @@
+"""What a migration costs, before it is made (002, sections 12.3 and 12.4, with joins that look up instead of nested loops).
+
+- *Moving state* recomputes each view V that the old plan lacks from the rows of its smallest input: these look up the
+  others, and N(V) combined rows are kept (the counterpart of equation 12.1; as there, matching and moving cost next to
+  nothing). The batch waits for all of it: that is its pause.
+- *Parallel track* lasts until the last old row has ended: under our law the largest window plus lateness, for a combined row
+  ends with the first of its parts. (With the papers' timestamps it is 2W once a join stands above another, equation 12.4:
+  `paper_duration_s`.) All that time the new plan runs too; its states grow from nothing, so that its lookups find half of
+  what they will later (equations 12.5 to 12.7). No batch waits.
+- *Gradual* costs what moving state does, but for rows that end before their turn, and what it takes to keep the new views up
+  to date in the meantime; a batch waits for as long as is allowed.
+
+To each is added what the old plan needs more than the new one, for as long as it goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.cost.model import CostModel
+from anabranch.migrate.matching import match_states
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Join, Plan, joins_of
+from anabranch.plan.migration import Strategy, why_not_parallel
+from anabranch.plan.query import FOREVER_US, Stream
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a strategy would take."""
+
+    strategy: Strategy
+    cpu_s: float
+    """CPU of the migration itself."""
+    pause_s: float
+    """The longest that a batch waits for it."""
+    duration_s: float
+    """Until the new plan gives the results."""
+    delay_cpu_s: float
+    """What the old plan needs more until then than the new one would."""
+
+    @property
+    def total_cpu_s(self) -> float:
+        return self.cpu_s + self.delay_cpu_s
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The strategies that are possible, and why others are not."""
+
+    possible: dict[Strategy, Estimate]
+    refused: dict[Strategy, str]
+
+    def best(self, pause_s: float) -> Estimate:
+        """The cheapest within a pause; if none is, the one with the shortest. Of equals the simplest."""
+        within = [e for e in self.possible.values() if e.pause_s <= pause_s]
+        if not within:
+            return min(self.possible.values(), key=lambda e: e.pause_s)
+        return min(within, key=lambda e: e.total_cpu_s)
+
+
+def recompute_cpu_s(model: CostModel, graph: JoinGraph, old: Plan, new: Plan) -> float:
+    """Recomputing the views that only the new plan has, and building its indexes (algorithm 6)."""
+    matching, streams, u = match_states(old, new, graph), model.graph, model.units
+    nodes = {graph.ordered(join.aliases): join for join in joins_of(new)}
+    spent = sum(model.stored_rows(streams.mask(index.state)) * u.insert for index in matching.built)
+    for view in matching.unmatched:
+        node, everything = nodes[view], streams.mask(view)
+        spent += _found_cpu_s(model, node) + streams.rows(everything) * (u.view_insert or u.insert) * _keys(model, new, node)
+    return spent
+
+
+def _found_cpu_s(model: CostModel, node: Join) -> float:
+    """The rows of the smallest input of a join look up the others."""
+    inputs = [model.graph.mask(child.aliases) for child in node.inputs]
+    driver = min(range(len(inputs)), key=lambda i: model.stored_rows(inputs[i]))
+    bound, rows, spent = inputs[driver], model.stored_rows(inputs[driver]), 0.0
+    for place in node.orders[driver]:
+        bound |= inputs[place]
+        matches = model.graph.rows(bound)
+        spent += rows * (model.lookup(inputs[place]) + model.units.rekey) + matches * model.units.join
+        rows = matches
+    return spent
+
+
+def _keys(model: CostModel, plan: Plan, node: Join) -> int:
+    above = next(j for j in joins_of(plan) if any(child is node for child in j.inputs))
+    return model.keys(model.graph.mask(node.aliases), model.graph.mask(above.aliases - node.aliases))
+
+
+def parallel_duration_s(graph: JoinGraph) -> float:
+    """Until the last row that is valid now, or comes late, has ended."""
+    inputs = [(i.window.length_us, i.source) for i in graph.query.inputs]
+    return max((window_us + s.lateness_us) / 1e6 for window_us, s in inputs if isinstance(s, Stream))
+
+
+def paper_duration_s(graph: JoinGraph, old: Plan) -> float:
+    """Equation 12.4: W, or 2W if a join of the old plan stands above another."""
+    window_s = max(i.window.length_us for i in graph.query.inputs if i.window.length_us != FOREVER_US) / 1e6
+    return window_s * (2 if len(list(joins_of(old))) > 1 else 1)
+
+
+def estimate(
+    model: CostModel, graph: JoinGraph, old: Plan, new: Plan, slots: int, batch_s: float, pause_s: float
+) -> Estimates:
+    """All three strategies from one plan to another, on what is known of the streams."""
+    before, after = model.cost(old).cpu, model.cost(new).cpu
+    saved = max(0.0, before - after)
+    recompute = recompute_cpu_s(model, graph, old, new)
+    found = {Strategy.MOVING_STATE: Estimate(Strategy.MOVING_STATE, recompute, recompute / slots, 0.0, 0.0)}
+    batches = max(1.0, recompute / slots / max(pause_s, 1e-9))
+    lasting = batches * batch_s
+    refused = {}
+    if reason := why_not_parallel(graph, old, new):
+        refused[Strategy.PARALLEL_TRACK] = reason
+    else:
+        both = parallel_duration_s(graph)
+        fixed = model.fixed().cpu
+        found[Strategy.PARALLEL_TRACK] = Estimate(
+            Strategy.PARALLEL_TRACK, both * max(0.0, after - fixed) * 0.75, 0.0, both, saved * both
+        )
+        lasting = min(lasting, both)
+    kept = set(match_states(old, new, graph).unmatched)
+    upkeep = sum(cost.cpu for node, cost in model.nodes(new) if graph.ordered(node.aliases) in kept)
+    found[Strategy.GRADUAL] = Estimate(
+        Strategy.GRADUAL, recompute + upkeep * lasting, min(pause_s, recompute / slots), lasting, saved * lasting
+    )
+    return Estimates(found, refused)

@@ -1,0 +1,87 @@
+"""What a user may set for all queries of a session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.adapt.loop import Settings
+from anabranch.adapt.scope import Scope
+from anabranch.adapt.timing import DataDriven, MemoryDriven, RefinedMemoryDriven, Timing
+from anabranch.errors import SessionError
+from anabranch.optimize.planner import Bounds, parse_bytes
+from anabranch.plan.migration import Strategy
+from anabranch.sql import parse_duration
+
+TIMINGS = ("data", "aggressive", "memory", "refined-memory", "never")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What each query of a session may use: CPU in cores, state in bytes or like "2 GiB". `strict` refuses to run a query
+    that no plan keeps within it; else the least bad plan runs."""
+
+    cpu: float | None = None
+    memory: int | float | str | None = None
+    strict: bool = False
+
+    @property
+    def bounds(self) -> Bounds:
+        cpu = float("inf") if self.cpu is None else float(self.cpu)
+        memory = float("inf") if self.memory is None else parse_bytes(self.memory)
+        if not cpu >= 0 or not memory >= 0:
+            raise SessionError(f"a budget cannot be negative: cpu={self.cpu}, memory={self.memory}")
+        return Bounds(cpu, memory)
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """How the plans of a session's queries change while they run.
+
+    `timing` says when another plan is thought about: when statistics have changed ("data", after `interval` batches at the
+    earliest, by more than `threshold`; "aggressive" at once), when memory gets short or rows pile up ("memory", and
+    "refined-memory", which looks at views too), or "never". `pause` is how long a batch may wait for a migration; `strategy`
+    ("moving-state", "parallel-track", "gradual") pins the way, else the cheapest within the pause is taken. `scope` is the
+    "whole" plan or the "part" of it that has what changed. With `approve` a change waits for `run.approve(query)`.
+    """
+
+    timing: str = "data"
+    interval: int = 4
+    threshold: float = 0.2
+    window: int = 8
+    pause: str = "500 milliseconds"
+    strategy: str | None = None
+    scope: str = "whole"
+    library: bool = True
+    approve: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("timing", self.timing, TIMINGS)
+        _one_of("scope", self.scope, [s.value for s in Scope])
+        if self.strategy is not None:
+            strategy_of(self.strategy)
+        if self.interval < 1 or self.window < 2 or not self.threshold > 0:
+            raise SessionError("give an interval of 1 batch or more, a window of 2 or more, and a threshold above 0")
+
+    def settings(self, bounds: Bounds) -> Settings:
+        """The same for the loop."""
+        return Settings(
+            self._timing(bounds), self.window, Scope(self.scope), parse_duration(self.pause) / 1e6,
+            strategy_of(self.strategy) if self.strategy is not None else None, self.library,
+        )  # fmt: skip
+
+    def _timing(self, bounds: Bounds) -> Timing:
+        if self.timing == "memory":
+            return MemoryDriven(bounds.memory, interval=self.interval)
+        if self.timing == "refined-memory":
+            return RefinedMemoryDriven(bounds.memory, interval=self.interval)
+        return DataDriven(self.interval, self.threshold, aggressive=self.timing == "aggressive")
+
+
+def strategy_of(name: str) -> Strategy:
+    _one_of("strategy", name, [s.value for s in Strategy])
+    return Strategy(name)
+
+
+def _one_of(what: str, given: str, known: tuple[str, ...] | list[str]) -> None:
+    if given not in known:
+        raise SessionError(f"{given!r} is not a {what}: it is one of {', '.join(known)}")

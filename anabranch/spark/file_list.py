@@ -1,0 +1,216 @@
+"""Which files a stream has: found under a path, and listed in the order in which they are read.
+
+The list only grows, and is kept under the checkpoint: an offset of Spark's is a number of files of it. So a batch that runs
+again reads the same files, and a file that appears with an old modification time is neither lost nor read twice. Files that
+appear together are ordered by (modification time, path). """
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Set as AbstractSet
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from anabranch.control.ledger import Ledger
+from anabranch.errors import DamagedStateError, StateError
+from anabranch.spark.file_formats import ends_whole
+from anabranch.storage.filesystem import LocalFilesystem
+
+UNFINISHED = (".tmp", ".crc", ".inprogress")
+"""Files with these endings, and with names that begin with a dot or an underscore, are somebody's work in progress."""
+
+SETTLE_S = 2.0
+"""A new file that does not end as it should is given so long to be finished; clocks of filesystems may be this coarse."""
+
+LIST_FAN_IN = 32
+"""So many segments of the list of files are merged into one: the list has few files however long it gets."""
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+class FoundFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file as it was when it was found."""
+
+    path: str
+    modified_ns: int
+    size_bytes: int
+
+
+def _in_order(file: FoundFile) -> tuple[int, str]:
+    return file.modified_ns, file.path
+
+
+class FileListing:
+    """Finds the files under a path or glob (`*`, `?`, `[…]` within a name, `**` for any folders between).
+
+    A folder that has not changed since it was last listed is not listed again, and a known file is not looked at: asking
+    costs a `stat` for each folder.
+    """
+
+    def __init__(self, path: str, format: str) -> None:
+        self.format = format
+        self.start, self._pattern = _start_and_pattern(path)
+        self._quiet: dict[tuple[str, tuple[str, ...]], tuple[int, list[tuple[str, tuple[str, ...]]]]] = {}
+        self.waiting = 0
+        """How many files of the last listing were left out because they did not look finished."""
+
+    def new(self, known: AbstractSet[str]) -> list[FoundFile]:
+        """The files that are not known, in order. What is returned once must be known the next time."""
+        found: dict[str, FoundFile] = {}
+        self.waiting = 0
+        self._list(self.start, self._pattern, known, found)
+        return sorted(found.values(), key=_in_order)
+
+    def settled(self, known: AbstractSet[str]) -> list[FoundFile]:
+        """The files that are not known, after those that are being written have had their time."""
+        deadline = time.monotonic() + 2 * SETTLE_S
+        found = self.new(known)
+        while self.waiting and time.monotonic() < deadline:
+            time.sleep(SETTLE_S / 40)
+            found += self.new(known | {f.path for f in found})
+        return sorted(found, key=_in_order)
+
+    def _list(
+        self, folder: str, pattern: tuple[str, ...], known: AbstractSet[str], found: dict[str, FoundFile]
+    ) -> None:
+        try:
+            modified_ns = os.stat(folder).st_mtime_ns
+            quiet = self._quiet.get((folder, pattern))
+            if quiet is not None and quiet[0] == modified_ns:
+                inner = quiet[1]
+            else:
+                inner = self._list_changed(folder, pattern, modified_ns, known, found)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for subfolder, rest in inner:
+            self._list(subfolder, rest, known, found)
+
+    def _list_changed(
+        self,
+        folder: str,
+        pattern: tuple[str, ...],
+        modified_ns: int,
+        known: AbstractSet[str],
+        found: dict[str, FoundFile],
+    ) -> list[tuple[str, tuple[str, ...]]]:
+        began, waiting = time.time(), self.waiting
+        name_pattern, rest = (pattern[0], pattern[1:]) if pattern else ("*", ())
+        inner = [(folder, rest)] if name_pattern == "**" else []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.path in known or entry.path in found or _is_unfinished(entry.name):
+                    continue
+                if name_pattern == "**":
+                    if entry.is_dir():
+                        inner.append((entry.path, pattern))
+                elif fnmatchcase(entry.name, name_pattern):
+                    if entry.is_dir():
+                        if pattern:
+                            inner.append((entry.path, rest))
+                    elif not rest and (file := self._look_at(entry)) is not None:
+                        found[entry.path] = file
+        # A change within the same tick of the filesystem's clock would not show: such a folder is listed again.
+        if began - modified_ns / 1e9 > SETTLE_S and self.waiting == waiting:
+            self._quiet[folder, pattern] = (modified_ns, inner)
+        else:
+            self._quiet.pop((folder, pattern), None)
+        return inner
+
+    def _look_at(self, entry: os.DirEntry[str]) -> FoundFile | None:
+        try:
+            status = entry.stat()
+            is_young = abs(time.time() - status.st_mtime) < SETTLE_S
+            if is_young and not ends_whole(entry.path, self.format, status.st_size):
+                self.waiting += 1
+                return None
+        except FileNotFoundError:
+            return None
+        return FoundFile(entry.path, status.st_mtime_ns, status.st_size)
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith((".", "_")) or name.endswith(UNFINISHED)
+
+
+def _start_and_pattern(path: str) -> tuple[str, tuple[str, ...]]:
+    """The folder where listing begins, and patterns for what follows; none for all files of the folder.
+
+    >>> _start_and_pattern("/data/day-*/trades/*.parquet")
+    ('/data', ('day-*', 'trades', '*.parquet'))
+    """
+    if os.path.isdir(path):
+        return path, ()
+    folder, name = os.path.split(path)
+    pattern = [name if _MAGIC.search(name) else name.replace("[", "[[]")]
+    while _MAGIC.search(folder) and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+        pattern.insert(0, name)
+    return folder, tuple(pattern)
+
+
+class ListSegment(msgspec.Struct):
+    """A part of the list of files. `level` counts how often it was merged."""
+
+    level: int
+    files: list[FoundFile]
+
+
+class FileList:
+    """The files of a stream in the order in which they are read: a list that only grows, kept in a folder.
+
+    A segment is numbered by the place of its first file. When there are many of one level they are merged: the merged one
+    is written over the first of them, then the others are deleted; those that a crash leaves behind lie within the merged
+    one and are passed over.
+    """
+
+    def __init__(self, listing: FileListing, log_path: str) -> None:
+        self.listing = listing
+        self._filesystem = LocalFilesystem(log_path)
+        self._ledger = Ledger(self._filesystem, "found", "files", ListSegment)
+        self._log_path = log_path
+        self._files: list[FoundFile] = []
+        self._segments: list[tuple[int, int]] = []
+        for number in self._ledger.numbers():
+            if number > len(self._files):
+                raise DamagedStateError(f"{self._ledger.path(number)}: the part of the list before it is missing")
+            if number == len(self._files):
+                segment = self._ledger.read(number)
+                self._segments.append((number, segment.level))
+                self._files += segment.files
+        self._known = {f.path for f in self._files}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def discover(self, wait: bool = False) -> int:
+        """Appends the files that are new; returns how many there are. With `wait`, unfinished ones are waited for."""
+        new = self.listing.settled(self._known) if wait else self.listing.new(self._known)
+        if new:
+            self._ledger.write(len(self._files), ListSegment(0, new))
+            self._segments.append((len(self._files), 0))
+            self._files += new
+            self._known.update(f.path for f in new)
+            self._merge()
+        return len(self._files)
+
+    def between(self, start: int, end: int) -> list[FoundFile]:
+        self.require(end)
+        return self._files[start:end]
+
+    def require(self, count: int) -> None:
+        if count > len(self._files):
+            raise StateError(
+                f"Spark's checkpoint counts {count} files, the list in {self._log_path} has {len(self._files)}: "
+                "parts of the checkpoint do not belong together; restore all of it, or start with an empty one"
+            )
+
+    def _merge(self) -> None:
+        while len(last := self._segments[-LIST_FAN_IN:]) == LIST_FAN_IN and len({level for _, level in last}) == 1:
+            first, level = last[0]
+            self._ledger.write(first, ListSegment(level + 1, self._files[first:]))
+            for number, _ in last[1:]:
+                self._filesystem.delete(self._ledger.path(number))
+            self._segments[-LIST_FAN_IN:] = [(first, level + 1)]

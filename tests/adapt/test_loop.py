@@ -1,0 +1,219 @@
+"""The loop on streams that change, and on streams that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.adapt.library import PlanLibrary, key_of
+from anabranch.adapt.loop import FIRST_BATCHES, AdaptiveLoop, Knowledge, Settings
+from anabranch.adapt.monitor import Monitor, Observation, ratio
+from anabranch.adapt.scope import Scope, aliases_in, smallest_part
+from anabranch.adapt.timing import DataDriven, MemoryDriven, RefinedMemoryDriven
+from anabranch.control.loop import Proposal, Remark
+from anabranch.control.records import SourceStatistics, StateStatistics, Statistics
+from anabranch.cost.calibrate import DEFAULT
+from anabranch.cost.facts import Given
+from anabranch.engine.local import LocalRun
+from anabranch.optimize.planner import Bounds
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import parse, show
+from anabranch.plan.migration import Strategy
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+
+GRAPH = JoinGraph(
+    parse_script("""
+    CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
+    CREATE STREAM b (k BIGINT, l BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE STREAM c (l BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
+    CREATE QUERY q AS SELECT a.v, c.v AS w FROM a, b, c WHERE a.k = b.k AND b.l = c.l WINDOW 6 SECONDS
+    """)
+    .queries[0]
+    .query
+)
+KNOWN = Knowledge(GRAPH, DEFAULT)
+Phase = tuple[dict[str, int], dict[str, int]]
+OFTEN_AB: Phase = ({"a": 300, "b": 300, "c": 20}, {"k": 15, "l": 3000})
+OFTEN_BC: Phase = ({"a": 20, "b": 300, "c": 300}, {"k": 3000, "l": 15})
+
+
+def batch_of(number: int, phase: Phase, rng: np.random.Generator) -> dict[str, pa.Table]:
+    rates, domains = phase
+    rows = {}
+    for name, keys in (("a", ("k",)), ("b", ("k", "l")), ("c", ("l",))):
+        n = rates[name]
+        columns: dict[str, Any] = {key: rng.integers(0, domains[key], n) for key in keys}
+        if name != "b":
+            columns["v"] = rng.random(n)
+        times = number * 1_000_000 + np.sort(rng.integers(0, 1_000_000, n))
+        rows[name] = pa.table({**columns, "ts": pa.array(times, pa.timestamp("us"))})
+    return rows
+
+
+def run(loop: AdaptiveLoop, phase_of: Callable[[int], Phase], batches: int, seed: int = 1) -> list[tuple[int, Any, str]]:
+    """Runs a query under a loop that decides; returns what it said, and the plan that then ran."""
+    rng, said = np.random.default_rng(seed), []
+    local = LocalRun(GRAPH.query, MemoryFilesystem(), "((a b) c)")
+    for number in range(batches):
+        local.step(number, batch_of(number, phase_of(number), rng))
+        assert local.commit is not None
+        found = loop.after(local.course, local.commit, 0.1)
+        if isinstance(found, Proposal):
+            local.migrate(found.plan, found.strategy, found.pause_us)
+        if found is not None:
+            said.append((number, found, show(local.course.plan, GRAPH)))
+    return said
+
+
+def test_a_plan_is_decided_on_when_enough_is_measured():
+    (first, *_) = run(AdaptiveLoop(KNOWN), lambda _: OFTEN_AB, FIRST_BATCHES + 3)
+    number, found, _ = first
+    assert number == FIRST_BATCHES, "one batch tells where time begins, then come those that count"
+    assert isinstance(found, Proposal)
+    assert "(a b)" not in show(found.plan, GRAPH)
+    assert found.details["cpu"] < found.details["cpu_before"]
+    assert found.details["rates"]["a"] == pytest.approx(300, rel=0.1)
+    assert "instead of" in found.text
+
+
+def test_a_change_of_the_streams_changes_the_plan():
+    said = run(AdaptiveLoop(KNOWN), lambda n: OFTEN_AB if n < 20 else OFTEN_BC, 40)
+    proposals = [(n, s) for n, s, _ in said if isinstance(s, Proposal)]
+    assert proposals[0][0] == FIRST_BATCHES
+    later = [s for n, s in proposals if n >= 20]
+    assert later, [s for _, s, _ in said]
+    assert "(b c)" not in show(later[-1].plan, GRAPH)
+    assert "went from" in later[-1].text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_changes_nothing(seed):
+    """The same streams, drawn anew: after the first decision, nothing is decided any more."""
+    said = run(AdaptiveLoop(KNOWN), lambda _: OFTEN_AB, 60, seed)
+    settled = [(n, s) for n, s, _ in said if n > FIRST_BATCHES + 8]
+    assert not [s for _, s in settled if isinstance(s, Proposal)]
+
+
+def test_a_pattern_that_repeats_finds_its_plan_in_the_library():
+    loop = AdaptiveLoop(replace(KNOWN, settings=Settings(window=4)))
+    said = run(loop, lambda n: OFTEN_AB if n // 20 % 2 == 0 else OFTEN_BC, 120)
+    assert any(s.details.get("from_library") for _, s, _ in said)
+
+
+def test_a_change_that_does_not_pay_is_not_made():
+    dear = replace(DEFAULT, lookup=DEFAULT.lookup, view_insert=1e-2, insert=1e-2)
+    known = replace(KNOWN, units=dear)
+    said = run(AdaptiveLoop(known), lambda n: OFTEN_AB if n < 20 else OFTEN_BC, 26)
+    assert all(isinstance(s, Remark) or s.details["gain_cpu_s"] > 0 for _, s, _ in said)
+
+
+def test_a_budget_that_breaks_is_reason_enough():
+    loop = AdaptiveLoop(replace(KNOWN, bounds=Bounds(memory=50_000.0)))
+    said = run(loop, lambda _: OFTEN_AB, FIRST_BATCHES + 2)
+    assert said
+    assert all(s.details["memory"] <= s.details["memory_before"] for _, s, _ in said)
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_strategy_may_be_pinned(strategy):
+    loop = AdaptiveLoop(replace(KNOWN, settings=Settings(strategy=strategy)))
+    ((_, found, _), *_) = run(loop, lambda _: OFTEN_AB, FIRST_BATCHES + 2)
+    assert isinstance(found, Proposal)
+    assert found.strategy is strategy
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------------
+
+
+def observation(number: int, rows: int, view_rows: int = 0, state_bytes: int = 0) -> Observation:
+    statistics = Statistics({"a": SourceStatistics(rows=rows, stored_rows=rows)})
+    statistics.states = [StateStatistics("a b", view_rows)]
+    return Observation(number, number * 1_000_000, statistics, state_bytes, 0.1)
+
+
+def monitor_of(*observations: Observation) -> Monitor:
+    monitor = Monitor()
+    for o in observations:
+        monitor = monitor.after(o)
+    return monitor
+
+
+def test_averages_are_over_a_window_of_batches():
+    monitor = monitor_of(*(observation(n, 100 if n < 10 else 200) for n in range(20)))
+    assert monitor.signals["rate of a"].mean == 200
+    assert monitor.span_s == 8
+    assert monitor.latest(2).span_s == 2
+
+
+def test_what_differs_by_chance_is_no_drift():
+    rng = np.random.default_rng(5)
+    before = monitor_of(*(observation(n, int(rng.poisson(30))) for n in range(9)))
+    after = monitor_of(*(observation(n, int(rng.poisson(30))) for n in range(9)))
+    assert not after.drifted(before.signals, 0.05)
+    more = monitor_of(*(observation(n, int(rng.poisson(90))) for n in range(9)))
+    assert more.drifted(before.signals, 0.05) == ["rate of a"]
+    assert not more.drifted(before.signals, 0.8), "below the threshold"
+
+
+def test_the_error_of_a_ratio():
+    assert ratio([(10.0, 1.0), (10.0, 1.0)]).error == pytest.approx(np.sqrt(20) / 2)
+    assert ratio([(0.0, 1.0), (400.0, 1.0)]).error > ratio([(200.0, 1.0), (200.0, 1.0)]).error
+
+
+def test_data_driven_timing_waits_for_its_interval_unless_aggressive():
+    before = monitor_of(*(observation(n, 1000) for n in range(9)))
+    after = monitor_of(*(observation(n, 5000) for n in range(9)))
+    assert DataDriven(interval=4).due(after, before.signals, 3) is None
+    assert "went from 1e+03 to 5e+03" in (DataDriven(interval=4).due(after, before.signals, 4) or "")
+    assert DataDriven(interval=4, aggressive=True).due(after, before.signals, 0)
+    assert DataDriven().due(before, before.signals, 100) is None
+
+
+def test_memory_driven_timing():
+    steady = monitor_of(*(observation(n, 1000, state_bytes=50) for n in range(9)))
+    rising = monitor_of(*(observation(n, 1000 + 200 * n) for n in range(9)))
+    piling = monitor_of(*(observation(n, 1000, view_rows=100 + 50 * n) for n in range(9)))
+    assert MemoryDriven(100).due(steady, {}, 9) is None
+    assert "near the limit" in (MemoryDriven(55).due(steady, {}, 9) or "")
+    assert "more and more rows wait" in (MemoryDriven().due(rising, {}, 9) or "")
+    assert MemoryDriven().due(rising, {}, 1) is None
+    assert MemoryDriven().due(piling, {}, 9) is None
+    assert "views grow" in (RefinedMemoryDriven().due(piling, {}, 9) or "")
+
+
+def test_the_library_tells_statistics_apart():
+    near, far = (Given({"a": r, "b": 300.0, "c": 20.0}).graph(GRAPH) for r in (301.0, 900.0))
+    here = Given({"a": 300.0, "b": 300.0, "c": 20.0}).graph(GRAPH)
+    assert key_of(near) == key_of(here) != key_of(far)
+    plan = parse("(a (b c))", GRAPH)
+    library = PlanLibrary().add(here, plan)
+    assert library.find(near) == plan
+    assert library.find(far) is None
+
+
+def test_the_smallest_part_that_changed():
+    four = JoinGraph(
+        parse_script("""
+        CREATE STREAM a (k INT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k INT, ts TIMESTAMP) TIME ts;
+        CREATE STREAM c (k INT, ts TIMESTAMP) TIME ts; CREATE STREAM d (k INT, ts TIMESTAMP) TIME ts;
+        CREATE QUERY q AS SELECT a.k FROM a, b, c, d WHERE a.k = b.k AND b.k = c.k AND c.k = d.k WINDOW 1 SECOND
+        """)
+        .queries[0]
+        .query
+    )
+    plan = parse("(((a b) c) d)", four)
+    assert str(smallest_part(plan, aliases_in(["rate of a", "matches of b in a"], four))) == "(a b)"
+    assert str(smallest_part(plan, aliases_in(["matches of c in a b"], four))) == "((a b) c)"
+    assert str(smallest_part(plan, aliases_in(["rate of d"], four))) == "(((a b) c) d)"
+
+
+def test_only_the_part_that_changed_is_changed():
+    loop = AdaptiveLoop(replace(KNOWN, settings=Settings(scope=Scope.PART)))
+    said = run(loop, lambda n: OFTEN_AB if n < 20 else OFTEN_BC, 40)
+    assert [s for n, s, _ in said if n >= 20]

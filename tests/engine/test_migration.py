@@ -1,0 +1,141 @@
+"""Plans change while a query runs, again and again, in all ways, with crashes in between: results stay those of the oracle,
+and come in the batches in which they would have come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from hypothesis import strategies as st
+
+from anabranch.control.course import course_of
+from anabranch.control.watermark import watermark_of
+from anabranch.engine.local import SLOT, LocalRun
+from anabranch.errors import MigrationError
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import left_deep, show
+from anabranch.plan.migration import Strategy
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+from tests.engine.test_oracle import FAILED_ONCE, assert_same, files, named, start, step
+from tests.regressions import MIGRATIONS
+from tests.scenarios import Scenario, properties, random_plan, scenarios
+
+Action = tuple[str, int, str, int]
+"""What happens before a batch ("go on", "migrate", "crash" or "again"), the plan to go to, the strategy, and the pause."""
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["go on", "migrate", "migrate", "crash", "again", "turn"]),
+        st.integers(0, 3),
+        st.sampled_from([s.value for s in Strategy]),
+        st.sampled_from([0, 0, 1_000_000_000]),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: int) -> None:
+    """Compares each batch with what a run that never migrates gives."""
+    disk = MemoryFilesystem()
+    run, steady = start(scenario, disk), start(scenario, MemoryFilesystem())
+    found: oracle.Bag = Counter()
+    other: Any = None
+    with mock.patch("anabranch.engine.preparation.PIECE_ROWS", piece_rows):
+        for batch in range(len(scenario.batches) + 1):
+            what, plan, strategy, pause_us = actions[batch % len(actions)]
+            if what == "migrate":
+                migrate(run, scenario.plans[plan % len(scenario.plans)], Strategy(strategy), pause_us)
+            elif what == "crash":
+                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
+            elif what == "turn":
+                other = take_turn(run, scenario, other)
+            results = oracle.bag(step(run, scenario, batch).results)
+            if what == "again":
+                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
+                again = oracle.bag(step(run, scenario, batch).results)
+                assert not (wrong := oracle.difference(again, results)), wrong
+            wanted = oracle.bag(step(steady, scenario, batch).results)
+            assert not (wrong := oracle.difference(results, wanted)), f"in batch {batch}: {wrong}"
+            assert files(disk) == named(run)
+            found += results
+    assert_same(found, scenario)
+
+
+def migrate(run: LocalRun, plan: str, strategy: Strategy, pause_us: int) -> None:
+    try:
+        run.migrate(plan, strategy, pause_us)
+    except MigrationError:
+        assert strategy is Strategy.PARALLEL_TRACK
+        run.migrate(plan, Strategy.GRADUAL, pause_us)
+
+
+def take_turn(run: LocalRun, scenario: Scenario, other: Any) -> Any:
+    """Another worker goes on with the slot, with the boxes it has from earlier, if it can; returns the ones of this
+    worker."""
+    mine, run._pipeline = run._pipeline, None
+    if other is not None and run.commit is not None:
+        watermark_us = watermark_of(scenario.query, run.commit.largest_time_us)
+        if other.course != (before := course_of(run.commit, run.graph)):
+            other.redirect(before, watermark_us, run.commit.watermark_us)
+        if other.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us):
+            run._pipeline = other
+    return mine
+
+
+test_migrations, test_migrations_long = properties(
+    check_migrations,
+    80,
+    10_000,
+    [
+        *MIGRATIONS.values(),
+        *({"scenario": s, "actions": [("migrate", 1, "gradual", 0)], "piece_rows": 1} for s in FAILED_ONCE),
+    ],
+    scenario=scenarios(inputs=(3, 4, 5, 2)),
+    actions=ACTIONS,
+    piece_rows=st.sampled_from([1, 2, 5]),
+)
+def busy(seed: int, inputs: int, batches: int) -> Scenario:
+    """A chain whose rows have several partners each, so that every view has rows at any time: from left to right, and under
+    three random trees."""
+    rng = np.random.default_rng(seed)
+    names = "abcde"[:inputs]
+    create = "".join(f"CREATE STREAM {s} (k BIGINT, l BIGINT, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;" for s in names)
+    windows = ", ".join(f"{s} [RANGE {rng.integers(2, 7)} SECONDS]" for s in names)
+    where = " AND ".join(f"{x}.{'kl'[i % 2]} = {y}.{'kl'[i % 2]}" for i, (x, y) in enumerate(pairwise(names)))
+    select = ", ".join(f"{s}.ts AS t{s}" for s in names)
+    script = f"{create} CREATE QUERY q AS SELECT {select} FROM {windows} WHERE {where}"
+    graph = JoinGraph(parse_script(script).queries[0].query)
+    plans = (left_deep(graph), *(random_plan(rng, graph) for _ in range(3)))
+    domain = {3: 5, 4: 8, 5: 12}[inputs]
+
+    def rows(number: int) -> list[tuple[int, int, int]]:
+        times = number * 1_000_000 + rng.integers(-900_000, 1_000_000, 4)
+        return [(int(k), int(v), int(t)) for k, v, t in zip(*rng.integers(0, domain, (2, 4)), times, strict=True)]
+
+    cut = tuple({s: rows(n) for s in names if rng.random() < 0.9} for n in range(batches))
+    return Scenario(script, tuple(show(p, graph) for p in plans), cut)
+
+
+test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properties(
+    check_migrations,
+    60,
+    10_000,
+    scenario=st.builds(busy, st.integers(0, 2**32 - 1), st.sampled_from([3, 4, 5]), st.sampled_from([12, 24])),
+    actions=ACTIONS,
+    piece_rows=st.sampled_from([1, 3]),
+)
+test_migrations_of_many_batches, test_migrations_of_many_batches_long = properties(
+    check_migrations,
+    15,
+    1_000,
+    scenario=scenarios(tight=True, batches=(25, 17, 40), inputs=(3, 4, 3)),
+    actions=ACTIONS,
+    piece_rows=st.sampled_from([3, 50]),
+)

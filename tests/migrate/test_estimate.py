@@ -1,0 +1,103 @@
+"""What migrations are estimated to cost, and which strategy is taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.cost.calibrate import DEFAULT
+from anabranch.cost.facts import Given
+from anabranch.cost.model import CostModel
+from anabranch.migrate.estimate import Estimates, estimate, paper_duration_s, parallel_duration_s
+from anabranch.migrate.matching import match_states
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import parse
+from anabranch.plan.migration import Strategy, why_not_parallel
+from anabranch.sql import parse_script
+
+STREAMS = "".join(f"CREATE STREAM {s} (k INT, l INT, m INT, ts TIMESTAMP) TIME ts LATENESS 2 SECONDS;" for s in "abcd")
+CHAIN = "SELECT a.k FROM a, b, c, d WHERE a.k = b.k AND b.l = c.l AND c.m = d.m WINDOW 10 SECONDS"
+
+
+def graph_of(select: str) -> JoinGraph:
+    script = f"{STREAMS} CREATE TABLE t (k INT); CREATE TABLE u (k INT); CREATE QUERY q AS {select}"
+    return JoinGraph(parse_script(script).queries[0].query)
+
+
+GRAPH = graph_of(CHAIN)
+OLD, NEW = parse("(((a b) c) d)", GRAPH), parse("(a ((b c) d))", GRAPH)
+
+
+def estimates(rate: float = 1000.0, pause_s: float = 0.1, slots: int = 1, old: object = OLD, new: object = NEW) -> Estimates:
+    facts = Given(dict.fromkeys("abcd", rate), {}, {"a.k": 1000.0, "b.l": 5000.0, "c.m": 5000.0})
+    model = CostModel(facts.graph(GRAPH), DEFAULT)
+    return estimate(model, GRAPH, old, new, slots, 1.0, pause_s)  # type: ignore[arg-type]
+
+
+def test_the_example_of_figure_12_1():
+    found = match_states(OLD, NEW, GRAPH)
+    assert found.matched == ()
+    assert found.unmatched == (("b", "c"), ("b", "c", "d"))
+    assert found.discarded == (("a", "b"), ("a", "b", "c"))
+
+
+def test_what_two_plans_share_is_matched():
+    found = match_states(parse("(((a b) c) d)", GRAPH), parse("((a b) (c d))", GRAPH), GRAPH)
+    assert found.matched == (("a", "b"),)
+    assert found.unmatched == (("c", "d"),)
+    assert match_states(OLD, OLD, GRAPH).unmatched == ()
+    assert match_states(OLD, OLD, GRAPH).built == ()
+
+
+def test_moving_state_grows_with_the_state_and_parallel_track_does_not_wait():
+    small, large = estimates(100.0).possible, estimates(10_000.0).possible
+    assert large[Strategy.MOVING_STATE].cpu_s > 50 * small[Strategy.MOVING_STATE].cpu_s
+    assert large[Strategy.MOVING_STATE].pause_s == large[Strategy.MOVING_STATE].cpu_s
+    assert small[Strategy.PARALLEL_TRACK].pause_s == 0
+    assert large[Strategy.PARALLEL_TRACK].duration_s == small[Strategy.PARALLEL_TRACK].duration_s == 12.0
+    assert large[Strategy.GRADUAL].duration_s <= large[Strategy.PARALLEL_TRACK].duration_s
+
+
+def test_slots_share_the_work():
+    assert estimates(slots=4).possible[Strategy.MOVING_STATE].pause_s == pytest.approx(
+        estimates().possible[Strategy.MOVING_STATE].pause_s / 4
+    )
+
+
+def test_a_pause_that_is_allowed_is_used_and_one_that_is_not_is_avoided():
+    assert estimates(100.0, pause_s=60.0).best(60.0).strategy is Strategy.MOVING_STATE
+    hard = estimates(20_000.0, pause_s=0.01)
+    assert hard.best(0.01).strategy is not Strategy.MOVING_STATE
+    assert hard.best(0.01).pause_s <= 0.01
+
+
+def test_views_that_both_have_cost_nothing():
+    same = estimates(new=parse("((a b) (c d))", GRAPH)).possible[Strategy.MOVING_STATE]
+    assert same.cpu_s < estimates().possible[Strategy.MOVING_STATE].cpu_s
+
+
+def test_durations_of_a_parallel_track():
+    assert parallel_duration_s(GRAPH) == 12.0, "the largest window, and lateness"
+    assert paper_duration_s(GRAPH, OLD) == 20.0, "equation 12.4: 2W"
+    assert paper_duration_s(GRAPH, parse("(a b c d)", GRAPH)) == 10.0, "and W for one join"
+
+
+def test_where_a_parallel_track_would_not_do():
+    forever = graph_of("SELECT a.k FROM a [UNBOUNDED], b [RANGE 1 SECOND], c [RANGE 1 SECOND] WHERE a.k = b.k AND b.l = c.l")
+    reason = why_not_parallel(forever, parse("((a b) c)", forever), parse("(a (b c))", forever))
+    assert reason is not None
+    assert "rows of a [UNBOUNDED] never" in reason
+    tables = graph_of("SELECT a.k FROM a [RANGE 1 SECOND], t, u WHERE a.k = t.k AND t.k = u.k")
+    reason = why_not_parallel(tables, parse("((a t) u)", tables), parse("(a (t u))", tables))
+    assert reason is not None
+    assert "(t u) joins stored tables" in reason
+    assert why_not_parallel(tables, parse("(a (t u))", tables), parse("((a t) u)", tables)) is None
+
+
+def test_a_strategy_that_is_refused_is_not_an_option():
+    forever = graph_of("SELECT a.k FROM a [UNBOUNDED], b [RANGE 1 SECOND], c [RANGE 1 SECOND] WHERE a.k = b.k AND b.l = c.l")
+    model = CostModel(Given().graph(forever), replace(DEFAULT, batch_s=1.0))
+    found = estimate(model, forever, parse("((a b) c)", forever), parse("(a (b c))", forever), 1, 1.0, 0.1)
+    assert Strategy.PARALLEL_TRACK not in found.possible
+    assert "UNBOUNDED" in found.refused[Strategy.PARALLEL_TRACK]

@@ -1,0 +1,149 @@
+"""Plans change while queries run on Spark: results are exactly once, whatever the strategy, and across failures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from anabranch.errors import MigrationError, PlanError, SessionError
+from anabranch.session import Run, Session
+from anabranch.settings import Adapt
+from anabranch.spark import sinks
+from tests.oracle import bag
+from tests.spark.feeding import finish
+from tests.spark.test_planning import BATCHES, SQL, folder, session_of, wanted  # noqa: F401
+
+PLANS = ("((a b) c)", "(a (b c))", "(a b c)")
+
+
+def events(run: Run) -> list[str]:
+    return [e.event for e in run.journal["q"]]
+
+
+class Script:
+    """A sink that collects results, and does something in the middle of some batches."""
+
+    def __init__(self, actions: dict[int, Any]) -> None:
+        self.actions, self.run, self.rows = actions, None, {}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        self.rows[batch] = frame.toArrow()
+        if batch in self.actions:
+            self.actions.pop(batch)(self.run)
+
+    def bag(self) -> Any:
+        return sum((bag(rows) for rows in self.rows.values()), bag(next(iter(self.rows.values())).slice(0, 0)))
+
+
+def started(spark: SparkSession, data: Path, checkpoint: Path, script: Script, **options: Any) -> tuple[Session, Run]:
+    session = session_of(spark, data, checkpoint, script, **options)
+    run = session.start(availableNow=True)
+    script.run = run
+    return session, run
+
+
+@pytest.mark.parametrize("strategy", ["moving-state", "parallel-track", "gradual", None])
+def test_a_plan_is_changed_by_request(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str | None) -> None:  # noqa: F811
+    script = Script({
+        1: lambda run: run.migrate("q", PLANS[1], strategy, pause="1 microsecond"),
+        7: lambda run: run.migrate("q", PLANS[0], strategy),
+    })  # fmt: skip
+    session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt("never"))
+    finish(run)
+    assert script.bag() == wanted(session, folder)
+    assert events(run).count("migrating") == 2
+    assert events(run).count("migrated") == 2
+    assert run.plans["q"] == PLANS[0]
+    told = next(e for e in run.journal["q"] if e.event == "migrating")
+    assert {"moving-state", "parallel-track", "gradual"} == set(told.details["estimates"])
+    if strategy is not None:
+        assert told.details["strategy"] == strategy
+    if strategy == "parallel-track":
+        on_the_way = [p for p in run.progress["q"] if p.target is not None]
+        assert 4 <= len(on_the_way) <= 12, "two migrations of a window each"
+
+
+def test_a_migration_is_interrupted_and_cancelled(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    script = Script({
+        1: lambda run: run.migrate("q", PLANS[1], "parallel-track"),
+        3: lambda run: run.migrate("q", PLANS[2], "gradual"),
+        6: lambda run: run.migrate("q", PLANS[1], "parallel-track"),
+        7: lambda run: run.migrate("q", PLANS[2]),
+    })  # fmt: skip
+    session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt("never"))
+    finish(run)
+    assert script.bag() == wanted(session, folder)
+    assert "cancelled" in events(run)
+    assert run.plans["q"] == PLANS[2]
+
+
+@pytest.mark.parametrize("strategy", ["parallel-track", "gradual"])
+def test_a_migration_survives_a_failure(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str) -> None:  # noqa: F811
+    def fail(_: Run) -> None:
+        raise RuntimeError("the sink is gone")
+
+    script = Script({2: lambda run: run.migrate("q", PLANS[1], strategy, pause="1 microsecond"), 4: fail})
+    session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt("never"))
+    with pytest.raises(Exception, match="the sink is gone"):
+        finish(run)
+    again = session.start(availableNow=True)
+    script.run = again
+    finish(again)
+    assert script.bag() == wanted(session, folder), "a batch that runs again gives the same rows"
+    assert "migrated" in events(again)
+    assert again.plans["q"] == PLANS[1]
+
+
+def test_a_change_waits_for_approval(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    agreed: list[bool] = []
+    script = Script({BATCHES - 3: lambda run: agreed.append(run.approve("q"))})
+    session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt(approve=True))
+    before = run.plans["q"]
+    finish(run)
+    assert script.bag() == wanted(session, folder)
+    assert agreed == [True]
+    assert events(run).index("proposed") < events(run).index("migrating")
+    assert run.plans["q"] != before
+    assert run.approve("q") is False
+
+
+def test_what_cannot_be_asked_for(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    session = session_of(spark, folder, tmp_path / "checkpoint")
+    session.query("forever", SQL.replace("[RANGE 4 SECONDS], b", "[UNBOUNDED], b"), sinks.memory())
+    run = session.start(processingTime="1 hour")
+    try:
+        with pytest.raises(SessionError, match="no query nothing runs; running are: q, forever"):
+            run.migrate("nothing", PLANS[0])
+        with pytest.raises(PlanError, match="lacks c"):
+            run.migrate("q", "(a b)")
+        with pytest.raises(SessionError, match="'slowly' is not a strategy"):
+            run.migrate("q", PLANS[0], "slowly")
+        with pytest.raises(MigrationError, match=r"\[UNBOUNDED\] never do: take moving-state or gradual"):
+            run.migrate("forever", PLANS[1], "parallel-track")
+    finally:
+        run.stop()
+    with pytest.raises(SessionError, match="'often' is not a timing"):
+        Adapt("often")
+
+
+def test_a_pinned_query_stays_until_it_is_unpinned(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    script = Script({})
+    session, run = started(spark, folder, tmp_path / "checkpoint", script)
+    run.pin("q")
+    finish(run)
+    assert "migrating" not in events(run)
+    assert script.bag() == wanted(session, folder)
+
+
+def test_results_in_parquet_are_exactly_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "out"
+    session = session_of(spark, folder, tmp_path / "checkpoint", sinks.parquet(str(out)), adapt=Adapt("never"))
+    run = session.start(availableNow=True)
+    for plan in (*PLANS[1:], PLANS[0]):
+        run.migrate("q", plan, "gradual", pause="1 microsecond")
+    finish(run)
+    assert bag(pq.read_table(out, columns=["v", "w", "x"])) == wanted(session, folder)
