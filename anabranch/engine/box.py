@@ -321,7 +321,7 @@ class Box:
         batches = sorted(b for b in self._batches(index) if b > after)
         complete = takewhile(lambda batch: not index.spine.lacking(batch), batches)
         for batch in batches[sum(1 for _ in complete) :]:
-            rows, positions = self._rows_of(index, batch)
+            rows, positions = self.rows_in(index.aliases, batch)
             if len(rows) and len(ordered := self._order(index, rows, positions)):
                 index.spine.restore(run_of_batch(batch, ordered, index.spine.has_end, index.spine.retention_us))
             index.spine.settle(batch, horizon_us)
@@ -333,28 +333,21 @@ class Box:
         """Whether some batch that an index should show is not in it. (A batch without rows of it has no run.)"""
         return any(index.spine.lacking(batch) for batch in self._batches(index))
 
-    def rows_in(self, inputs: Aliases, batch: int) -> Combination:
-        """The rows of an input, or of a view, that stand in the segment of a batch."""
+    def rows_in(self, inputs: Aliases, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
+        """The rows of an input, or of a view, in the segment of a batch, and their positions there."""
         if len(inputs) > 1:
-            return self._combined_rows(self.state.views[inputs], batch)[0]
-        log = self.state.logs[self.state.input(inputs[0]).source.name]
+            return self._combined_rows(self.state.views[inputs], batch)
+        i = self.state.input(inputs[0])
+        log = self.state.logs[i.source.name]
         rows = log.segments[batch].rows
-        return self._delta(log, self.state.input(inputs[0]), rows, starts_of(log.source, rows)).combination(batch)
+        delta = self._delta(log, i, rows, starts_of(log.source, rows))
+        return delta.combination(batch), delta.positions
 
     def _batches(self, index: IndexState) -> Iterable[int]:
         return self.state.views[index.aliases].segments if index.source is None else self._log_of(index).segments
 
     def _log_of(self, index: IndexState) -> Log:
         return self.state.logs[self.state.input(index.aliases[0]).source.name]
-
-    def _rows_of(self, index: IndexState, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
-        """The rows of a batch that an index shows, and their positions in the batch's segment."""
-        if index.source is None:
-            return self._combined_rows(self.state.views[index.aliases], batch)
-        log = self._log_of(index)
-        rows = log.segments[batch].rows
-        delta = self._delta(log, self.state.input(index.aliases[0]), rows, starts_of(log.source, rows))
-        return delta.combination(batch), delta.positions
 
     def _combined_rows(self, view: View, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
         """What a batch added to a view, as far as all parts are still in their logs: the rest has ended."""

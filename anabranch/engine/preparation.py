@@ -68,7 +68,7 @@ class Preparation:
         self.thin: dict[str, int] = {}
         """Indexes that only the target needs and that show old rows up to some batch; rows that come are added to them."""
         self.done = Preparing()
-        self._piece: tuple[Aliases, int, Combination] | None = None
+        self._piece: tuple[Aliases, int, Combination, npt.NDArray[np.int64]] | None = None
 
     # -- what is complete --------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Preparation:
     def advance(self, batch: int, horizon_us: int) -> None:
         """Completes what the plan needs to give results, and works at what its target needs for as long as is allowed."""
         began, state, migration = thread_time_ns(), self.box.state, self.box.course.migration
-        self.done = Preparing()
+        self.done, self._piece = Preparing(), None
         steps, self.box.statistics.steps = self.box.statistics.steps, []
         missing = self.waiting | self.builds.keys()
         if missing & state.served_views or (missing and self.box.course.is_parallel):
@@ -184,7 +184,8 @@ class Preparation:
     def _begin(self, aliases: Aliases, batch: int) -> Build:
         """The rows of the smallest input look up the others."""
         driver = min(self._ways(aliases), key=lambda inputs: (self._rows(inputs), inputs))
-        return Build(batch, driver, batch - 1)
+        # A view that was completed just now has what was recomputed in the segment of this batch.
+        return Build(batch, driver, batch if len(driver) > 1 else batch - 1)
 
     def _ways(self, aliases: Aliases) -> dict[Aliases, tuple[Route, Stage]]:
         """From which inputs of a view its rows can be found, and by which lookups."""
@@ -211,8 +212,11 @@ class Preparation:
             build = self.builds[aliases] = self._begin(aliases, batch)
         route, stage = ways[build.driver]
         while (rows := self._next_piece(build)) is not None:
+            # What has ended is of no use, and may be gone from its log: rows meet only what is still valid.
+            rows = rows.where(rows.ends > horizon_us)
+            rows.starts = np.maximum(rows.starts, horizon_us)
             for combined in self.box.stage(route, stage, rows):
-                old = ~self._is_new(combined, build.since, np.logical_or) & (combined.ends > horizon_us)
+                old = ~self._is_new(combined, build.since, np.logical_or)
                 kept = combined if old.all() else combined.where(old)
                 self.box.keep(batch, stage, kept)
                 self.done.rows += len(kept)
@@ -221,7 +225,6 @@ class Preparation:
                 break
         if not self._has_more(build):
             del self.builds[aliases]
-            self._piece = None
 
     def _segments(self, build: Build) -> list[int]:
         """The segments of the driver that have rows to be looked up, the newest first."""
@@ -242,11 +245,12 @@ class Preparation:
         if segments[0] != build.batch:
             build.batch, build.row = segments[0], -1
         if self._piece is None or self._piece[:2] != (build.driver, build.batch):
-            self._piece = (build.driver, build.batch, self.box.rows_in(build.driver, build.batch))
-        rows = self._piece[2]
-        last = len(rows) if build.row < 0 else min(build.row, len(rows))
-        build.row = max(0, last - PIECE_ROWS)
-        return rows.slice(build.row, last)
+            self._piece = (build.driver, build.batch, *self.box.rows_in(build.driver, build.batch))
+        rows, positions = self._piece[2:]
+        last = len(rows) if build.row < 0 else int(np.searchsorted(positions, build.row))
+        first = max(0, last - PIECE_ROWS)
+        build.row = int(positions[first]) if first else 0
+        return rows.slice(first, last)
 
     # -- new rows ----------------------------------------------------------------------------------------------------
 

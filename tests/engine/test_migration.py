@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from anabranch.control.course import course_of
@@ -121,6 +123,41 @@ def busy(seed: int, inputs: int, batches: int) -> Scenario:
 
     cut = tuple({s: rows(n) for s in names if rng.random() < 0.9} for n in range(batches))
     return Scenario(script, tuple(show(p, graph) for p in plans), cut)
+
+
+GO_ON: Action = ("go on", 0, "gradual", 0)
+
+
+def test_a_view_that_another_target_joins_otherwise_is_begun_anew() -> None:
+    """(a b c) is complete when the target changes to one that keeps it by way of (b c), which is not."""
+    scenario = replace(busy(7, 4, 30), plans=("(a b c d)", "(((a b) c) d)", "((a (b c)) d)"))
+    actions = [GO_ON] * 8 + [("migrate", 1, "gradual", 10**9), ("migrate", 2, "gradual", 0)] + [GO_ON] * 25
+    check_migrations(scenario, actions, 1)
+
+
+@pytest.mark.parametrize("what", ["crash", "again", "turn"])
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("inputs", [3, 4])
+def test_every_step_of_a_migration_is_survived(what: str, strategy: Strategy, inputs: int) -> None:
+    """After every batch there is a new process, or another worker, or the batch runs again."""
+    plans = {3: ("((a b) c)", "(a (b c))"), 4: ("(((a b) c) d)", "(a ((b c) d))")}[inputs]
+    scenario = replace(busy(11, inputs, 30), plans=plans)
+    actions = [GO_ON] * 6 + [("migrate", 1, strategy.value, 0)] + [(what, 0, "", 0)] * 24
+    check_migrations(scenario, actions, 2)
+
+
+def test_a_parallel_track_ends_when_the_last_old_row_has() -> None:
+    scenario = busy(5, 4, 24)
+    run = start(scenario, MemoryFilesystem())
+    for batch in range(10):
+        step(run, scenario, batch)
+    run.migrate("(a ((b c) d))", Strategy.PARALLEL_TRACK)
+    lasted = 0
+    while run.course.migration is not None:
+        step(run, scenario, 10 + lasted)
+        lasted += 1
+    longest = max(i.window.length_us for i in scenario.query.inputs) // 1_000_000
+    assert longest - 1 <= lasted <= longest + 3, "the largest window, lateness, and the batches the watermark lags behind"
 
 
 test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properties(

@@ -49,7 +49,7 @@ def started(spark: SparkSession, data: Path, checkpoint: Path, script: Script, *
 @pytest.mark.parametrize("strategy", ["moving-state", "parallel-track", "gradual", None])
 def test_a_plan_is_changed_by_request(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str | None) -> None:  # noqa: F811
     script = Script({
-        1: lambda run: run.migrate("q", PLANS[1], strategy, pause="1 microsecond"),
+        1: lambda run: run.migrate("q", PLANS[1], strategy, pause="20 milliseconds"),
         7: lambda run: run.migrate("q", PLANS[0], strategy),
     })  # fmt: skip
     session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt("never"))
