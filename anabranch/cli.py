@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="a three-way join over generated streams")
     demo.add_argument("--seconds", type=int, default=32, help="seconds of event time (default: %(default)s)")
-    demo.add_argument("--rate", type=int, default=20_000, help="rows per second and stream (default: %(default)s)")
+    demo.add_argument("--rate", type=int, default=8_000, help="rows per second and stream (default: %(default)s)")
     demo.set_defaults(command=_demo)
     return parser
 

@@ -1,7 +1,8 @@
 """`anabranch demo`: orders, payments and shipments, joined as they arrive; generated, with nothing to install or start.
 
-Half-way the streams change: shipments become rare, and payments are tried again and again. The query goes over to a plan
-that is better then, and the journal tells so. """
+At first many parcels are shipped and few are paid for; half-way that turns round. The query goes over to a plan that is
+better then, and the journal tells so.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ WHERE o.id = p.order_id AND o.id = s.order_id AND o.amount > 20;
 
 def second(number: int, rows: int, rng: np.random.Generator, changed: bool) -> dict[str, pa.Table]:
     """One second of the three streams: payments and shipments follow their orders."""
-    paid, shipped = (3 * rows, max(1, rows // 8)) if changed else (max(1, rows // 2), 2 * rows)
+    few, many = max(1, rows // 8), 6 * rows
+    paid, shipped = (many, few) if changed else (few, many)
 
     def times(shift_s: float, count: int) -> pa.Array:
         times_us = number * 1_000_000 + rng.integers(0, 1_000_000, count) - round(shift_s * 1e6)

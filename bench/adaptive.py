@@ -12,7 +12,8 @@ reader, with a parquet sink:
 
 The figure is the time that Spark needs for all batches after the first window (its own clock of a trigger). Results must
 agree. `--real` does the same with trades and quotes of ../shared/data: a quarter of an hour from the opening bell, from
-noon, and before the close, in batches of ten seconds of trading, as fast as possible. """
+noon, and before the close, in batches of ten seconds of trading, as fast as possible.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A chain of four streams on Spark, two cores, our reader, parquet sink; windows that hold `--rows` rows of each stream,
 batches of one second. When windows are full, the query goes from (((a b) c) d) to (a ((b c) d)), by each strategy in a
 fresh process. The *pause* is by how much the longest batch of the migration exceeds the median of the ten before it, by
-Spark's own clock of a trigger. The gradual way may work for `--pause` ms in a batch. """
+Spark's own clock of a trigger. The gradual way may work for `--pause` ms in a batch.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A *signal* is a figure that plans depend on: the rows that a stream brings per second, and how many partners a row finds at
 a step of its route. A signal has *drifted* when its average over the latest batches differs from what it was when the plan
-was last decided on by more than a threshold, and by more than chance: the difference must be several standard errors. """
+was last decided on by more than a threshold, and by more than chance: the difference must be several standard errors.
+"""
 
 from __future__ import annotations
 

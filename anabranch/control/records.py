@@ -71,7 +71,8 @@ class ViewBuild(msgspec.Struct, frozen=True, array_like=True):
     """A view that does not hold all combined rows yet, in a migration under way. Those of which some row came in batch
     `since` or later are there. Of the others, those are there whose part of the inputs `driver` stands in a segment after
     `batch`, or in that one at `row` or later. A view without a driver is that of a parallel track: it has combinations of
-    new rows only. """
+    new rows only.
+    """
 
     view: str
     since: int

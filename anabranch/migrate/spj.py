@@ -10,7 +10,8 @@ differ. The two ways of the paper to find what must be done to a state when it i
   of the rewriting notes in the states it touches what must be done to them.
 
 In our own engine a select on one stream is always evaluated before a row is stored, and a project before that, so its
-states never differ so; plans that share joins between queries with different predicates are where this is for. """
+states never differ so; plans that share joins between queries with different predicates are where this is for.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The list only grows, and is kept under the checkpoint: an offset of Spark's is a number of files of it. So a batch that runs
 again reads the same files, and a file that appears with an old modification time is neither lost nor read twice. Files that
-appear together are ordered by (modification time, path). """
+appear together are ordered by (modification time, path).
+"""
 
 from __future__ import annotations
 
