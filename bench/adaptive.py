@@ -12,7 +12,7 @@ reader, with a parquet sink:
 
 The figure is the time that Spark needs for all batches after the first window (its own clock of a trigger). Results must
 agree. `--real` does the same with trades and quotes of ../shared/data: a quarter of an hour from the opening bell, from
-noon, and before the close, in batches of ten seconds of trading, as fast as possible.
+noon, and before the close, in batches of half a minute of trading, as fast as possible.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def synthetic(phase_batches: int, cycles: int, repeat: int, limit_s: float) -> l
 
 # -- real trades and quotes ----------------------------------------------------------------------------------------------
 
-TRADING_S = 10
+TRADING_S = 30
 QUARTERS = {"opening bell": 0, "noon": 9_000, "close": 22_500}
 """Seconds after half past nine; each lasts for fifteen minutes."""
 

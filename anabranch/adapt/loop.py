@@ -38,6 +38,9 @@ FIRST_BATCHES = 8
 WORTH = 0.9
 """Another plan must need less than this share of the CPU of the one that runs, or bring the query into its budget."""
 
+EFFECT_BATCHES = 5
+"""After so many batches under a plan it is told what it needs, beside what was predicted."""
+
 LIFE_WINDOWS = 2.0
 """For so many windows at least things are expected to stay as they have become."""
 
@@ -81,6 +84,21 @@ class LoopState:
     steady_since_us: int | None = None
     """The event time since when nothing has drifted."""
     library: PlanLibrary = field(default_factory=PlanLibrary)
+    promise: Promise | None = None
+    """What the last proposal said, until it is clear whether it came true."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a plan was proposed for."""
+
+    plan: Plan
+    cpu: float
+    """Cores that it would need."""
+    before: float
+    """Cores that were measured under the plan before it."""
+    batches: int = 0
+    """Batches that ran under it so far."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +128,36 @@ def step(
         return state, None
     why, drifted = _due(known, state)
     if why is None:
-        return state, None
+        return _effect(known, state, course, observation)
     if drifted:
         recent = getattr(known.settings.timing, "recent", 2)
         monitor = monitor.latest(recent)
         state = replace(state, monitor=monitor, steady_since_us=monitor.observations[0].seen_us)
     found, library = _analyse(known, state, course.plan, drifted)
-    decided = replace(state, reference=monitor.signals, since_last=0, library=library)
-    return decided, _actuate(known, decided, course.plan, found, why)
+    decided = replace(state, reference=monitor.signals, since_last=0, library=library, promise=None)
+    said = _actuate(known, decided, course.plan, found, why)
+    if isinstance(said, Proposal):
+        decided = replace(decided, promise=Promise(said.plan, found.cost.cpu, monitor.cores))
+    return decided, said
+
+
+def _effect(
+    known: Knowledge, state: LoopState, course: Course, observation: Observation
+) -> tuple[LoopState, Remark | None]:
+    """Whether the last proposal has come true: told once, when enough batches ran under its plan."""
+    promise = state.promise
+    if promise is None or course.plan != promise.plan or not observation.rows:
+        return state, None
+    promise = replace(promise, batches=promise.batches + 1)
+    if promise.batches < EFFECT_BATCHES:
+        return replace(state, promise=promise), None
+    now = state.monitor.latest(EFFECT_BATCHES - 1).cores
+    text = (
+        f"{show(promise.plan, known.graph)} needs {now:.3g} cores, {promise.cpu:.3g} were predicted; "
+        f"it was {promise.before:.3g} when it was proposed"
+    )
+    details = {"cpu": now, "cpu_predicted": promise.cpu, "cpu_before": promise.before}
+    return replace(state, promise=None), Remark("effect", text, details)
 
 
 def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:

@@ -34,6 +34,12 @@ class Observation:
         return sum(s.rows for s in self.statistics.sources.values())
 
     @property
+    def cpu_s(self) -> float:
+        """What the engine spent, without Spark."""
+        spent_ns = sum(ns for what, ns in self.statistics.cpu_ns.items() if not what.startswith("wall"))
+        return (spent_ns + sum(s.cpu_ns for s in self.statistics.steps)) / 1e9
+
+    @property
     def view_rows(self) -> int:
         """Combined rows that wait in views, and groups: what stands between operators."""
         return sum(s.rows for s in self.statistics.states if not s.runs)
@@ -88,6 +94,11 @@ class Monitor:
         if len(self.observations) < 2:
             return 0.0
         return (self.observations[-1].seen_us - self.observations[0].seen_us) / 1e6
+
+    @property
+    def cores(self) -> float:
+        """CPU per second of event time."""
+        return sum(o.cpu_s for o in self.observations[1:]) / self.span_s if self.span_s > 0 else 0.0
 
     @cached_property
     def signals(self) -> Mapping[str, Signal]:

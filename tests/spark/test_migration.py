@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -13,8 +15,10 @@ from anabranch.errors import MigrationError, PlanError, SessionError
 from anabranch.session import Run, Session
 from anabranch.settings import Adapt
 from anabranch.spark import sinks
-from tests.oracle import bag
-from tests.spark.feeding import finish
+from tests.engine.test_migration import busy
+from tests.oracle import bag, difference
+from tests.spark.feeding import Feed, expected, finish
+from tests.spark.feeding import bag as feeding_bag
 from tests.spark.test_planning import BATCHES, SQL, folder, session_of, wanted  # noqa: F401
 
 PLANS = ("((a b) c)", "(a (b c))", "(a b c)")
@@ -147,3 +151,34 @@ def test_results_in_parquet_are_exactly_once(spark: SparkSession, folder: Path, 
         run.migrate("q", plan, "gradual", pause="1 microsecond")
     finish(run)
     assert bag(pq.read_table(out, columns=["v", "w", "x"])) == wanted(session, folder)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_migrations(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    migrate_at_random(spark, tmp_path, seed)
+
+
+@pytest.mark.long
+def test_random_migrations_long(spark: SparkSession, tmp_path: Path) -> None:
+    for seed in range(100, 200):
+        migrate_at_random(spark, tmp_path / str(seed), seed)
+
+
+def migrate_at_random(spark: SparkSession, at: Path, seed: int) -> None:
+    """Random plans and strategies at random batches, with a restart in the middle, over two slots."""
+    rng = np.random.default_rng(seed)
+    scenario = busy(seed, int(rng.integers(3, 5)), 10)
+    feed = Feed(scenario, str(at), ("files", "frames")[seed % 2])
+
+    def migrate(run: Run) -> None:
+        plan, strategy = scenario.plans[rng.integers(4)], rng.choice(["moving-state", "parallel-track", "gradual"])
+        run.migrate("q", plan, str(strategy), f"{rng.integers(1, 20)} milliseconds")
+
+    script = Script({int(n): migrate for n in rng.integers(0, 10, 5)})
+    for batches in (range(6), range(6, 10)):
+        feed.write(batches)
+        run = feed.session(spark, script, slots=2).start(availableNow=True)
+        script.run = run
+        finish(run)
+    found = sum((feeding_bag(rows, scenario) for rows in script.rows.values()), Counter())
+    assert not (wrong := difference(found, expected(scenario))), wrong
