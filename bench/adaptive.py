@@ -44,7 +44,7 @@ from bench.data import mark_written, write_batches
 from bench.rivals.spark_native import Spec, launch
 from bench.workload import SECOND_US, Workload
 
-SHAPE, RATE_PER_S, WINDOW_S, BATCH_S = "5-way worst order", 12_000, 4, 1
+SHAPE, RATE_PER_S, WINDOW_S, BATCH_S = "5-way worst order", 40_000, 4, 1
 WARM = WINDOW_S + 1
 ADAPTIVE, FUTURE, WRITTEN = "adaptive", "knows the future", "as written"
 
@@ -58,9 +58,9 @@ class Phase:
 
 
 PHASES = (
-    Phase({"k1": 8.0, "k2": 3.0, "k3": 0.4, "k4": 0.1}, {"e": 0.3}),
-    Phase({"k1": 0.1, "k2": 0.4, "k3": 3.0, "k4": 8.0}, {"a": 0.3}),
-    Phase({"k1": 4.0, "k2": 8.0, "k3": 0.2, "k4": 0.2}, {"d": 0.5}),
+    Phase({"k1": 12.0, "k2": 6.0, "k3": 0.3, "k4": 0.05}, {"e": 0.3}),
+    Phase({"k1": 0.05, "k2": 0.3, "k3": 6.0, "k4": 12.0}, {"a": 0.3}),
+    Phase({"k1": 6.0, "k2": 12.0, "k3": 0.2, "k4": 0.1}, {"d": 0.5}),
 )
 
 

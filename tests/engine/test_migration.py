@@ -24,6 +24,7 @@ from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
+from tests.continuous import Continuous, Shape, shapes
 from tests.engine.test_oracle import FAILED_ONCE, assert_same, files, named, start, step
 from tests.regressions import MIGRATIONS
 from tests.scenarios import Scenario, properties, random_plan, scenarios
@@ -175,4 +176,30 @@ test_migrations_of_many_batches, test_migrations_of_many_batches_long = properti
     scenario=scenarios(tight=True, batches=(25, 17, 40), inputs=(3, 4, 3)),
     actions=ACTIONS,
     piece_rows=st.sampled_from([3, 50]),
+)
+
+
+def check_continuous(shape: Shape, seed: int, actions: Sequence[Action]) -> None:
+    """Queries with groups, subqueries and tables: what is above a join is the same for all plans."""
+    case = Continuous(shape)
+    graph, rng, disk = JoinGraph(case.query), np.random.default_rng(seed), MemoryFilesystem()
+    plans = [show(random_plan(rng, graph), graph) if len(graph.query.inputs) > 1 else None for _ in range(4)]
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
+    run = LocalRun(case.query, disk, tables=tables)
+    found: oracle.Bag = Counter()
+    with mock.patch("anabranch.engine.preparation.PIECE_ROWS", 2):
+        for number in range(len(case.batches) + 1):
+            what, place, strategy, pause_us = actions[number % len(actions)]
+            if what == "migrate" and (plan := plans[place]) is not None:
+                migrate(run, plan, Strategy(strategy), pause_us)
+            elif what in ("crash", "again", "turn"):
+                run = LocalRun(case.query, disk, tables=tables)
+            found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
+            run.verify()
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{problem}"
+
+
+test_migrations_of_continuous_queries, test_migrations_of_continuous_queries_long = properties(
+    check_continuous, 40, 5_000, shape=shapes(), seed=st.integers(0, 2**32 - 1), actions=ACTIONS
 )
