@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from anabranch.adapt.loop import FIRST_BATCHES
+from anabranch.adapt.loop import SURE_BATCHES
 from bench import report
 from bench.data import write_files
 from bench.hosted import HostedSpec
@@ -35,7 +35,7 @@ RATE_PER_S = 200_000
 WINDOW_S = 4
 MEASURED = 6
 TIMEOUT_S = 1800.0
-WARM_BATCHES = (WINDOW_S + 2, FIRST_BATCHES + 3)
+WARM_BATCHES = (WINDOW_S + 2, SURE_BATCHES + 3)
 """Until a window is full; and until a query has been planned again on facts, which matters where keys differ."""
 AS_WRITTEN = {
     "2-way": "(a b)", "3-way chain": "((a b) c)", "4-way star": "(((a b) c) d)", "5-way chain": "((((a b) c) d) e)",

@@ -32,8 +32,11 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Course, Strategy
 
-FIRST_BATCHES = 8
-"""So many batches with rows are seen before a plan is first decided on by what was measured."""
+FIRST_BATCHES = 4
+"""So many batches with rows are seen before a plan is first decided on by what was measured: a bad one costs too much."""
+
+SURE_BATCHES = 8
+"""And after so many it is decided on once more, by figures that are more certain and windows that are fuller."""
 
 WORTH = 0.9
 """Another plan must need less than this share of the CPU of the one that runs, or bring the query into its budget."""
@@ -81,6 +84,8 @@ class LoopState:
     """The signals that the plan was last decided on; None before the first time."""
     since_last: int = 0
     """Batches since then."""
+    seen: int = 0
+    """Batches with rows, in all."""
     steady_since_us: int | None = None
     """The event time since when nothing has drifted."""
     library: PlanLibrary = field(default_factory=PlanLibrary)
@@ -121,7 +126,7 @@ def step(
     if state.monitor.window != known.settings.window:
         monitor = replace(monitor, window=known.settings.window)
     since_last = state.since_last + (1 if observation.rows else 0)
-    state = replace(state, monitor=monitor, since_last=since_last)
+    state = replace(state, monitor=monitor, since_last=since_last, seen=state.seen + (1 if observation.rows else 0))
     if state.steady_since_us is None:
         state = replace(state, steady_since_us=observation.seen_us)
     if course.migration is not None or monitor.span_s <= 0:
@@ -134,7 +139,7 @@ def step(
         monitor = monitor.latest(recent)
         state = replace(state, monitor=monitor, steady_since_us=monitor.observations[0].seen_us)
     found, library = _analyse(known, state, course.plan, drifted)
-    decided = replace(state, reference=monitor.signals, since_last=0, library=library, promise=None)
+    decided = replace(state, reference=monitor.signals, since_last=0, library=library)
     said = _actuate(known, decided, course.plan, found, why)
     if isinstance(said, Proposal):
         decided = replace(decided, promise=Promise(said.plan, found.cost.cpu, monitor.cores))
@@ -162,9 +167,9 @@ def _effect(
 
 def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
     """Why to think about the plan now, and the signals that have drifted."""
-    if state.reference is None:
-        enough = len(state.monitor.batches) >= min(FIRST_BATCHES, known.settings.window)
-        return (f"{len(state.monitor.batches)} batches are measured" if enough else None), []
+    measured = len(state.monitor.batches)
+    if state.reference is None or state.seen == SURE_BATCHES + 1:
+        return (f"{measured} batches are measured" if measured >= min(FIRST_BATCHES, known.settings.window) else None), []
     why = known.settings.timing.due(state.monitor, state.reference, state.since_last)
     if why is None:
         return None, []

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.library import PlanLibrary, key_of
-from anabranch.adapt.loop import FIRST_BATCHES, AdaptiveLoop, Knowledge, Settings
+from anabranch.adapt.loop import FIRST_BATCHES, SURE_BATCHES, AdaptiveLoop, Knowledge, Settings
 from anabranch.adapt.monitor import Monitor, Observation, ratio
 from anabranch.adapt.scope import Scope, aliases_in, smallest_part
 from anabranch.adapt.timing import DataDriven, MemoryDriven, RefinedMemoryDriven
@@ -73,7 +73,9 @@ def run(loop: AdaptiveLoop, phase_of: Callable[[int], Phase], batches: int, seed
 
 
 def test_a_plan_is_decided_on_when_enough_is_measured():
-    (first, *_) = run(AdaptiveLoop(KNOWN), lambda _: OFTEN_AB, FIRST_BATCHES + 3)
+    said = run(AdaptiveLoop(KNOWN), lambda _: OFTEN_AB, SURE_BATCHES + 3)
+    assert SURE_BATCHES in [n for n, _, _ in said], "and once more, when figures are more certain"
+    first = said[0]
     number, found, _ = first
     assert number == FIRST_BATCHES, "one batch tells where time begins, then come those that count"
     assert isinstance(found, Proposal)
@@ -104,7 +106,7 @@ def test_the_effect_of_a_change_is_told():
 def test_noise_changes_nothing(seed):
     """The same streams, drawn anew: after the first decision, nothing is decided any more."""
     said = run(AdaptiveLoop(KNOWN), lambda _: OFTEN_AB, 60, seed)
-    settled = [(n, s) for n, s, _ in said if n > FIRST_BATCHES + 8]
+    settled = [(n, s) for n, s, _ in said if n > SURE_BATCHES + 8]
     assert not [s for _, s in settled if isinstance(s, Proposal)]
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.adapt.loop import FIRST_BATCHES
+from anabranch.adapt.loop import FIRST_BATCHES, SURE_BATCHES
 from anabranch.cost.facts import Given
 from anabranch.errors import SessionError
 from anabranch.optimize.planner import NoQualifiedPlanError
@@ -23,7 +23,7 @@ from tests.spark.feeding import finish
 SQL = """SELECT a.v, b.v AS w, c.v AS x FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS]
          WHERE a.k = b.k AND b.l = c.l"""
 ROWS = {"a": 60, "b": 60, "c": 6}
-BATCHES = FIRST_BATCHES + 5
+BATCHES = SURE_BATCHES + 5
 
 
 @pytest.fixture(scope="module")
