@@ -122,7 +122,7 @@ def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None,
         if schedule:
             graph = JoinGraph(declared.query)
             plans = {int(n): parse(text, graph) for n, text in schedule.items()}
-            declared.plan, session._loop = plans[0], lambda _: Schedule(plans)  # type: ignore[method-assign]
+            declared.plan, session._loop = plans[0], lambda _: Schedule(plans)  # type: ignore[method-assign, assignment]
         run = session.start(availableNow=True)
         run.await_termination()
         times = {

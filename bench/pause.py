@@ -78,7 +78,7 @@ def run(folder: Path, strategy: Strategy, pause_us: int) -> dict[str, Any]:
         graph, first = JoinGraph(declared.query), FILL + STEADY
         declared.plan = parse(OLD, graph)
         loop = Schedule({first: parse(NEW, graph)}, strategy, pause_us)
-        session._loop = lambda _: loop  # type: ignore[method-assign]
+        session._loop = lambda _: loop  # type: ignore[method-assign, assignment]
         running = session.start(availableNow=True)
         running.await_termination()
         progress = running.started["q"].streaming.recentProgress

@@ -230,9 +230,9 @@ class Preparation:
         """The segments of the driver that have rows to be looked up, the newest first."""
         state = self.box.state
         if len(build.driver) > 1:
-            known = state.views[build.driver].segments.keys()
+            known = list(state.views[build.driver].segments)
         else:
-            known = state.logs[state.input(build.driver[0]).source.name].segments.keys()
+            known = list(state.logs[state.input(build.driver[0]).source.name].segments)
         return sorted((b for b in known if b < build.batch or (b == build.batch and build.row != 0)), reverse=True)
 
     def _has_more(self, build: Build) -> bool:

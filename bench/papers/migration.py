@@ -1,7 +1,7 @@
 """The experiments of 002, chapter 16, on the engine: `python -m bench.papers.migration [--quick]`.
 
 Four streams, the chain A-B-C-D; the old plan is (((A B) C) D), the new one (A ((B C) D)), as in figure 10.1. Parameters are
-those of table 16.1, with rates times `SCALE` and selectivities divided by it: all counts of rows grow by that, the ratios
+those of table 16.1, with rates times a scale and selectivities divided by it: all counts of rows grow by that, the ratios
 stay.
 
 - Figures 16.1 to 16.4: how long a migration lasts against the window and against a rate. A parallel track lasts for event
@@ -40,7 +40,6 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from bench import report
 
-SCALE = 200
 BATCH_S = 0.1
 OLD, NEW = "(((a b) c) d)", "(a ((b c) d))"
 MIGRATED_AT_S = 10.0
@@ -54,6 +53,7 @@ class Setting:
     window_s: float
     gaps_ms: tuple[float, ...]
     selectivities: tuple[float, ...]
+    scale: int = 200
 
     @property
     def streams(self) -> str:
@@ -74,9 +74,9 @@ class Setting:
         """Poisson arrivals of one batch."""
         rows = {}
         for stream, gap_ms in zip(self.streams, self.gaps_ms, strict=True):
-            n = int(rng.poisson(SCALE * BATCH_S * 1000 / gap_ms))
+            n = int(rng.poisson(self.scale * BATCH_S * 1000 / gap_ms))
             times = number * round(BATCH_S * SECOND_US) + np.sort(rng.integers(0, round(BATCH_S * SECOND_US), n))
-            keys = {f"k{i}": rng.integers(0, round(SCALE / s), n) for i, s in enumerate(self.selectivities)}
+            keys = {f"k{i}": rng.integers(0, round(self.scale / s), n) for i, s in enumerate(self.selectivities)}
             rows[stream] = pa.table({**keys, "ts": pa.array(times, pa.timestamp("us"))})
         return rows
 
@@ -86,9 +86,9 @@ class Setting:
 
 SET1 = Setting(1.0, (100, 100, 100, 100), (0.1, 0.05, 0.02))
 SET2 = Setting(1.0, (50, 50, 50, 50), (0.1, 0.05, 0.02))
-SET3 = Setting(1.0, (100, 12, 12, 12), (0.1, 0.1, 0.1))
+SET3 = Setting(1.0, (100, 12, 12, 12), (0.1, 0.1, 0.1), scale=5)
 LOW = Setting(1.0, (100, 100, 100, 100), (0.1, 0.02, 0.02))
-HIGH = Setting(2.0, (50, 50, 50, 50), (0.2, 0.05, 0.05))
+HIGH = Setting(2.0, (50, 50, 50, 50), (0.2, 0.05, 0.05), scale=50)
 
 
 # -- how long (figures 16.1 to 16.4) -------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ INTERVAL_S = 10.0
 
 
 def loop_setting(first: float, second: float) -> Setting:
-    return Setting(LOOP_WINDOW_S, (RATE_GAP_MS,) * 3, (first, second))
+    return Setting(LOOP_WINDOW_S, (RATE_GAP_MS,) * 3, (first, second), scale=40)
 
 
 def loop_of(run: LocalRun) -> AdaptiveLoop:
@@ -314,12 +314,12 @@ def main() -> None:
     by_length += lengths(
         "against W, high (16.4)", [(w, replace(SET3, window_s=w)) for w in windows[: 3 if quick else 5]], repeat
     )
-    print(report.table(by_length))
+    print(report.table(by_length), flush=True)
     seconds = 16.0 if quick else 24.0
     tracks = {"low (16.5, 16.6)": over_time(LOW, seconds, 0.5), "high (16.7, 16.8)": over_time(HIGH, seconds, 1.5)}
     sums = [row for name, (found, factor) in tracks.items() for row in summary(name, found, factor)]
-    print(report.table(sums))
-    found, adapted = loops(60.0 if quick else 150.0)
+    print(report.table(sums), flush=True)
+    found, adapted = loops(60.0 if quick else 130.0)
     print(report.table(found))
     for name, rows in (("migration", by_length), ("migration_over_time", sums), ("migration_loop", found)):
         print(f"written to {report.write(name, rows)}")
