@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from anabranch.control.records import Commit, SourceStatistics, Statistics, StepStatistics
 
@@ -33,6 +34,14 @@ class Observation:
     def rows(self) -> int:
         return sum(s.rows for s in self.statistics.sources.values())
 
+    @cached_property
+    def counts(self) -> dict[str, tuple[float, float]]:
+        """What signals are ratios of: rows (per second), and matches per probe."""
+        found = {f"rate of {name}": (float(s.stored_rows), 0.0) for name, s in self.statistics.sources.items()}
+        for step in self.statistics.steps:
+            found[f"matches of {step.route} in {step.target}"] = (float(step.matches), float(step.probes))
+        return found
+
     @property
     def cpu_s(self) -> float:
         """What the engine spent, without Spark."""
@@ -54,8 +63,8 @@ class Signal:
 
     def differs(self, other: Signal, threshold: float) -> bool:
         """Whether two averages are apart by more than a share of the larger, and by more than chance."""
-        apart = abs(self.mean - other.mean)
-        return apart > threshold * max(self.mean, other.mean) and apart > CHANCE * math.hypot(self.error, other.error)
+        by_chance = CHANCE * math.hypot(self.error, other.error)
+        return apart(self.mean, other.mean, threshold) and abs(self.mean - other.mean) > by_chance
 
 
 def observe(commit: Commit, wall_s: float) -> Observation | None:
@@ -103,22 +112,34 @@ class Monitor:
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
         """Rates by source, and partners found by step, with the error of their average."""
-        spans = [(b.seen_us - a.seen_us) / 1e6 for a, b in zip(self.observations, self.observations[1:], strict=False)]
-        rates: dict[str, list[tuple[float, float]]] = {}
-        found: dict[str, list[tuple[float, float]]] = {}
-        for statistics, span_s in zip(self.batches, spans, strict=True):
-            for name, counts in statistics.sources.items():
-                rates.setdefault(f"rate of {name}", []).append((float(counts.stored_rows), span_s))
-            for step in statistics.steps:
-                found.setdefault(f"matches of {step.route} in {step.target}", []).append(
-                    (float(step.matches), float(step.probes))
-                )
-        return {name: ratio(pairs) for name, pairs in (rates | found).items() if sum(n for _, n in pairs) > 0}
+        names = {name: None for o in self.observations[1:] for name in o.counts}
+        pairs = {name: self._pairs(name) for name in names}
+        return {name: ratio(found) for name, found in pairs.items() if sum(below for _, below in found) > 0}
+
+    def _pairs(self, name: str) -> list[tuple[float, float]]:
+        """The two counts that a signal is the ratio of, for each batch."""
+        found = []
+        for before, o in pairwise(self.observations):
+            above, below = o.counts.get(name, (0.0, 0.0))
+            found.append((above, (o.seen_us - before.seen_us) / 1e6 if name.startswith("rate of ") else below))
+        return found
 
     def drifted(self, reference: Mapping[str, Signal], threshold: float) -> list[str]:
         """The signals that are no longer what they were."""
-        now = self.signals
-        return [name for name, was in reference.items() if name in now and now[name].differs(was, threshold)]
+        found = []
+        for name, was in reference.items():
+            pairs = self._pairs(name)
+            below = sum([b for _, b in pairs])
+            # Errors are looked at only where averages are apart: after most batches there is nothing to see.
+            is_apart = below > 0 and apart(sum([a for a, _ in pairs]) / below, was.mean, threshold)
+            if is_apart and ratio(pairs).differs(was, threshold):
+                found.append(name)
+        return found
+
+
+def apart(one: float, other: float, threshold: float) -> bool:
+    """Whether two figures are apart by more than a share of the larger."""
+    return abs(one - other) > threshold * max(one, other)
 
 
 def ratio(pairs: Sequence[tuple[float, float]]) -> Signal:

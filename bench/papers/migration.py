@@ -198,8 +198,8 @@ LOOP_WINDOW_S = 5.0
 INTERVAL_S = 10.0
 
 
-def loop_setting(first: float, second: float) -> Setting:
-    return Setting(LOOP_WINDOW_S, (RATE_GAP_MS,) * 3, (first, second), scale=40)
+def loop_setting(first: float, second: float, scale: int = 400) -> Setting:
+    return Setting(LOOP_WINDOW_S, (RATE_GAP_MS,) * 3, (first, second), scale)
 
 
 def loop_of(run: LocalRun) -> AdaptiveLoop:
@@ -231,7 +231,7 @@ def adapt(phase_of: Callable[[float], Setting], seconds: float, adaptive: bool) 
 PHASES: dict[str, Callable[[float], Setting]] = {
     "nothing changes (16.9)": lambda _: loop_setting(0.005, 0.02),
     "one change (16.10, 16.11)": lambda at: loop_setting(0.005, 0.02) if at < 4 else loop_setting(0.02, 0.005),
-    "many changes (16.12, 16.13)": lambda at: loop_setting(0.02, 0.3) if at % 60 < 30 else loop_setting(0.3, 0.02),
+    "many changes (16.12, 16.13)": lambda at: loop_setting(*((0.02, 0.3) if at % 60 < 30 else (0.3, 0.02)), 40),
 }
 
 
