@@ -260,7 +260,8 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--seconds", "3", "--rate", "60"]) == 0
     told = capsys.readouterr()
     assert "replication" in told.out
-    assert "in parquet; the last ones:" in told.out
+    assert "what was decided:" in told.out
+    assert "the last results:" in told.out
     assert "fulfilled: batch 2" in told.err
     results, in_parquet = (
         int(told.out.split(word)[0].split()[-1].replace(",", "")) for word in (" results, ", " of them")

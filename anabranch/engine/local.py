@@ -83,14 +83,14 @@ class LocalRun:
         self._named: dict[int, frozenset[str]] = {}
         latest = self.commits.latest()
         self.commit = latest[1] if latest else None
-        self.course = self._course(plan)
-        self._columns = read_columns(query, self.course.plan)
         if self.commit is not None:
             require_same(query, self.commit.query, self._identity)
             self._named[self.commit.batch] = self.commit.files()
             if self.commit.batch - 1 in self.commits.numbers():
                 before = self.commits.read(self.commit.batch - 1)
                 self._named[before.batch] = before.files()
+        self.course = self._course(plan)
+        self._columns = read_columns(query, self.course.plan)
         sweep(filesystem, STATE_FOLDER, frozenset().union(*self._named.values()), sweep_grace_s)
 
     def _course(self, plan: Plan | str | None) -> Course:

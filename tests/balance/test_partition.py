@@ -15,6 +15,7 @@ from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
+from anabranch.plan.migration import Course
 from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.plan.spread import all_inputs
 from anabranch.sql import parse_script
@@ -89,7 +90,7 @@ def check_slots(shape: Shape, slots: int) -> None:
     pipelines = []
     for cell in range(grid.cells):
         disk = MemoryFilesystem()
-        pipelines.append(Pipeline(query, plan, "state", disk, ContainerReader(disk), spread, cell))
+        pipelines.append(Pipeline(query, Course(plan), "state", disk, ContainerReader(disk), spread, cell))
     found: oracle.Bag = Counter()
     seen: dict[str, int] = {}
     emitted_us = BEGINNING_US
