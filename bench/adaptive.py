@@ -95,7 +95,7 @@ class Schedule:
     def __init__(self, plans: dict[int, Plan], strategy: Strategy = Strategy.MOVING_STATE, pause_us: int = 0) -> None:
         self.plans, self.strategy, self.pause_us = plans, strategy, pause_us
 
-    def after(self, course: Course, commit: Commit, wall_s: float) -> Proposal | Remark | None:
+    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
         plan = self.plans.get(commit.batch + 1)
         if plan is None or plan == course.plan:
             return None

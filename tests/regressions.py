@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.scenarios import Scenario
 
 REGRESSIONS = {
@@ -22,6 +20,3 @@ REGRESSIONS = {
         ),
     ),
 }
-
-MIGRATIONS: dict[str, dict[str, Any]] = {}
-"""Arguments of `check_migrations` that once failed."""

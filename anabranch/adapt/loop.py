@@ -86,6 +86,8 @@ class LoopState:
     """Batches since then."""
     seen: int = 0
     """Batches with rows, in all."""
+    is_sure: bool = False
+    """Whether the plan was decided on after `SURE_BATCHES`."""
     steady_since_us: int | None = None
     """The event time since when nothing has drifted."""
     library: PlanLibrary = field(default_factory=PlanLibrary)
@@ -135,11 +137,11 @@ def step(
     if why is None:
         return _effect(known, state, course, observation)
     if drifted:
-        recent = getattr(known.settings.timing, "recent", 2)
-        monitor = monitor.latest(recent)
+        monitor = monitor.latest(known.settings.timing.recent)
         state = replace(state, monitor=monitor, steady_since_us=monitor.observations[0].seen_us)
     found, library = _analyse(known, state, course.plan, drifted)
-    decided = replace(state, reference=monitor.signals, since_last=0, library=library)
+    is_sure = state.seen > SURE_BATCHES
+    decided = replace(state, reference=monitor.signals, since_last=0, library=library, is_sure=is_sure)
     said = _actuate(known, decided, course.plan, found, why)
     if isinstance(said, Proposal):
         decided = replace(decided, promise=Promise(said.plan, found.cost.cpu, monitor.cores))
@@ -168,13 +170,13 @@ def _effect(
 def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
     """Why to think about the plan now, and the signals that have drifted."""
     measured = len(state.monitor.batches)
-    if state.reference is None or state.seen == SURE_BATCHES + 1:
+    if state.reference is None or (state.seen > SURE_BATCHES and not state.is_sure):
         return (f"{measured} batches are measured" if measured >= min(FIRST_BATCHES, known.settings.window) else None), []
-    why = known.settings.timing.due(state.monitor, state.reference, state.since_last)
+    timing = known.settings.timing
+    why = timing.due(state.monitor, state.reference, state.since_last)
     if why is None:
         return None, []
-    threshold, recent = getattr(known.settings.timing, "threshold", 0.2), getattr(known.settings.timing, "recent", 2)
-    return why, state.monitor.latest(recent).drifted(state.reference, threshold)
+    return why, state.monitor.latest(timing.recent).drifted(state.reference, timing.threshold)
 
 
 def _analyse(known: Knowledge, state: LoopState, plan: Plan, drifted: list[str]) -> tuple[Found, PlanLibrary]:
@@ -258,9 +260,9 @@ class AdaptiveLoop:
     def __init__(self, known: Knowledge) -> None:
         self.known, self.state = known, LoopState()
 
-    def after(self, course: Course, commit: Commit, wall_s: float) -> Proposal | Remark | None:
+    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do."""
-        observation = observe(commit, wall_s)
+        observation = observe(commit)
         if observation is None:
             return None
         self.state, said = step(self.known, self.state, course, observation)

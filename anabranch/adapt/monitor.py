@@ -28,7 +28,6 @@ class Observation:
     """The least of the largest event times of the streams."""
     statistics: Statistics
     state_bytes: int
-    wall_s: float
 
     @property
     def rows(self) -> int:
@@ -67,14 +66,14 @@ class Signal:
         return apart(self.mean, other.mean, threshold) and abs(self.mean - other.mean) > by_chance
 
 
-def observe(commit: Commit, wall_s: float) -> Observation | None:
+def observe(commit: Commit) -> Observation | None:
     """What a commit shows; None if no stream has shown a time yet."""
     if not commit.largest_time_us:
         return None
     counted = [a.statistics for a in commit.slots.values()]
     sources = [s for c in counted for s in c.sources.values()]
     state_bytes = sum(s.state_bytes for s in sources) + sum(s.bytes for c in counted for s in c.states)
-    return Observation(commit.batch, min(commit.largest_time_us.values()), together(counted), state_bytes, wall_s)
+    return Observation(commit.batch, min(commit.largest_time_us.values()), together(counted), state_bytes)
 
 
 @dataclass(frozen=True)

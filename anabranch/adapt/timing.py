@@ -15,6 +15,14 @@ STEADY = 0.6
 class Timing(Protocol):
     """When the optimiser is asked."""
 
+    @property
+    def recent(self) -> int:
+        """The latest batches that are looked at: when something has changed, only they count."""
+
+    @property
+    def threshold(self) -> float:
+        """A signal that is apart by a larger share than this has changed."""
+
     def due(self, monitor: Monitor, reference: Mapping[str, Signal], since_last: int) -> str | None:
         """Why it is to be asked now, so many batches after the last time; None: not now."""
 
@@ -46,12 +54,13 @@ class DataDriven:
 @dataclass(frozen=True)
 class MemoryDriven:
     """When memory is getting short, or more and more rows wait (section 26.1.2). Spark keeps the rows that wait: they show
-    as batches that bring more and more rows, or take longer than the time they span."""
+    as batches that bring more and more rows."""
 
     limit_bytes: float = float("inf")
     near: float = 0.9
     interval: int = 4
     recent: int = 6
+    threshold: float = 0.2
 
     def due(self, monitor: Monitor, reference: Mapping[str, Signal], since_last: int) -> str | None:
         if since_last < self.interval or len(monitor.observations) <= self.recent:

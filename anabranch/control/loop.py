@@ -36,8 +36,8 @@ class Remark:
 class Loop(Protocol):
     """Whoever decides about the plan of one query."""
 
-    def after(self, course: Course, commit: Commit, wall_s: float) -> Proposal | Remark | None:
-        """Takes note of a batch, which took so long; says what to do about it."""
+    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+        """Takes note of a batch; says what to do about it."""
 
     def proposal(self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int) -> Proposal:
         """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""

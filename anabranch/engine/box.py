@@ -17,7 +17,7 @@ Only row ids travel along a route. Columns are fetched when a key, a residual pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from time import thread_time_ns
 
@@ -29,7 +29,7 @@ from anabranch.control.records import SourceStatistics, StateStatistics, Statist
 from anabranch.engine.accept import Rows, accept
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
-from anabranch.engine.columns import Ids
+from anabranch.engine.combination import NONE, Combination, Delta, joined, result_times
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.kernels.gather import take
 from anabranch.engine.kernels.probing import probe as probe_kernel
@@ -58,51 +58,6 @@ CHUNK_ROWS = 1 << 20
 
 CHUNK_PAIRS = 1 << 22
 """A lookup of every row, or in ranges, is cut where it has found about so many pairs, before predicates are checked."""
-
-_NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
-
-
-@dataclass
-class Combination:
-    """Rows on a route: the row ids of each input bound so far, and the validity of the combination."""
-
-    ids: dict[str, Ids]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    fetched: dict[Column, pa.Array] = field(default_factory=dict)
-    whole: tuple[str, pa.RecordBatch] | None = None
-    """The segment whose rows these are, all of them in order: its columns need not be fetched."""
-    ordered: dict[tuple[Expr, ...], Words] = field(default_factory=dict)
-    """The rows in the order of the hash of a key, as far as some index needed them so."""
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def slice(self, first: int, last: int) -> Combination:
-        ids = {alias: values[first:last] for alias, values in self.ids.items()}
-        return Combination(ids, self.starts[first:last], self.ends[first:last])
-
-    def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
-        ids = {alias: values[mask] for alias, values in self.ids.items()}
-        return Combination(ids, self.starts[mask], self.ends[mask])
-
-
-@dataclass
-class Delta:
-    """New rows of one input: where they stand in their segment, and their validity."""
-
-    alias: str
-    segment: pa.RecordBatch
-    positions: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-
-    def combination(self, batch: int) -> Combination:
-        """The rows at the beginning of their route."""
-        rows = Combination({self.alias: self.positions + (batch << 32)}, self.starts, self.ends)
-        if len(self.positions) == self.segment.num_rows:
-            rows.whole = (self.alias, self.segment)
-        return rows
 
 
 class Box:
@@ -449,7 +404,7 @@ class Box:
                 counts.candidates += matches.shape[1]
                 parts.append(self._allowed(probe, self._combined(probe, rows, matches)))
                 done += int(looked_up)
-            combined = _joined(parts, (*rows.ids, *probe.target))
+            combined = joined(parts, (*rows.ids, *probe.target))
         else:
             ordered, keys = self._ordered(route, stage, step, probe, rows)
             matches, lookups = probe_kernel(ordered, table, window_us, len(ordered))
@@ -475,13 +430,13 @@ class Box:
             ids[probe.target[0]] = found
         else:
             view = self.state.views[probe.target]
-            ids |= {alias: view.part(alias, found) if len(found) else _NONE for alias in probe.target}
+            ids |= {alias: view.part(alias, found) if len(found) else NONE for alias in probe.target}
         return Combination(ids, starts, ends)
 
     def _allowed(self, probe: Probe, combined: Combination) -> Combination:
         """What the residual predicates of a probe leave."""
         if probe.residuals and len(combined):
-            mask = predicate_mask(probe.residuals, self._fetch(combined), len(combined), lambda: _times(combined))
+            mask = predicate_mask(probe.residuals, self._fetch(combined), len(combined), lambda: result_times(combined))
             if mask is not None and not mask.all():
                 combined = combined.where(mask)
         return combined
@@ -490,7 +445,7 @@ class Box:
         """The rows in the order of the least word of their range, and its largest; without those that find nothing."""
         if may_wrap(between, *index.spine.extent(visible)):
             lows, highs = np.full(len(rows), EVERY_WORD[0]), np.full(len(rows), EVERY_WORD[1])
-            return sort_by_word(lows, _NONE, rows.starts, rows.ends), highs
+            return sort_by_word(lows, NONE, rows.starts, rows.ends), highs
         lows, highs, valid = limit_words(between, self._keys(tuple(b.bound for b in between.limits), rows), len(rows))
         positions = np.flatnonzero(valid & (lows <= highs))
         ordered = sort_by_word(lows[positions], positions, rows.starts[positions], rows.ends[positions])
@@ -521,7 +476,7 @@ class Box:
         if bound in rows.ordered:
             return rows.ordered[bound], None
         keys = self._keys(bound, rows)
-        ordered = sort_by_hash(hash_keys(keys, len(rows)), _NONE, rows.starts, rows.ends)
+        ordered = sort_by_hash(hash_keys(keys, len(rows)), NONE, rows.starts, rows.ends)
         return ordered, keys
 
     def _as_positions(self, ordered: Words, delta: Delta) -> Words:
@@ -555,10 +510,10 @@ class Box:
             return
         began = thread_time_ns()
         query = self.graph.query
-        columns = [evaluate(expr, self._fetch(rows), len(rows), lambda: _times(rows)) for _, expr in query.select]
+        columns = [evaluate(expr, self._fetch(rows), len(rows), lambda: result_times(rows)) for _, expr in query.select]
         starts, ends = rows.starts, rows.ends
         if not self.state.routes[0].stages and query.residuals:
-            mask = predicate_mask(query.residuals, self._fetch(rows), len(rows), lambda: _times(rows))
+            mask = predicate_mask(query.residuals, self._fetch(rows), len(rows), lambda: result_times(rows))
             if mask is not None and not mask.all():
                 kept = pa.array(mask)
                 columns, starts, ends = [c.filter(kept) for c in columns], starts[mask], ends[mask]
@@ -615,17 +570,3 @@ class _Fetch:
             log = self.state.logs[self.state.input(column.alias).source.name]
             found = self.rows.fetched[column] = log.column(column.name, self.rows.ids[column.alias])
         return found
-
-
-def _joined(parts: list[Combination], aliases: tuple[str, ...]) -> Combination:
-    """All of several combinations of these inputs."""
-    if len(parts) == 1:
-        return parts[0]
-    ids = {alias: np.concatenate([_NONE, *(part.ids[alias] for part in parts)]) for alias in aliases}
-    starts, ends = [_NONE, *(part.starts for part in parts)], [_NONE, *(part.ends for part in parts)]
-    return Combination(ids, np.concatenate(starts), np.concatenate(ends))
-
-
-def _times(rows: Combination) -> pa.Array:
-    """RESULT_TIME of combined rows; what was always valid has none."""
-    return pa.array(rows.starts, pa.timestamp("us"), mask=rows.starts == BEGINNING_US)

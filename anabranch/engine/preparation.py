@@ -21,13 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.control.records import Preparing, ViewBuild
+from anabranch.engine.combination import Combination
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Stream, Table
 from anabranch.plan.routes import Route, Stage
 
 if TYPE_CHECKING:
-    from anabranch.engine.box import Box, Combination
+    from anabranch.engine.box import Box
 
 PIECE_ROWS = 1 << 14
 """So many rows of the driver are looked up at once."""

@@ -192,15 +192,19 @@ class Host:
         if proposal.plan == self.course.plan:
             self.course, self._began = Course(proposal.plan), None
             return
-        if proposal.strategy is Strategy.MOVING_STATE:
+        strategy, text = proposal.strategy, proposal.text
+        if strategy is Strategy.PARALLEL_TRACK and (
+            reason := why_not_parallel(self.graph, self.course.plan, proposal.plan)
+        ):
+            # The plan has changed since it was asked for.
+            strategy, text = Strategy.GRADUAL, f"{text}; {reason}"
+        if strategy is Strategy.MOVING_STATE:
             self.course = Course(proposal.plan)
         else:
-            migration = Migration(proposal.plan, proposal.strategy, batch, proposal.pause_us)
-            self.course = Course(self.course.plan, migration)
+            self.course = Course(self.course.plan, Migration(proposal.plan, strategy, batch, proposal.pause_us))
         self._began = (batch, perf_counter(), proposal)
-        text = f"from {old} to {target} by {proposal.strategy}: {proposal.text}"
-        self._tell(batch - 1, "migrating", text, old=old, target=target, strategy=proposal.strategy.value,
-        **proposal.details)
+        told = {"old": old, "target": target, "strategy": strategy.value, **proposal.details}
+        self._tell(batch - 1, "migrating", f"from {old} to {target} by {strategy}: {text}", **told)
 
     def _follow_migration(self, commit: Commit) -> None:
         """After a batch: a migration that every slot is ready for ends, and what it took is told."""
@@ -223,11 +227,11 @@ class Host:
         worst_s = max(p.cpu_ns for p in prepared) / 1e9
         self._tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=worst_s)
 
-    def _adapt(self, commit: Commit, wall_s: float) -> None:
+    def _adapt(self, commit: Commit) -> None:
         """Asks whether another plan is worth it, now that a batch more is known."""
         if self.is_pinned:
             return
-        found = self.loop.after(self.course, commit, wall_s)
+        found = self.loop.after(self.course, commit)
         if isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
@@ -332,7 +336,7 @@ class Host:
         marks.append(perf_counter())
         self._release(base, commit)
         self._follow_migration(commit)
-        self._adapt(commit, marks[-1] - marks[0])
+        self._adapt(commit)
         self._note(commit, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
 
     def _combined(self, parts: DataFrame, batch: int) -> tuple[DataFrame, list[str]]:

@@ -26,7 +26,6 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
 from tests.engine.test_oracle import FAILED_ONCE, assert_same, files, named, start, step
-from tests.regressions import MIGRATIONS
 from tests.scenarios import Scenario, properties, random_plan, scenarios
 
 Action = tuple[str, int, str, int]
@@ -96,10 +95,7 @@ test_migrations, test_migrations_long = properties(
     check_migrations,
     80,
     10_000,
-    [
-        *MIGRATIONS.values(),
-        *({"scenario": s, "actions": [("migrate", 1, "gradual", 0)], "piece_rows": 1} for s in FAILED_ONCE),
-    ],
+    [{"scenario": s, "actions": [("migrate", 1, "gradual", 0)], "piece_rows": 1} for s in FAILED_ONCE],
     scenario=scenarios(inputs=(3, 4, 5, 2)),
     actions=ACTIONS,
     piece_rows=st.sampled_from([1, 2, 5]),

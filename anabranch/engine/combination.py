@@ -1,0 +1,74 @@
+"""Rows on their way through a box: new rows of an input, and what they have been combined with so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.engine.columns import Ids
+from anabranch.engine.run import Words
+from anabranch.plan.expression import Column, Expr
+from anabranch.plan.query import BEGINNING_US
+
+NONE: npt.NDArray[np.int64] = np.empty(0, np.int64)
+"""No row."""
+
+
+@dataclass
+class Combination:
+    """Rows on a route: the row ids of each input bound so far, and the validity of the combination."""
+
+    ids: dict[str, Ids]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    fetched: dict[Column, pa.Array] = field(default_factory=dict)
+    whole: tuple[str, pa.RecordBatch] | None = None
+    """The segment whose rows these are, all of them in order: its columns need not be fetched."""
+    ordered: dict[tuple[Expr, ...], Words] = field(default_factory=dict)
+    """The rows in the order of the hash of a key, as far as some index needed them so."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def slice(self, first: int, last: int) -> Combination:
+        ids = {alias: values[first:last] for alias, values in self.ids.items()}
+        return Combination(ids, self.starts[first:last], self.ends[first:last])
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
+        ids = {alias: values[mask] for alias, values in self.ids.items()}
+        return Combination(ids, self.starts[mask], self.ends[mask])
+
+
+@dataclass
+class Delta:
+    """New rows of one input: where they stand in their segment, and their validity."""
+
+    alias: str
+    segment: pa.RecordBatch
+    positions: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+
+    def combination(self, batch: int) -> Combination:
+        """The rows at the beginning of their route."""
+        rows = Combination({self.alias: self.positions + (batch << 32)}, self.starts, self.ends)
+        if len(self.positions) == self.segment.num_rows:
+            rows.whole = (self.alias, self.segment)
+        return rows
+
+
+def joined(parts: list[Combination], aliases: tuple[str, ...]) -> Combination:
+    """All of several combinations of these inputs."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = {alias: np.concatenate([NONE, *(part.ids[alias] for part in parts)]) for alias in aliases}
+    starts, ends = [NONE, *(part.starts for part in parts)], [NONE, *(part.ends for part in parts)]
+    return Combination(ids, np.concatenate(starts), np.concatenate(ends))
+
+
+def result_times(rows: Combination) -> pa.Array:
+    """RESULT_TIME of combined rows; what was always valid has none."""
+    return pa.array(rows.starts, pa.timestamp("us"), mask=rows.starts == BEGINNING_US)
