@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from time import monotonic, sleep
@@ -41,13 +41,15 @@ from anabranch.plan.spread import Spread, all_inputs
 from anabranch.settings import Adapt, Budget, strategy_of
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
-from anabranch.spark.host import ChangingTable, Host, Progress
+from anabranch.spark.host import ChangingTable, Host, Progress, layout_of
 from anabranch.spark.pack import pack, pack_blobs, packing_of
 from anabranch.spark.reader import FileOptions, file_stream, infer_fields, read_table
 from anabranch.spark.sinks import Sink, as_sink, console
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
 from anabranch.storage.filesystem import LocalFilesystem
 
+MOST_COPIED_BYTES = 64 << 20
+"""Stored tables up to this size are kept whole by every worker where that spares an exchange of rows."""
 POLL_S = 0.05
 """How often queries are asked whether they have ended."""
 
@@ -234,7 +236,7 @@ class Session:
 
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
         query, plan = self._as_started(declared)
-        spread, inputs = choose_spread(query, self.slots), all_inputs(query)
+        inputs = all_inputs(query)
         folder = os.path.join(self.checkpoint, query.name)
         filesystem = LocalFilesystem(folder)
         holder = Holder(filesystem)
@@ -252,6 +254,7 @@ class Session:
                 for s in query.base_sources
                 if isinstance(s, Table)
             }
+            spread = self._spread(query, filesystem, tables)
             changing = [
                 ChangingTable(s.name, self._refresh_us[s.name], partial(self._read_table, s, columns[s.name]))
                 for s in query.base_sources
@@ -263,9 +266,9 @@ class Session:
             host.needs_approval = self.adapt.approve
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
-            log = os.path.join(folder, "files")
+            log, grid = os.path.join(folder, "files"), spread.exchange
             packed = [
-                self._packed(s, frames[s.name], inputs, spread.grid, columns[s.name], filters.get(s.name, ()), packing, log)
+                self._packed(s, frames[s.name], inputs, grid, columns[s.name], filters.get(s.name, ()), packing, log)
                 for s in query.base_sources
                 if isinstance(s, Stream)
             ]
@@ -286,6 +289,16 @@ class Session:
                 if query != declared.query and latest is not None and identity_of(query) == latest[1].query:
                     return query, decide(JoinGraph(query), self.facts, self.units).plan
         return declared.query, declared.plan
+
+    def _spread(self, query: Query, filesystem: LocalFilesystem, tables: Mapping[str, str]) -> Spread:
+        """How rows are spread: as they were when the query first started."""
+        latest = Ledger(filesystem, "commit", "commit", Commit).latest()
+        if latest is None:
+            are_small = sum(filesystem.get(path).size for path in tables.values()) <= MOST_COPIED_BYTES
+            return choose_spread(query, self.slots, are_small)
+        free = choose_spread(query, self.slots)
+        was_free = latest[1].layout == layout_of(free) and latest[1].tables.keys() >= tables.keys()
+        return free if was_free else choose_spread(query, self.slots, may_be_free=False)
 
     def _loop(self, query: Query) -> Loop:
         """What decides about the plan while the query runs."""

@@ -4,6 +4,9 @@ A block of the query can be spread by a key if that is one of the keys it groups
 a class of equal terms, are parted by it; the others go to every slot. The groups of a subquery carry a key upwards as a
 column; a subquery that does not have it is computed in every slot. Where no key of the groups will do, the rows are spread
 as for a join, and what slots have of a group is combined. Without any key all rows go to one slot.
+
+A single stream without groups needs no spreading, also where it meets stored tables, if these are small: its rows are good
+wherever they come in.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ Terms = dict[tuple[int, str], Expr]
 """The term of each input by the place of its block and its alias."""
 
 
-def choose_spread(query: Query, cells: int) -> Spread:
-    """How to spread a query over so many slots."""
+def choose_spread(query: Query, cells: int, may_be_free: bool = True) -> Spread:
+    """How to spread a query over so many slots; `may_be_free`: stored tables are small enough for each to have all."""
     is_single = len(query.blocks) == 1
+    if may_be_free and is_single and query.grouping is None and (stream := _only_stream(query)) is not None:
+        return Spread(Grid((Dimension((), stream),), (cells,)) if cells > 1 else Grid(), is_free=True)
     if query.grouping is None and is_single:
         return Spread(choose_grid(JoinGraph(query), cells))
     if cells == 1:
@@ -35,6 +40,10 @@ def choose_spread(query: Query, cells: int) -> Spread:
         return Spread()
     found = tuple(t if is_single else renamed(t, name_of(b, a)) for (b, a), t in terms.items())
     return Spread(Grid((Dimension(found),), (cells,)), combines)
+
+
+def _only_stream(query: Query) -> str | None:
+    return query.aliases[0] if len(query.inputs) == 1 else query.passing_stream
 
 
 def common_key(query: Query, by_group: bool) -> Terms:

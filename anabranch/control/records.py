@@ -247,6 +247,8 @@ class Commit(msgspec.Struct, frozen=True):
     tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
     """The watermark at which each table that changes was read."""
     migration: MigrationRecord | None = None
+    tables: dict[str, str] = msgspec.field(default_factory=dict)
+    """The file that each stored table was last read from."""
 
     def files(self) -> frozenset[str]:
         return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))

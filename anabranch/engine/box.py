@@ -196,7 +196,9 @@ class Box:
             if segment.num_rows:
                 self._append(batch, self.state.logs[name], segment)
         self._spent("index", began)
-        for input_state, route in zip(self.state.inputs, self.state.routes, strict=True):
+        # Stored tables first: no row of a stream is there before them.
+        ways = zip(self.state.inputs, self.state.routes, strict=True)
+        for input_state, route in sorted(ways, key=lambda way: isinstance(way[0].source, Stream)):
             delta = self._deltas.get(input_state.alias)
             if delta is not None and len(delta.starts):
                 rows = delta.combination(batch)
@@ -207,6 +209,8 @@ class Box:
         for index in self.state.indexes.values():
             index.spine.settle(batch, horizon_us)
         self._spent("settle", began)
+        if self.state.passing_log is not None:
+            self.state.passing_log.clear()
 
     def _append(self, batch: int, log: Log, rows: pa.RecordBatch) -> None:
         """Adds rows to a log, and to every index over it."""
@@ -339,6 +343,8 @@ class Box:
     def _follow(self, batch: int, route: Route, place: int, rows: Combination, emit: bool) -> None:
         """Takes rows through the stages of a route from `place` on."""
         if place == len(route.stages):
+            if not route.reaches_root:
+                return
             self.emit(self.preparation.old_at_root(rows), emit)
             return
         stage = route.stages[place]
@@ -512,7 +518,7 @@ class Box:
         query = self.graph.query
         columns = [evaluate(expr, self._fetch(rows), len(rows), lambda: result_times(rows)) for _, expr in query.select]
         starts, ends = rows.starts, rows.ends
-        if not self.state.routes[0].stages and query.residuals:
+        if len(self.state.inputs) == 1 and query.residuals:
             mask = predicate_mask(query.residuals, self._fetch(rows), len(rows), lambda: result_times(rows))
             if mask is not None and not mask.all():
                 kept = pa.array(mask)

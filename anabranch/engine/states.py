@@ -96,6 +96,9 @@ class BoxState:
             )
         if previous is not None:
             self.logs = previous.logs
+        passing = graph.query.passing_stream
+        self.passing_log = None if passing is None else self.logs[self._inputs[passing].source.name]
+        """The log of a stream whose rows are of no use after their batch."""
         known: dict[Aliases, View] = previous.views if previous is not None else {}
         self.views: dict[Aliases, View] = {}
         for aliases in views(self.routes + self.target_routes):

@@ -96,7 +96,9 @@ def explain_text(plan: Plan, graph: JoinGraph) -> str:
                 target = name if len(probe.target) == 1 else f"view ({name})"
                 lines.append(f"    look up {target} {_lookup(probe)}{_where(probe.residuals)}")
             lines.append("    results" if stage.is_root else f"    keep in view ({' '.join(stage.joined)})")
-        if not route.stages:
+        if not route.reaches_root:
+            lines.append("    stay, for the rows of the stream")
+        elif not route.stages:
             lines.append("    results")
     if graph.query.grouping is not None:
         lines += ["", *_groups(graph.query, graph.query.grouping)]

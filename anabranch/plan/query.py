@@ -213,6 +213,12 @@ class Query:
         return tuple({i.source.name: i.source for i in self.inputs}.values())
 
     @cached_property
+    def passing_stream(self) -> str | None:
+        """The alias of a single stream among stored tables: its rows meet what is stored, and are not stored themselves."""
+        streams = [i.alias for i in self.inputs if isinstance(i.source, Stream)]
+        return streams[0] if len(streams) == 1 < len(self.inputs) else None
+
+    @cached_property
     def subqueries(self) -> tuple[Query, ...]:
         """The subqueries in FROM."""
         return tuple(s.query for s in self.sources if isinstance(s, Derived) and s.query is not None)

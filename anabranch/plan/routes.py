@@ -3,6 +3,9 @@
 A route is a list of *stages*, one per join on the way up; a stage is the list of probes that the join's probe order
 asks for. After a stage below the root the combined rows are kept in the view of that join and go on as its delta; after
 the last one they are results. States and the keys they are indexed by follow from the routes of all inputs.
+
+Rows of stored tables are there before any other. So where a single stream meets tables, its rows find all there is to find
+and nothing ever looks for them: its route is one stage, and those of tables end where they would meet it.
 """
 
 from __future__ import annotations
@@ -44,10 +47,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Route:
-    """The way of new rows of one input."""
+    """The way of new rows of one input. Those of a table that only serves the rows of a stream do not reach the root."""
 
     alias: str
     stages: tuple[Stage, ...]
+    reaches_root: bool = True
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,16 @@ class Index:
 
 def routes(plan: Plan, graph: JoinGraph) -> tuple[Route, ...]:
     """The route of each input, in the order of the query."""
-    return tuple(Route(alias, tuple(_stages(plan, alias, graph, is_root=True))) for alias in graph.query.aliases)
+    found = (Route(alias, tuple(_stages(plan, alias, graph, is_root=True))) for alias in graph.query.aliases)
+    stream = graph.query.passing_stream
+    return tuple(found) if stream is None else tuple(_past_tables(route, stream) for route in found)
+
+
+def _past_tables(route: Route, stream: str) -> Route:
+    if route.alias == stream:
+        probes = tuple(probe for stage in route.stages for probe in stage.probes)
+        return Route(stream, (Stage(route.stages[-1].joined, probes, is_root=True),))
+    return Route(route.alias, tuple(stage for stage in route.stages if stream not in stage.joined), reaches_root=False)
 
 
 def _stages(plan: Plan, alias: str, graph: JoinGraph, is_root: bool) -> list[Stage]:

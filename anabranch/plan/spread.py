@@ -17,10 +17,17 @@ from anabranch.plan.query import Derived, Query
 @dataclass(frozen=True)
 class Spread:
     """How the rows of a query are spread over slots: a grid over the inputs of all blocks. If it `combines`, a group may
-    have rows in several slots, and what each has of it is put together after them."""
+    have rows in several slots, and what each has of it is put together after them. If it `is_free`, rows are good wherever
+    they come in: no slot keeps anything but stored tables, and each has all of those."""
 
     grid: Grid = field(default_factory=Grid)
     combines: bool = False
+    is_free: bool = False
+
+    @property
+    def exchange(self) -> Grid:
+        """The grid by which rows are sent to slots: of one cell if they stay where they come in."""
+        return Grid() if self.is_free else self.grid
 
 
 def all_inputs(query: Query) -> Query:

@@ -107,7 +107,7 @@ class Host:
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
         self.journal = Journal(filesystem)
         self.identity = identity_of(query)
-        self.layout = Layout(tuple(map(str, spread.grid.dimensions)), spread.grid.shares, tuple(range(self.slots)))
+        self.layout = layout_of(spread)
         self.progress: list[Progress] = []
         self.commit: Commit | None = None
         self.error: Exception | None = None
@@ -157,9 +157,16 @@ class Host:
             self.course = after
             way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
             self._tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
+            if after.migration is None and self.commit.migration is not None and self._left_migrating():
+                self._ended(self.commit, self.commit.migration.since, self.commit.plan, None)
         else:
             old = show(after.plan, self.graph)
             self._tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
+
+    def _left_migrating(self) -> bool:
+        """Whether a run before this one failed in the batch in which its migration ended, and could not tell."""
+        told = [e.event for e in self.journal.entries() if e.event in ("migrating", "migrated", "cancelled")]
+        return told[-1:] == ["migrating"]
 
     def _tell(self, batch: int, event: str, text: str, **details: Any) -> None:
         self.journal.note(batch, event, text, plan=self.plan_text, **details)
@@ -224,7 +231,7 @@ class Host:
         text = f"plan {self.plan_text} gives the results after {commit.batch - since + 1} batches"
         if began_s is not None:
             text += f" and {perf_counter() - began_s:.2f} s"
-        worst_s = max(p.cpu_ns for p in prepared) / 1e9
+        worst_s = max((p.cpu_ns for p in prepared), default=0) / 1e9
         self._tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=worst_s)
 
     def _adapt(self, commit: Commit) -> None:
@@ -278,7 +285,7 @@ class Host:
 
     def close(self, spark: SparkSession) -> None:
         """A closing step: a batch without rows, for what the last rows have made final."""
-        if self.commit is not None:
+        if self.commit is not None and not self.spread.is_free:
             # A session of its own, as Spark makes one for each streaming query: settings of the user's stay as they are.
             empty = spark.newSession().createDataFrame([], self.packing.schema)
             self._run_step(empty, self.commit.trigger, self.commit, has_rows=False)
@@ -298,30 +305,35 @@ class Host:
             batch, Control(batch, trigger, watermark_us, self.identity, plan, self.layout, migration)
         )  # fmt: skip
         read_us = dict(base.tables_read_us) if base is not None else {}
-        task = self._task(batch, watermark_us, base, self._tables(batch, watermark_us, base, read_us))
+        due = self._tables(batch, watermark_us, base, read_us)
+        tables = {**base.tables, **due} if base is not None else due
+        task = self._task(batch, watermark_us, base, tables if self.spread.is_free else due)
         conf = frame.sparkSession.conf
         conf.set("spark.sql.adaptive.enabled", "false")
         conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
         marks.append(perf_counter())
         frame, observed = self.push.apply(frame, watermark_us) if has_rows else (frame, None)
-        out = frame.repartitionById(self.slots, CELL).mapInArrow(task, task.schema)
+        exchanged = frame if self.spread.is_free else frame.repartitionById(self.slots, CELL)
+        out = exchanged.mapInArrow(task, task.schema)
         staged = task.staging is not None
         if not staged:
             out = out.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             reports = out.where(F.col(META).isNotNull()).select(META) if not staged else out
             attempts = self._attempts([bytes(row[0]) for row in reports.collect()])
-            results, files = out.where(F.col(META).isNull()).drop(META), [a.results for a in attempts if a.results]
+            results, files = out, [a.results for a in attempts if a.results]
+            if not staged:
+                results = out.where(F.col(META).isNull()).drop(META)
             if self.spread.combines:
                 results, files = self._combined(results, batch)
             marks.append(perf_counter())
             counted = [a.statistics for a in attempts]
-            if observed is not None:
-                _add_rows(counted[0], passed_over := observed.statistics())
-                counted.append(passed_over)
+            if observed is not None and counted:
+                count_all(counted, seen_by_spark := observed.statistics())
+                counted.append(seen_by_spark)
             commit = Commit(
                 batch, trigger, watermark_us, self.identity, plan, seen_after(seen, counted),
-                {str(a.slot): a for a in attempts}, self.layout, read_us, migration,
+                {str(a.slot): a for a in attempts}, self.layout, read_us, migration, tables,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
@@ -374,7 +386,7 @@ class Host:
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
         attempts = sorted((msgspec.json.decode(r, type=Attempt) for r in reports), key=lambda a: a.slot)
-        if [a.slot for a in attempts] != list(range(self.slots)):
+        if not self.spread.is_free and [a.slot for a in attempts] != list(range(self.slots)):
             raise StateError(f"expected a report of each of {self.slots} slots, got {[a.slot for a in attempts]}")
         return attempts
 
@@ -387,7 +399,8 @@ class Host:
         self.controls.prune(base.batch)
         for name in self.filesystem.list("tables"):
             version = name.removesuffix(".arrow").rpartition("-")[2]
-            if version.isdigit() and int(version) < base.batch:
+            is_named = f"tables/{name}" in (*base.tables.values(), *commit.tables.values())
+            if version.isdigit() and int(version) < base.batch and not is_named:
                 self.filesystem.delete(f"tables/{name}")
 
     def _sweep(self, grace_s: float = SWEEP_GRACE_S, before: int | None = None) -> None:
@@ -433,15 +446,22 @@ class Host:
         del self.progress[:-1000]
 
 
-def _add_rows(counted: Statistics, more: Statistics) -> None:
+def count_all(counted: list[Statistics], seen: Statistics) -> None:
     """Counts rows that never reached a slot among those of the first."""
-    for name, source in more.sources.items():
-        if name in counted.sources:
-            counted.sources[name].rows += source.rows
+    for name, source in seen.sources.items():
+        reached = sum(c.sources[name].rows for c in counted if name in c.sources)
+        if name in counted[0].sources:
+            counted[0].sources[name].rows += source.rows - reached
 
 
 def _gaps(marks: list[float]) -> list[float]:
     return [after - before for before, after in pairwise(marks)]
+
+
+def layout_of(spread: Spread) -> Layout:
+    """A spread as commits record it."""
+    grid = spread.grid
+    return Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(grid.cells)))
 
 
 def _text(layout: Layout) -> str:

@@ -89,22 +89,19 @@ class Task:
         rows = unpacked.rows
         received = perf_counter_ns()
         token = uuid.uuid4().hex[:12]
-        pipeline = self._attached(slot)
+        pipeline = self._free() if self.spread.is_free else self._attached(slot)
         attached = perf_counter_ns()
-        tables = self._tables(slot)
+        tables = {} if self.spread.is_free else self._tables(slot)
         if slot in self.states:
             for name in tables:
                 pipeline.replace_table(name, self.batch, tables[name], self.watermark_us, self.emitted_us)
             tables = {}
         results = pipeline.step(self.batch, {**tables, **rows}, self.watermark_us, self.emitted_us)
         stepped = perf_counter_ns()
-        state = pipeline.save(self.batch, token)
-        pipeline.relocate()
-        _kept[self._key(slot)] = (token, pipeline)
+        state = SlotState() if self.spread.is_free else self._saved(pipeline, token)
+        _kept[self._key(slot)] = (self._tables_read if self.spread.is_free else token, pipeline)
         if len(_kept) > MOST_KEPT:
             del _kept[next(iter(_kept))]
-        if self.batch % RETAIN_EVERY == 0:
-            pipeline.reader.retain(state.files())
         saved = perf_counter_ns()
         staged, bytes_staged = self._stage(slot, token, results)
         statistics = pipeline.statistics
@@ -130,7 +127,31 @@ class Task:
         return found
 
     def _key(self, slot: int) -> str:
-        return f"{self.run}/{slot}"
+        return f"{self.run}/{'' if self.spread.is_free else slot}"
+
+    @property
+    def _tables_read(self) -> str:
+        """What the boxes of a free slot hold, all of it."""
+        return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
+
+    def _free(self) -> Pipeline:
+        """Boxes with the stored tables: those of any slot will do."""
+        kept = _kept.pop(self._key(0), None)
+        if kept is not None and kept[0] == self._tables_read and kept[1].course == self.course:
+            return kept[1]
+        pipeline = Pipeline(self.query, self.course, "state/0", self.filesystem, ContainerReader(self.filesystem))
+        for name, path in self.tables.items():
+            rows = pa.ipc.open_stream(self.filesystem.get(path)).read_all()
+            pipeline.replace_table(name, self.batch, rows, self.watermark_us, self.emitted_us)
+        return pipeline
+
+    def _saved(self, pipeline: Pipeline, token: str) -> SlotState:
+        """Writes what is new of a slot's state."""
+        state = pipeline.save(self.batch, token)
+        pipeline.relocate()
+        if self.batch % RETAIN_EVERY == 0:
+            pipeline.reader.retain(state.files())
+        return state
 
     def _attached(self, slot: int) -> Pipeline:
         """The boxes of the slot. They are taken out of the kept ones: if this attempt fails, nobody goes on from them."""

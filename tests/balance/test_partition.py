@@ -31,6 +31,17 @@ def query_of(sql: str) -> Query:
     return parse_script(f"{streams} CREATE QUERY z AS {sql}").queries[0].query
 
 
+def test_a_single_stream_is_free():
+    script = "CREATE STREAM p (k BIGINT, ts TIMESTAMP) TIME ts; CREATE TABLE t (k BIGINT);"
+    for sql in ("SELECT k FROM p [NOW] WHERE k > 1", "SELECT p.k FROM p [NOW], t, t u WHERE p.k = t.k AND t.k = u.k"):
+        query = parse_script(f"{script} CREATE QUERY z AS {sql}").queries[0].query
+        spread = choose_spread(query, 4)
+        assert (spread.is_free, str(spread.grid.dimensions[0]), spread.exchange.cells) == (True, "rows of p", 1)
+        assert not choose_spread(query, 4, may_be_free=False).is_free
+    sql = "SELECT COUNT(*) AS n FROM p [NOW], t WHERE p.k = t.k"
+    assert not choose_spread(parse_script(f"{script} CREATE QUERY z AS {sql}").queries[0].query, 4).is_free
+
+
 def test_groups_are_spread_by_a_key():
     query = query_of("SELECT p.k, p.g, COUNT(*) AS n FROM p [RANGE 5 SECONDS] GROUP BY p.k, p.g")
     spread = choose_spread(query, 4)

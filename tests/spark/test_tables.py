@@ -88,3 +88,46 @@ def test_a_refresh_needs_a_length(spark: SparkSession, folder: Path) -> None:
     session = Session(spark, str(folder / "checkpoint"))
     with pytest.raises(SessionError, match="give a longer time"):
         session.table("t", spark.createDataFrame([(1,)], "k bigint"), refresh="0 seconds")
+
+
+def joined(spark: SparkSession, folder: Path, rows: object, sink: object) -> Session:
+    """The stream as a DataFrame of several partitions a batch, with one stored table."""
+    session = Session(spark, str(folder / "checkpoint"), slots=2)
+    schema = spark.read.parquet(f"{folder}/s").schema
+    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(f"{folder}/s")
+    session.stream("s", frame.repartition(3), "ts")
+    session.table("t", rows, refresh="2 seconds")  # type: ignore[arg-type]
+    session.query("q", "SELECT s.n, t.version FROM s [NOW], t WHERE s.k = t.k AND s.n <> 4", sink)  # type: ignore[arg-type]
+    return session
+
+
+@pytest.mark.parametrize("are_small", [True, False])
+def test_a_stream_among_tables_goes_on_after_a_failure(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, are_small: bool
+) -> None:
+    """Small tables are whole in every worker and rows stay where they come in; for large ones rows are exchanged."""
+    _, rows = versions(spark)
+    kept = sinks.memory()
+    failures = [RuntimeError("the sink is gone")]
+
+    def failing(results: DataFrame, number: int) -> None:
+        if number == 4 and failures:
+            raise failures.pop()
+        kept.deliver(results, number)
+
+    monkeypatch.setattr("anabranch.session.MOST_COPIED_BYTES", 1 << 20 if are_small else 0)
+    with pytest.raises(Exception, match="the sink is gone"):
+        finish(joined(spark, folder, rows, failing).start(availableNow=True))
+    # What was decided when the query first started stays.
+    monkeypatch.setattr("anabranch.session.MOST_COPIED_BYTES", 0 if are_small else 1 << 20)
+    run = joined(spark, folder, rows, failing).start(availableNow=True)
+    finish(run)
+    assert run.started["q"].host.spread.is_free == are_small
+    found = kept.table().sort_by("n").to_pydict()
+    assert found["n"] == [n for n in range(2 * SECONDS) if n != 4], "every row has met one version"
+    assert found["version"] == sorted(found["version"])
+    assert len(set(found["version"])) >= 3
+    steps = {step.trigger: step for step in reversed(run.progress["q"])}
+    assert all(step.rows["s"] == 2 for trigger, step in steps.items() if trigger > 4)
+    slots = run.started["q"].host.commits.latest()[1].slots.values()  # type: ignore[index]
+    assert any(attempt.slot_state().files() for attempt in slots) != are_small
