@@ -128,6 +128,7 @@ def _explain(given: argparse.Namespace) -> int:
     from anabranch.optimize.explain import decision_json, decision_svg, decision_text
     from anabranch.optimize.groups import choose_groups
     from anabranch.optimize.planner import Bounds, parse_bytes
+    from anabranch.plan.eager import Forms
     from anabranch.plan.explain import explain_json, explain_text
     from anabranch.plan.join_graph import JoinGraph
     from anabranch.plan.jtree import parse
@@ -143,7 +144,7 @@ def _explain(given: argparse.Namespace) -> int:
             texts.append(explain_text(parse(bound.plan, graph), graph))
             values.append(explain_json(parse(bound.plan, graph), graph))
             continue
-        chosen = choose_groups(bound.query, facts, unit_costs(), bounds, strict=given.strict)
+        chosen = choose_groups(Forms(bound.query), facts, unit_costs(), bounds, strict=given.strict)
         decision, graph = chosen.decision, JoinGraph(chosen.query)
         texts.append(explain_text(decision.plan, graph) + "\n\n" + decision_text(decision, graph))
         values.append({**explain_json(decision.plan, graph), "costs": decision_json(decision, graph)})

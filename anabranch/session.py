@@ -14,7 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.adapt.loop import AdaptiveLoop, Knowledge
+from anabranch.adapt.groups import GroupingLoop
+from anabranch.adapt.loop import Knowledge
 from anabranch.balance.partition import choose_spread
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
@@ -24,18 +25,19 @@ from anabranch.control.records import Commit
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.engine.accept import conform
-from anabranch.engine.identity import identity_of
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
-from anabranch.errors import SessionError
+from anabranch.errors import MigrationError, SessionError
 from anabranch.optimize.explain import decision_text
-from anabranch.optimize.groups import choose_groups, equivalents
-from anabranch.optimize.planner import Decision, decide
+from anabranch.optimize.groups import choose_groups
+from anabranch.optimize.planner import Decision
+from anabranch.plan.eager import Forms
 from anabranch.plan.explain import explain_text
 from anabranch.plan.expression import Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan, parse
+from anabranch.plan.jtree import left_deep, parse
+from anabranch.plan.migration import Course
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.spread import Spread, all_inputs
 from anabranch.settings import Adapt, Budget, strategy_of
@@ -56,14 +58,17 @@ POLL_S = 0.05
 
 @dataclass
 class _Query:
-    query: Query
-    plan: Plan
+    forms: Forms
+    course: Course
     sink: Sink
     is_pinned: bool
     decision: Decision | None = None
     """Why the plan is what it is, unless it is pinned."""
-    as_written: Query | None = None
-    """The query before groups were put below its join, if they were."""
+
+    @property
+    def query(self) -> Query:
+        """In the form that it starts with."""
+        return self.forms.query(self.course.below)
 
 
 @dataclass(frozen=True)
@@ -176,14 +181,15 @@ class Session:
     def _add(self, bound: BoundQuery, sink: Sink | Callable[[DataFrame, int], None] | None) -> None:
         if bound.query.name in self._queries:
             raise SessionError(f"there is a query {bound.query.name} already: give this one another name")
-        graph = JoinGraph(bound.query)
+        forms = Forms(bound.query)
         if bound.plan:
-            declared = _Query(bound.query, parse(bound.plan, graph), as_sink(sink or console()), is_pinned=True)
+            course = Course(parse(bound.plan, forms.graphs[""]))
+            declared = _Query(forms, course, as_sink(sink or console()), is_pinned=True)
         else:
             budget = self.budget or Budget()
-            chosen = choose_groups(bound.query, self.facts, self.units, budget.bounds, budget.strict)
-            decision = chosen.decision
-            declared = _Query(chosen.query, decision.plan, as_sink(sink or console()), False, decision, bound.query)
+            chosen = choose_groups(forms, self.facts, self.units, budget.bounds, budget.strict)
+            course = Course(chosen.decision.plan, below=chosen.below)
+            declared = _Query(forms, course, as_sink(sink or console()), False, chosen.decision)
         self._queries[bound.query.name] = declared
 
     def script(
@@ -209,10 +215,11 @@ class Session:
         """The plan of a query, and how its rows are spread."""
         declared = self._declared(name)
         graph = JoinGraph(declared.query)
-        parts = [explain_text(declared.plan, graph)]
+        parts = [explain_text(declared.course.plan, graph)]
         if declared.decision is not None:
             parts.append(decision_text(declared.decision, graph))
-        spread = _explain_spread(choose_spread(declared.query, self.slots), JoinGraph(all_inputs(declared.query)))
+        written = declared.forms.written
+        spread = _explain_spread(choose_spread(written, self.slots), JoinGraph(all_inputs(written)))
         return "\n\n".join([*parts, spread])
 
     def start(self, **trigger: Any) -> Run:
@@ -235,14 +242,15 @@ class Session:
         return self._queries[name]
 
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
-        query, plan = self._as_started(declared)
+        query, course = declared.forms.written, declared.course
         inputs = all_inputs(query)
         folder = os.path.join(self.checkpoint, query.name)
         filesystem = LocalFilesystem(folder)
         holder = Holder(filesystem)
         holder.acquire()
         try:
-            columns, filters = read_columns(query, plan), source_filters(query, plan)
+            any_plan = left_deep(JoinGraph(query))
+            columns, filters = read_columns(query, any_plan), source_filters(query, any_plan)
             frames = {s.name: self._frames[s.name] for s in query.base_sources}
             schemas = {
                 name: frame.schema if isinstance(frame, DataFrame) and not self._is_table(name) else None
@@ -261,8 +269,8 @@ class Session:
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
             loop = self._loop(query)
-            host = Host(query, plan, spread, packing, filesystem, declared.sink, tables, loop, filters, changing)
-            host.is_pinned = declared.is_pinned or len(query.inputs) < 3 or self.adapt.timing == "never"
+            host = Host(query, course, spread, packing, filesystem, declared.sink, tables, loop, filters, changing)
+            host.is_pinned = declared.is_pinned or not host.has_choices or self.adapt.timing == "never"
             host.needs_approval = self.adapt.approve
             host.open(uuid.uuid4().hex)
             declared.sink.open(_checkpoint_id(filesystem))
@@ -279,17 +287,6 @@ class Session:
             raise
         return Started(query, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once")))
 
-    def _as_started(self, declared: _Query) -> tuple[Query, Plan]:
-        """The query in the form in which its checkpoint has it: groups stay where they were when it first started."""
-        written = declared.as_written
-        if written is not None:
-            folder = LocalFilesystem(os.path.join(self.checkpoint, written.name))
-            latest = Ledger(folder, "commit", "commit", Commit).latest()
-            for query in equivalents(written).values() if latest is not None else ():
-                if query != declared.query and latest is not None and identity_of(query) == latest[1].query:
-                    return query, decide(JoinGraph(query), self.facts, self.units).plan
-        return declared.query, declared.plan
-
     def _spread(self, query: Query, filesystem: LocalFilesystem, tables: Mapping[str, str]) -> Spread:
         """How rows are spread: as they were when the query first started."""
         latest = Ledger(filesystem, "commit", "commit", Commit).latest()
@@ -302,10 +299,9 @@ class Session:
 
     def _loop(self, query: Query) -> Loop:
         """What decides about the plan while the query runs."""
-        bounds = (self.budget or Budget()).bounds
-        return AdaptiveLoop(
-            Knowledge(JoinGraph(query), self.units, bounds, self.facts, self.slots, self.adapt.settings(bounds))
-        )
+        bounds, forms = (self.budget or Budget()).bounds, Forms(query)
+        settings = self.adapt.settings(bounds)
+        return GroupingLoop(forms, Knowledge(forms.graphs[""], self.units, bounds, self.facts, self.slots, settings))
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)
@@ -410,13 +406,25 @@ class Run:
         """What was decided about each query and why, since its checkpoint was new."""
         return {name: s.host.journal.entries() for name, s in self.started.items()}
 
-    def migrate(self, name: str, plan: str, strategy: str | None = None, pause: str = "500 milliseconds") -> None:
+    def migrate(
+        self,
+        name: str,
+        plan: str,
+        strategy: str | None = None,
+        pause: str = "500 milliseconds",
+        groups_below: str | None = None,
+    ) -> None:
         """Changes the plan of a query from its next batch on, without a result lost or repeated. `strategy` is
         "moving-state", "parallel-track" or "gradual", by default the cheapest of which no batch waits longer than `pause`.
-        A migration under way is given up for it."""
+        A migration under way is given up for it. `groups_below` names an input whose rows are grouped before they are
+        joined, or "" to have the groups above the join again."""
         host = self._host(name)
         way = strategy_of(strategy) if strategy is not None else None
-        host.request(host.loop.proposal(host.course, parse(plan, host.graph), way, parse_duration(pause)))
+        below = host.course.below if groups_below is None else groups_below
+        if below not in host.forms.graphs:
+            raise MigrationError(host.forms.why_not(host.course.below, below) or f"there is no input {below}")
+        parsed = parse(plan, host.forms.graphs[below])
+        host.request(host.loop.proposal(host.course, parsed, way, parse_duration(pause), below))
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""

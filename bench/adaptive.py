@@ -101,7 +101,9 @@ class Schedule:
             return None
         return Proposal(plan, self.strategy, "as it was foreseen", self.pause_us)
 
-    def proposal(self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int) -> Proposal:
+    def proposal(
+        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, below: str | None = None
+    ) -> Proposal:
         return Proposal(plan, strategy or Strategy.MOVING_STATE, "by request", pause_us)
 
 
@@ -122,7 +124,8 @@ def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None,
         if schedule:
             graph = JoinGraph(declared.query)
             plans = {int(n): parse(text, graph) for n, text in schedule.items()}
-            declared.plan, session._loop = plans[0], lambda _: Schedule(plans)  # type: ignore[method-assign, assignment]
+            declared.course = Course(plans[0])
+            session._loop = lambda _: Schedule(plans)  # type: ignore[method-assign, assignment]
         run = session.start(availableNow=True)
         run.await_termination()
         times = {

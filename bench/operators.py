@@ -48,7 +48,9 @@ SHARES = {"sliding AVG, MAX": 0.1}
 """Of the rows of a batch, where it takes fewer to see the difference."""
 WAYS = ("Spark's own", "reader", "frame")
 PLUG_RATES = (1_000, 10_000, 100_000)
-PLUG_BATCH_S, PLUG_WARM, PLUG_MEASURED = 10, 31, 6
+PLUG_BATCH_S, PLUG_MEASURED = 10, 8
+PLUG_FILL_S = (60, 60, 60, 60, 60, 10, 10)
+"""The seconds of the batches before those that are measured: they fill the windows, and two are as the measured ones."""
 PLUGS = ROOT.parent / "shared" / "data" / "debs2014_house0_plugs_1min.csv.gz"
 
 
@@ -69,16 +71,18 @@ def write_stream(folder: Path, rows: int, batches: int) -> None:
         _write(folder / f"{number:06d}.parquet", table, number)
 
 
-def write_plugs(folder: Path, rate: int, batches: int) -> None:
-    """The plugs' readings, over and over, at a rate of event time."""
+def write_plugs(folder: Path, rate: int) -> None:
+    """The plugs' readings, over and over, at a rate of event time: a file per batch."""
     given = pa.csv.read_csv(PLUGS)
     plug = given["household_id"].to_numpy().astype(np.int64) * 100 + given["plug_id"].to_numpy()
     load, household = given["value"].to_numpy().astype(np.float64), given["household_id"].to_numpy().astype(np.int64)
-    rows = rate * PLUG_BATCH_S
     folder.mkdir(parents=True)
-    for number in range(batches):
-        places = (np.arange(rows) + number * rows) % len(plug)
-        times = FIRST_EVENT_US + number * PLUG_BATCH_S * SECOND_US + np.arange(rows) * PLUG_BATCH_S * SECOND_US // rows
+    first, begin_us = 0, FIRST_EVENT_US
+    for number, seconds in enumerate((*PLUG_FILL_S, *[PLUG_BATCH_S] * PLUG_MEASURED)):
+        rows = rate * seconds
+        places = (np.arange(rows) + first) % len(plug)
+        times = begin_us + np.arange(rows) * seconds * SECOND_US // rows
+        first, begin_us = first + rows, begin_us + seconds * SECOND_US
         table = pa.table({"plug": plug[places], "household": household[places], "load": load[places],
                           "ts": pa.array(times, pa.timestamp("us", "UTC"))})  # fmt: skip
         _write(folder / f"{number:06d}.parquet", table, number)
@@ -199,12 +203,12 @@ def plugs(rates: list[int], names: list[str], folder: Path) -> list[dict[str, An
         raise SystemExit(f"SKIPPED: {PLUGS} is not here")
     found: list[dict[str, Any]] = []
     for rate in rates:
-        write_plugs(folder / str(rate), rate, PLUG_WARM + PLUG_MEASURED)
+        write_plugs(folder / str(rate), rate)
         for name in names or list(PLUG_QUERIES):
             if any(r["query"] == name and r["sustained"] != "yes" for r in found):
                 continue
             spec = {"name": name, "way": "reader", "sql": PLUG_QUERIES[name], "stream": "plugs",
-                    "folder": str(folder / str(rate)), "warm": PLUG_WARM}  # fmt: skip
+                    "folder": str(folder / str(rate)), "warm": len(PLUG_FILL_S)}  # fmt: skip
             done = report.in_fresh_process("bench.operators", "--spec", json.dumps(spec))
             spent = sorted(done["batch_s"])
             in_time = spent[int(0.9 * (len(spent) - 1))] < PLUG_BATCH_S

@@ -93,6 +93,8 @@ class LoopState:
     library: PlanLibrary = field(default_factory=PlanLibrary)
     promise: Promise | None = None
     """What the last proposal said, until it is clear whether it came true."""
+    again_at_s: float | None = None
+    """When things have been as they are for so long, a plan that was not worth its migration would be."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def step(
     is_sure = state.seen > SURE_BATCHES
     decided = replace(state, reference=monitor.signals, since_last=0, library=library, is_sure=is_sure)
     said = _actuate(known, decided, course.plan, found, why)
+    again_at_s = said.details.get("worth_after_s") if isinstance(said, Remark) else None
+    decided = replace(decided, again_at_s=again_at_s)
     if isinstance(said, Proposal):
         decided = replace(decided, promise=Promise(said.plan, found.cost.cpu, monitor.cores))
     return decided, said
@@ -175,6 +179,8 @@ def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
     timing = known.settings.timing
     why = timing.due(state.monitor, state.reference, state.since_last)
     if why is None:
+        if state.again_at_s is not None and steady_s(state) >= state.again_at_s:
+            return f"nothing has changed for {steady_s(state):.3g} s", []
         return None, []
     return why, state.monitor.latest(timing.recent).drifted(state.reference, timing.threshold)
 
@@ -219,7 +225,7 @@ def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: 
     batch_s = state.monitor.span_s / max(1, len(state.monitor.batches))
     estimates = estimate(found.model, graph, plan, found.plan, known.slots, batch_s, settings.pause_s)
     chosen = _chosen(estimates, settings)
-    life_s = _expected_life_s(known, state)
+    life_s = expected_life_s(known, state)
     gain_s = (found.now.cpu - found.cost.cpu) * life_s
     details |= {
         "estimates": {s.value: _figures(e) for s, e in estimates.possible.items()}, "expected_life_s": life_s,
@@ -230,7 +236,8 @@ def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: 
             f"{why}; {show(found.plan, graph)} would save {gain_s:.3g} s of CPU in the {life_s:.3g} s it may be good for, "
             f"and getting there costs {chosen.total_cpu_s:.3g}"
         )
-        return Remark("kept", text, details)
+        saved = found.now.cpu - found.cost.cpu
+        return Remark("kept", text, details | {"worth_after_s": chosen.total_cpu_s / saved} if saved > 0 else details)
     text = (
         f"{why}; {found.cost.cpu:.3g} cores instead of {found.now.cpu:.3g}, {show_bytes(found.cost.memory)} instead of "
         f"{show_bytes(found.now.memory)}; {found.reason}"
@@ -247,11 +254,15 @@ def _figures(e: Estimate) -> dict[str, float]:
     return {"cpu_s": e.cpu_s, "pause_s": e.pause_s, "duration_s": e.duration_s, "delay_cpu_s": e.delay_cpu_s}
 
 
-def _expected_life_s(known: Knowledge, state: LoopState) -> float:
+def expected_life_s(known: Knowledge, state: LoopState) -> float:
     """What has lasted for long will last for as long again."""
+    return max(steady_s(state), LIFE_WINDOWS * min(HORIZON_S, parallel_duration_s(known.graph)))
+
+
+def steady_s(state: LoopState) -> float:
+    """For how long nothing has drifted."""
     assert state.steady_since_us is not None
-    steady_s = (state.monitor.observations[-1].seen_us - state.steady_since_us) / 1e6
-    return max(steady_s, LIFE_WINDOWS * min(HORIZON_S, parallel_duration_s(known.graph)))
+    return (state.monitor.observations[-1].seen_us - state.steady_since_us) / 1e6
 
 
 class AdaptiveLoop:

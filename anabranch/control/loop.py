@@ -22,6 +22,8 @@ class Proposal:
     pause_us: int = 0
     """How long a batch may work at a gradual migration."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    below: str | None = None
+    """The form of the query that the plan is of (`anabranch.plan.eager.Forms`); None: the one that it has."""
 
 
 @dataclass(frozen=True)
@@ -39,5 +41,7 @@ class Loop(Protocol):
     def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch; says what to do about it."""
 
-    def proposal(self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int) -> Proposal:
+    def proposal(
+        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, below: str | None = None
+    ) -> Proposal:
         """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""

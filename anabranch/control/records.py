@@ -94,6 +94,8 @@ class SlotState(msgspec.Struct, frozen=True):
     """The same for each subquery, those below before those above."""
     builds: tuple[ViewBuild, ...] = ()
     """The views that are being built."""
+    leaving: SlotState | None = None
+    """What the form that the query leaves has."""
 
     def files(self) -> frozenset[str]:
         """The files that hold it."""
@@ -102,7 +104,7 @@ class SlotState(msgspec.Struct, frozen=True):
             | frozenset(s.entries.file for s in self.runs)
             | frozenset(s.parts.file for s in self.views)
             | frozenset(s.data.file for s in self.partials)
-        ).union(*(block.files() for block in self.blocks))
+        ).union(*(block.files() for block in self.blocks), self.leaving.files() if self.leaving is not None else ())
 
 
 class SourceStatistics(msgspec.Struct):
@@ -218,6 +220,14 @@ class MigrationRecord(msgspec.Struct, frozen=True):
     pause_us: int = 0
 
 
+class LeavingRecord(msgspec.Struct, frozen=True):
+    """The form that a query leaves: see `anabranch.plan.migration.Leaving`."""
+
+    below: str
+    plan: str
+    until_us: int
+
+
 class Control(msgspec.Struct, frozen=True):
     """What a batch starts from, written before it runs. A batch that runs again starts from the same.
 
@@ -231,6 +241,9 @@ class Control(msgspec.Struct, frozen=True):
     plan: str
     layout: Layout = Layout()
     migration: MigrationRecord | None = None
+    below: str = ""
+    """The input whose rows are grouped before they are joined."""
+    leaving: LeavingRecord | None = None
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -249,6 +262,8 @@ class Commit(msgspec.Struct, frozen=True):
     migration: MigrationRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The file that each stored table was last read from."""
+    below: str = ""
+    leaving: LeavingRecord | None = None
 
     def files(self) -> frozenset[str]:
         return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))

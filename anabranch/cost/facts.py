@@ -24,7 +24,7 @@ from anabranch.errors import AnabranchError
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
-from anabranch.plan.query import FOREVER_US, Input, Stream
+from anabranch.plan.query import FOREVER_US, Derived, Input, Stream
 from anabranch.plan.routes import routes
 
 DEFAULT_RATE = 1_000.0
@@ -215,6 +215,9 @@ class Measured:
             for stage in route.stages:
                 bound = {a for a in stage.joined if a not in {t for p in stage.probes for t in p.target}}
                 for probe in stage.probes:
+                    if self._comes_late(query, probe.target) and not self._comes_late(query, (route.alias,)):
+                        bound |= set(probe.target)
+                        continue
                     made, matched = probes.get((route.alias, " ".join(probe.target)), (0.0, 0.0))
                     used = [c for c in usable if self._connects(query, c, bound, set(probe.target))]
                     target_rows = base.rows(base.mask(probe.target))
@@ -227,6 +230,12 @@ class Measured:
                             line[usable.index(c)] += 1.0
                         equations.append(_Equation(line, -math.log(share), math.sqrt(made)))
         return equations
+
+    @staticmethod
+    def _comes_late(query: JoinGraph, aliases: Iterable[str]) -> bool:
+        """Whether there are groups of a subquery among some inputs: they are known when the watermark has passed, so that
+        new rows of streams find none, and are found by them instead."""
+        return any(isinstance(query.query.input(alias).source, Derived) for alias in aliases)
 
     @staticmethod
     def _connects(query: JoinGraph, place: int, left: set[str], right: set[str]) -> bool:

@@ -134,6 +134,13 @@ class Box:
         stored = {name: log.segments[batch].rows for name, log in self.state.logs.items() if batch in log.segments}
         self._run(batch, stored, horizon_us, emit=False)
 
+    def fold(self, batch: int, name: str, rows: pa.RecordBatch, horizon_us: int) -> None:
+        """Takes stored rows of a batch that is over into groups; nothing is emitted."""
+        assert self.aggregator is not None
+        self._begin(horizon_us)
+        self._run(batch, {name: rows}, horizon_us, emit=True)
+        self.aggregator.settle(batch)
+
     def replace_table(self, name: str, batch: int, rows: Rows, horizon_us: int) -> None:
         """Takes other rows for a stored table. What is kept of it is derived anew, and nothing emitted: rows that have met
         the old ones do not meet the new ones again."""
@@ -165,7 +172,8 @@ class Box:
         accepted = accept(log.source, rows, self.state.read_columns[log.source.name], limit_us)
         counts = self.statistics.sources[log.source.name]
         counts.rows, counts.late_rows, counts.untimed_rows = accepted.seen, accepted.late, accepted.untimed
-        counts.largest_time_us = accepted.largest_time_us
+        if not isinstance(log.source, Derived):
+            counts.largest_time_us = accepted.largest_time_us
         batch, wanted = accepted.rows, None
         for group in self.state.filters[log.source.name]:
             mask = self._mask(group, batch)

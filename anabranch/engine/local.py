@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.course import course_after, migration_record
+from anabranch.control.course import course_after, course_of, following, leaving_record, migration_record, plan_text
 from anabranch.control.ledger import Ledger
 from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.identity import identity_of, require_same
-from anabranch.engine.pipeline import Pipeline, read_columns
+from anabranch.engine.pipeline import read_columns
+from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
+from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Plan, check, left_deep, parse, show
-from anabranch.plan.migration import Course, Migration, Strategy, why_not_parallel
+from anabranch.plan.jtree import Plan, check, left_deep, parse
+from anabranch.plan.migration import Course, Migration, Strategy, switched, why_not_parallel
 from anabranch.plan.query import BEGINNING_US, Query, Table
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
@@ -69,7 +71,7 @@ class LocalRun:
         tables: Mapping[str, Rows] | None = None,
         sweep_grace_s: float = SWEEP_GRACE_S,
     ) -> None:
-        self.graph = JoinGraph(query)
+        self.forms = Forms(query)
         self.tables = dict(tables or {})
         self._identity = identity_of(query)
         for source in query.base_sources:
@@ -79,7 +81,7 @@ class LocalRun:
         self.reader = ContainerReader(filesystem)
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
-        self._pipeline: Pipeline | None = None
+        self._slot: Slot | None = None
         self._named: dict[int, frozenset[str]] = {}
         latest = self.commits.latest()
         self.commit = latest[1] if latest else None
@@ -95,28 +97,52 @@ class LocalRun:
 
     def _course(self, plan: Plan | str | None) -> Course:
         """The plan that is given; or else what the checkpoint was at, or from left to right if it is new."""
+        before = Course(left_deep(self.forms.graphs[""]))
+        if self.commit is not None:
+            before = course_after(self.commit, self.forms)
         if plan is None:
-            return course_after(self.commit, self.graph) if self.commit is not None else Course(left_deep(self.graph))
-        plan = parse(plan, self.graph) if isinstance(plan, str) else plan
-        check(plan, self.graph)
-        return Course(plan)
+            return before
+        graph = self.forms.graphs[before.below]
+        plan = parse(plan, graph) if isinstance(plan, str) else plan
+        check(plan, graph)
+        return replace(before, plan=plan, migration=None)
+
+    @property
+    def graph(self) -> JoinGraph:
+        """The form of the query that gives the results."""
+        return self.forms.graphs[self.course.below]
 
     @property
     def plan(self) -> Plan:
         """The plan that gives the results."""
         return self.course.plan
 
-    def migrate(self, target: Plan | str, strategy: Strategy = Strategy.MOVING_STATE, pause_us: int = 0) -> None:
+    def migrate(
+        self,
+        target: Plan | str,
+        strategy: Strategy = Strategy.MOVING_STATE,
+        pause_us: int = 0,
+        below: str | None = None,
+    ) -> None:
         """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
-        that serves this one too is kept."""
+        that serves this one too is kept. `below` names the input whose rows are grouped before the join ("": none)."""
+        if below is not None and below != self.course.below:
+            graph = self.forms.graphs.get(below)
+            if graph is None:
+                raise MigrationError(self.forms.why_not(self.course.below, below) or "")
+            target = parse(target, graph) if isinstance(target, str) else target
+            check(target, graph)
+            seen = self.commit.largest_time_us if self.commit is not None else {}
+            self.course = switched(self.forms, self.course, target, below, strategy, seen)
+            return
         target = parse(target, self.graph) if isinstance(target, str) else target
         check(target, self.graph)
         if strategy is Strategy.MOVING_STATE or target == self.course.plan:
-            self.course = Course(target)
+            self.course = replace(self.course, plan=target, migration=None)
             return
         if strategy is Strategy.PARALLEL_TRACK and (reason := why_not_parallel(self.graph, self.course.plan, target)):
             raise MigrationError(reason)
-        self.course = Course(self.course.plan, Migration(target, strategy, self.last_batch + 1, pause_us))
+        self.course = replace(self.course, migration=Migration(target, strategy, self.last_batch + 1, pause_us))
 
     @property
     def last_batch(self) -> int:
@@ -132,40 +158,47 @@ class LocalRun:
             )
         conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
         seen = base.largest_time_us if base is not None else {}
-        watermark_us = watermark_of(self.graph.query, seen)
-        plan, migration = show(self.plan, self.graph), migration_record(self.course, self.graph)
-        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, plan, migration=migration))
+        watermark_us = watermark_of(self.forms.written, seen)
+        self.course = following(self.course, base, self.forms)
+        plan, migration = plan_text(self.course, self.forms), migration_record(self.course, self.forms)
+        below, leaving = self.course.below, leaving_record(self.course, self.forms)
+        self.controls.write(
+            batch,
+            Control(batch, batch, watermark_us, self._identity, plan, migration=migration, below=below, leaving=leaving),
+        )
         try:
             emitted_us = base.watermark_us if base is not None else BEGINNING_US
-            pipeline = self._attached(base, watermark_us, emitted_us)
-            results = pipeline.step(batch, conformed, watermark_us, emitted_us)
+            slot = self._attached(base, watermark_us, emitted_us)
+            results = slot.step(batch, conformed, watermark_us, emitted_us)
             token = uuid.uuid4().hex[:12]
-            state = pipeline.save(batch, token)
-            statistics = pipeline.statistics
+            state = slot.save(batch, token)
+            statistics = slot.statistics
             attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), statistics)
             times = seen_after(seen, [statistics])
             commit = Commit(
-                batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt}, migration=migration
+                batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt}, migration=migration,
+                below=below, leaving=leaving,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
-            pipeline.relocate()
+            slot.relocate()
         except BaseException:
             # The boxes may be half-way through: the next attempt attaches to what is committed.
-            self._pipeline = None
+            self._slot = None
             raise
         self._release(base, commit, state)
-        if self.course.migration is not None:
-            self.course = course_after(commit, self.graph)
-        table = pa.Table.from_batches(results, schema=self.graph.query.output_schema)
+        if self.course.migration is not None or self.course.leaving is not None:
+            self.course = course_after(commit, self.forms)
+        table = pa.Table.from_batches(results, schema=self.forms.written.output_schema)
         return Step(batch, watermark_us, table, statistics)
 
     def _conform(self, rows: Mapping[str, Rows]) -> dict[str, pa.RecordBatch]:
         """The rows in their declared types: what does not fit is refused before anything is written."""
-        sources = {source.name: source for source in self.graph.query.base_sources}
+        written = self.forms.written
+        sources = {source.name: source for source in written.base_sources}
         if unknown := rows.keys() - sources.keys():
             raise SchemaMismatchError(
-                f"query {self.graph.query.name} does not read {', '.join(sorted(unknown))}; it reads {', '.join(sources)}"
+                f"query {written.name} does not read {', '.join(sorted(unknown))}; it reads {', '.join(sources)}"
             )
         return {name: conform(sources[name], given, self._columns[name]) for name, given in rows.items()}
 
@@ -174,26 +207,28 @@ class LocalRun:
         if batch == self.last_batch + 1:
             return self.commit
         if batch == self.last_batch >= 0:
-            self._pipeline = None
+            self._slot = None
             return self.commits.read(batch - 1) if batch > 0 else None
         raise StateError(
             f"batch {batch} cannot follow batch {self.last_batch}: hand in batch {self.last_batch + 1}"
             + (f", or batch {self.last_batch} again" if self.last_batch >= 0 else "")
         )
 
-    def _attached(self, base: Commit | None, watermark_us: int, emitted_us: int) -> Pipeline:
-        if self._pipeline is None:
-            pipeline = Pipeline(self.graph.query, self.course, STATE_FOLDER, self.filesystem, self.reader)
-            pipeline.attach(base.slots[SLOT].slot_state() if base is not None else SlotState(), watermark_us, emitted_us)
-            self._pipeline = pipeline
-        elif self._pipeline.course != self.course:
-            self._pipeline.redirect(self.course, watermark_us, emitted_us)
-        return self._pipeline
+    def _attached(self, base: Commit | None, watermark_us: int, emitted_us: int) -> Slot:
+        state = base.slots[SLOT].slot_state() if base is not None else SlotState()
+        if self._slot is None:
+            before = course_of(base, self.forms) if base is not None else self.course
+            course = self.course if self.course.is_like(before) else before
+            self._slot = Slot(self.forms, course, STATE_FOLDER, self.filesystem, self.reader)
+            self._slot.attach(state, watermark_us, emitted_us)
+        if self._slot.course != self.course:
+            self._slot.redirect(self.course, state, watermark_us, emitted_us)
+        return self._slot
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory; for tests."""
-        if self._pipeline is not None:
-            self._pipeline.verify()
+        if self._slot is not None:
+            self._slot.verify()
 
     def _release(self, base: Commit | None, commit: Commit, state: SlotState) -> None:
         """Deletes what neither this commit nor the one before it names: this batch may have to run again from that."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from anabranch.cost.facts import Given
 from anabranch.cost.model import UnitCosts
 from anabranch.optimize.planner import Bounds, Decision, NoQualifiedPlanError, decide
-from anabranch.plan.eager import pushable_inputs, with_groups_below
+from anabranch.plan.eager import Forms
 from anabranch.plan.expression import Column
-from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Query
 
 
@@ -29,31 +28,35 @@ class Grouped:
     """The input whose rows are grouped before the join."""
 
 
-def equivalents(query: Query) -> dict[str, Query]:
-    """The query as it is (under no name), and with groups of each input below the join that may have them."""
-    return {"": query, **{alias: with_groups_below(query, alias) for alias in pushable_inputs(query)}}
+def choose_groups(forms: Forms, facts: Given, units: UnitCosts, bounds: Bounds, strict: bool = False) -> Grouped:
+    """The form that needs least CPU, by what is known; one within the budget, if there is one."""
+    found = priced_forms(forms, facts, units, bounds)
+    best = min(found, key=lambda g: (not g.decision.is_qualified, g.cpu))
+    if strict and not best.decision.is_qualified:
+        raise NoQualifiedPlanError(f"query {forms.written.name}: {found[0].decision.reason}")
+    return best
 
 
-def choose_groups(query: Query, facts: Given, units: UnitCosts, bounds: Bounds, strict: bool = False) -> Grouped:
-    """The equivalent that needs least CPU, by what is known; one within the budget, if there is one."""
-    as_written = decide(JoinGraph(query), facts, units, bounds)
+def priced_forms(forms: Forms, facts: Given, units: UnitCosts, bounds: Bounds) -> list[Grouped]:
+    """The best plan of each form, as written first."""
+    query = forms.written
+    as_written = decide(forms.graphs[""], facts, units, bounds)
     graph = as_written.model.graph
     folded = graph.rate(graph.everything) * units.fold if query.grouping is not None else 0.0
     found = [Grouped(query, as_written, as_written.cost.cpu + folded)]
-    for alias, pushed in equivalents(query).items():
+    for alias, below in forms.graphs.items():
         if not alias or query.grouping is None:
             continue
+        pushed = below.query
         stream = graph.streams[query.aliases.index(alias)]
         groups, known = _groups_of(pushed, alias, stream.rows, facts)
-        rates = {**facts.rates, f"{query.name}.{alias}": groups / (query.grouping.slide_us / 1e6)}
-        decision = decide(JoinGraph(pushed), replace(known, rates=rates), units, bounds)
+        # Where groups stand below already, how many there are is known.
+        rates = {f"{query.name}.{alias}": groups / (query.grouping.slide_us / 1e6), **facts.rates}
+        decision = decide(below, replace(known, rates=rates), units, bounds)
         above = decision.model.graph
         cpu = decision.cost.cpu + (stream.rate + above.rate(above.everything)) * units.fold
         found.append(Grouped(pushed, decision, cpu, alias))
-    best = min(found, key=lambda g: (not g.decision.is_qualified, g.cpu))
-    if strict and not best.decision.is_qualified:
-        raise NoQualifiedPlanError(f"query {query.name}: {as_written.reason}")
-    return best
+    return found
 
 
 def _groups_of(pushed: Query, alias: str, rows: float, facts: Given) -> tuple[float, Given]:

@@ -17,10 +17,12 @@ keys of the groups are the key of the join, nothing is left for the upper groupi
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, columns_of
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import (
     GROUP,
     INSTANT,
@@ -36,6 +38,39 @@ from anabranch.plan.query import (
 )
 
 MOVABLE = frozenset({"count", "sum", "min", "max"})
+
+
+class Forms:
+    """A query as it is written, and with the groups of one input below the join, for each input that may have them. A form
+    is named by that input; as written, by nothing."""
+
+    def __init__(self, query: Query) -> None:
+        self.written = query
+
+    @cached_property
+    def graphs(self) -> dict[str, JoinGraph]:
+        """The forms, by name."""
+        pushed = {alias: with_groups_below(self.written, alias) for alias in pushable_inputs(self.written)}
+        return {name: JoinGraph(query) for name, query in {"": self.written, **pushed}.items()}
+
+    def query(self, below: str) -> Query:
+        return self.graphs[below].query
+
+    def grouped(self, one: str, other: str) -> Input:
+        """The input whose rows are grouped elsewhere in another form."""
+        return self.written.input(one or other)
+
+    def why_not(self, old: str, new: str) -> str | None:
+        """Why groups cannot go from one form to another while the query runs; None if they can."""
+        if new and new not in self.graphs:
+            able = ", ".join(name for name in self.graphs if name) or "none"
+            return f"rows of {new} cannot be grouped before they are joined; inputs of which that is possible: {able}"
+        if old and new and old != new:
+            return f"the groups of {old} stand below the join: take them above it before those of {new} go below"
+        source = self.grouped(old, new).source
+        if sum(1 for block in self.written.blocks for i in block.inputs if i.source is source) > 1:
+            return f"{source.name} stands in FROM more than once: its rows cannot be told apart by when they came"
+        return None
 
 
 def pushable_inputs(query: Query) -> tuple[str, ...]:

@@ -7,16 +7,21 @@ The three ways are those of 002 (chapter 12) and one of our own:
 - *parallel track* (algorithm 8): both plans run. The old one gives the results that have an old row, the new one those of
   new rows alone, until no old row is valid any more;
 - *gradual*: the old plan serves while the views of the new one are recomputed piece by piece, a little in each batch.
+
+Groups go below a join, or above it again, by moving state or on a parallel track (002, chapter 14).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from anabranch.errors import MigrationError
+from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, joins_of
-from anabranch.plan.query import FOREVER_US, Stream
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream
 
 
 class Strategy(StrEnum):
@@ -39,11 +44,33 @@ class Migration:
 
 
 @dataclass(frozen=True)
+class Leaving:
+    """The form of a query (`anabranch.plan.eager.Forms`) that it leaves, on a parallel track: it has the rows of the grouped
+    input that came before, until none of them is valid any more."""
+
+    below: str
+    plan: Plan
+    until_us: int
+
+
+@dataclass(frozen=True)
 class Course:
-    """What a batch runs: the plan that gives the results, and the migration under way, if there is one."""
+    """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `below` names the
+    form of the query; the plan is one of that form."""
 
     plan: Plan
     migration: Migration | None = None
+    below: str = ""
+    leaving: Leaving | None = None
+
+    def is_like(self, other: Course) -> bool:
+        """Whether another course is in the same form, and leaves the same one."""
+        return (self.below, self.leaving) == (other.below, other.leaving)
+
+    @property
+    def own(self) -> Course:
+        """The course as the boxes of its form have it."""
+        return Course(self.plan, self.migration)
 
     @property
     def target(self) -> Plan | None:
@@ -52,6 +79,40 @@ class Course:
     @property
     def is_parallel(self) -> bool:
         return self.migration is not None and self.migration.strategy is Strategy.PARALLEL_TRACK
+
+
+def switched(
+    forms: Forms, course: Course, plan: Plan, below: str, strategy: Strategy, seen: Mapping[str, int]
+) -> Course:
+    """The course that goes over to a plan of another form; `seen` are the largest event times so far."""
+    if reason := why_not_switch(forms, course, below, strategy):
+        raise MigrationError(reason)
+    if strategy is Strategy.MOVING_STATE:
+        return Course(plan, None, below)
+    grouped = forms.grouped(course.below, below)
+    largest_us = seen.get(grouped.source.name)
+    until_us = BEGINNING_US if largest_us is None else largest_us + grouped.window.length_us
+    return Course(plan, None, below, Leaving(course.below, course.plan, until_us))
+
+
+def why_not_switch(forms: Forms, course: Course, below: str, strategy: Strategy) -> str | None:
+    """Why groups cannot go from where they are to where they should be; None if they can."""
+    if course.leaving is not None:
+        return "groups are on their way already: wait until the query has left the form it was in"
+    if reason := forms.why_not(course.below, below):
+        return reason
+    grouped = forms.grouped(course.below, below)
+    if strategy is Strategy.MOVING_STATE:
+        if course.below:
+            return f"groups below a join keep no rows of {grouped.alias} to move: take {Strategy.PARALLEL_TRACK}"
+        if forms.written.passing_stream == grouped.alias:
+            return f"rows of {grouped.alias} are not kept, so there are none to move: take {Strategy.PARALLEL_TRACK}"
+    elif grouped.window.length_us == FOREVER_US:
+        return (
+            f"a parallel track waits until the last old row has ended, and rows of {grouped.alias} [UNBOUNDED] never do"
+            + ("" if course.below else f": take {Strategy.MOVING_STATE}")
+        )
+    return None
 
 
 def why_not_parallel(graph: JoinGraph, plan: Plan, target: Plan) -> str | None:

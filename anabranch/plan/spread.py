@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from anabranch.plan.expression import Column, Expr
+from anabranch.plan.expression import Column, Expr, aliases_of
 from anabranch.plan.expression import replace as rewrite
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.query import Derived, Query
@@ -64,8 +64,27 @@ def grid_of(query: Query, grid: Grid, place: int) -> Grid:
             term = dimension.term_of(name_of(place, i.alias))
             if term is not None:
                 terms.append(renamed(term, i.alias))
-        dimensions.append(Dimension(tuple(terms)))
+        own = next((i.alias for i in query.blocks[place].inputs if name_of(place, i.alias) == dimension.rows_of), "")
+        dimensions.append(Dimension(tuple(terms), own))
     return Grid(tuple(dimensions), grid.shares)
+
+
+def in_form(spread: Spread, written: Query, form: Query) -> Spread:
+    """A spread of a query as written in the names of a form of it: rows go where they went."""
+    if form is written:
+        return spread
+    places = {block.name: place for place, block in enumerate(form.blocks)}
+    renames: dict[str, str] = {}
+    for place, block in enumerate(written.blocks):
+        for i in block.inputs:
+            # The block that groups an input below the join is named after both.
+            new = places.get(f"{block.name}.{i.alias}", places[block.name]) if block is written else places[block.name]
+            renames[i.alias if len(written.blocks) == 1 else name_of(place, i.alias)] = name_of(new, i.alias)
+    dimensions = [
+        Dimension(tuple(renamed(t, renames[next(iter(aliases_of(t)))]) for t in d.terms), renames.get(d.rows_of, ""))
+        for d in spread.grid.dimensions
+    ]
+    return replace(spread, grid=Grid(tuple(dimensions), spread.grid.shares))
 
 
 def parted_sources(query: Query, grid: Grid) -> frozenset[str]:

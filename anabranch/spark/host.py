@@ -10,7 +10,7 @@ Spark numbers the triggers, we number the steps: a closing step, made when input
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from queue import SimpleQueue
 from time import perf_counter
@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from anabranch.control.course import course_after, course_of, migration_record
+from anabranch.control.course import course_after, course_of, following, leaving_record, migration_record, plan_text
 from anabranch.control.journal import Journal
 from anabranch.control.ledger import Ledger
 from anabranch.control.loop import Loop, Proposal
@@ -31,10 +31,11 @@ from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
+from anabranch.plan.eager import Forms
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
-from anabranch.plan.migration import Course, Migration, Strategy, why_not_parallel
+from anabranch.plan.migration import Course, Migration, Strategy, switched, why_not_parallel, why_not_switch
 from anabranch.plan.query import BEGINNING_US, INSTANT, Query
 from anabranch.plan.spread import Spread
 from anabranch.spark.failures import told
@@ -85,7 +86,7 @@ class Host:
     def __init__(
         self,
         query: Query,
-        plan: Plan,
+        course: Course,
         spread: Spread,
         packing: Packing,
         filesystem: Filesystem,
@@ -100,8 +101,8 @@ class Host:
         self.push = Push(query, packing, filters or {})
         self.query, self.spread, self.packing = query, spread, packing
         self.filesystem, self.sink, self.tables = filesystem, sink, dict(tables)
-        self.graph = JoinGraph(query)
-        self.course = Course(plan)
+        self.forms = Forms(query)
+        self.course = course
         self.slots = spread.grid.cells
         self.controls = Ledger(filesystem, "control", "control", Control)
         self.commits = Ledger(filesystem, "commit", "commit", Commit)
@@ -126,8 +127,18 @@ class Host:
         return self.course.plan
 
     @property
+    def has_choices(self) -> bool:
+        """Whether there is more than one plan, or form of the query."""
+        return len(self.query.inputs) > 2 or len(self.forms.graphs) > 1
+
+    @property
+    def graph(self) -> JoinGraph:
+        """The form of the query that its plan is of."""
+        return self.forms.graphs[self.course.below]
+
+    @property
     def plan_text(self) -> str:
-        return show(self.course.plan, self.graph)
+        return shown(self.course.plan, self.forms, self.course.below)
 
     def open(self, run: str) -> None:
         """Finds what there is to go on from. `run` tells the boxes of this run from those of others in a worker."""
@@ -151,16 +162,17 @@ class Host:
             self._tell(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
             return
         batch, asked = self.commit.batch, self.course.plan
-        after = course_after(self.commit, self.graph)
-        if not self.is_pinned or asked in (after.plan, after.target):
+        after = course_after(self.commit, self.forms)
+        if not self.is_pinned or asked in (after.plan, after.target) or after.below != self.course.below:
             # What was chosen on facts stays, and so does a migration under way.
             self.course = after
             way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
             self._tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
-            if after.migration is None and self.commit.migration is not None and self._left_migrating():
-                self._ended(self.commit, self.commit.migration.since, self.commit.plan, None)
+            if after.migration is None and after.leaving is None and self._left_migrating():
+                record = self.commit.migration
+                self._ended(self.commit, record.since if record is not None else batch, self.commit.plan, None)
         else:
-            old = show(after.plan, self.graph)
+            old, self.course = shown(after.plan, self.forms, after.below), replace(after, plan=asked, migration=None)
             self._tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
 
     def _left_migrating(self) -> bool:
@@ -175,40 +187,52 @@ class Host:
 
     def request(self, proposal: Proposal) -> None:
         """Asks for another plan from the next batch on; may be called from any thread."""
-        if proposal.strategy is Strategy.PARALLEL_TRACK and (
-            reason := why_not_parallel(self.graph, self.course.plan, proposal.plan)
-        ):
+        if reason := self._why_not(proposal):
             raise MigrationError(reason)
         self._requests.put(proposal)
 
-    def _redirect(self, batch: int) -> None:
+    def _why_not(self, proposal: Proposal) -> str | None:
+        if proposal.below is not None and proposal.below != self.course.below:
+            return why_not_switch(self.forms, self.course, proposal.below, proposal.strategy)
+        if proposal.strategy is Strategy.PARALLEL_TRACK:
+            return why_not_parallel(self.graph, self.course.plan, proposal.plan)
+        return None
+
+    def _redirect(self, batch: int, base: Commit | None) -> None:
         """Takes up the last request there is. A migration under way is given up for it."""
         proposal = None
         while not self._requests.empty():
             proposal = self._requests.get()
-        if proposal is None:
-            return
-        self._migrate(proposal, batch)
+        if proposal is not None:
+            self._migrate(proposal, batch, base)
+        self.course = following(self.course, base, self.forms)
 
-    def _migrate(self, proposal: Proposal, batch: int) -> None:
+    def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
-        old, target = self.plan_text, show(proposal.plan, self.graph)
+        below = self.course.below if proposal.below is None else proposal.below
+        old, target = self.plan_text, shown(proposal.plan, self.forms, below)
         way = self.course.target
         if way is not None and way != proposal.plan:
             self._tell(batch - 1, "cancelled", f"the way to {show(way, self.graph)}: {proposal.text}")
-        if proposal.plan == self.course.plan:
-            self.course, self._began = Course(proposal.plan), None
+        if below == self.course.below and proposal.plan == self.course.plan:
+            self.course, self._began = replace(self.course, migration=None), None
             return
-        strategy, text = proposal.strategy, proposal.text
-        if strategy is Strategy.PARALLEL_TRACK and (
-            reason := why_not_parallel(self.graph, self.course.plan, proposal.plan)
-        ):
-            # The plan has changed since it was asked for.
-            strategy, text = Strategy.GRADUAL, f"{text}; {reason}"
-        if strategy is Strategy.MOVING_STATE:
-            self.course = Course(proposal.plan)
+        strategy, text, reason = proposal.strategy, proposal.text, self._why_not(proposal)
+        if below != self.course.below:
+            if reason is not None:
+                self._tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {reason}")
+                return
+            seen = base.largest_time_us if base is not None else {}
+            self.course = switched(self.forms, self.course, proposal.plan, below, strategy, seen)
         else:
-            self.course = Course(self.course.plan, Migration(proposal.plan, strategy, batch, proposal.pause_us))
+            if reason is not None:
+                # The plan has changed since it was asked for.
+                strategy, text = Strategy.GRADUAL, f"{text}; {reason}"
+            if strategy is Strategy.MOVING_STATE:
+                self.course = replace(self.course, plan=proposal.plan, migration=None)
+            else:
+                migration = Migration(proposal.plan, strategy, batch, proposal.pause_us)
+                self.course = replace(self.course, migration=migration)
         self._began = (batch, perf_counter(), proposal)
         told = {"old": old, "target": target, "strategy": strategy.value, **proposal.details}
         self._tell(batch - 1, "migrating", f"from {old} to {target} by {strategy}: {text}", **told)
@@ -216,11 +240,13 @@ class Host:
     def _follow_migration(self, commit: Commit) -> None:
         """After a batch: a migration that every slot is ready for ends, and what it took is told."""
         began = self._began
-        if self.course.migration is not None:
-            old, self.course = self.plan_text, course_after(commit, self.graph)
-            if self.course.migration is not None:
+        if self.course.migration is not None or self.course.leaving is not None:
+            old, self.course = self.plan_text, course_after(commit, self.forms)
+            if self.course.migration is not None or self.course.leaving is not None:
                 return
-            since = commit.migration.since if commit.migration is not None else commit.batch
+            since = began[0] if began is not None else commit.batch
+            if commit.migration is not None:
+                since = commit.migration.since
             self._ended(commit, since, old, began[1] if began is not None else None)
         elif began is not None:
             self._ended(commit, began[0], str(began[2].details.get("from", "")), began[1])
@@ -242,10 +268,11 @@ class Host:
         if isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
-                text = f"{show(found.plan, self.graph)} by {found.strategy}, if you approve: {found.text}"
+                below = self.course.below if found.below is None else found.below
+                text = f"{shown(found.plan, self.forms, below)} by {found.strategy}, if you approve: {found.text}"
                 self._tell(commit.batch, "proposed", text, **found.details)
             else:
-                self._migrate(found, commit.batch + 1)
+                self._migrate(found, commit.batch + 1, commit)
         elif found is not None:
             self._tell(commit.batch, found.event, found.text, **found.details)
 
@@ -299,10 +326,11 @@ class Host:
         batch = base.batch + 1 if base is not None else 0
         seen = base.largest_time_us if base is not None else {}
         watermark_us = watermark_of(self.query, seen)
-        self._redirect(batch)
-        plan, migration = self.plan_text, migration_record(self.course, self.graph)
+        self._redirect(batch, base)
+        plan, migration = plan_text(self.course, self.forms), migration_record(self.course, self.forms)
+        below, leaving = self.course.below, leaving_record(self.course, self.forms)
         self.controls.write(
-            batch, Control(batch, trigger, watermark_us, self.identity, plan, self.layout, migration)
+            batch, Control(batch, trigger, watermark_us, self.identity, plan, self.layout, migration, below, leaving)
         )  # fmt: skip
         read_us = dict(base.tables_read_us) if base is not None else {}
         due = self._tables(batch, watermark_us, base, read_us)
@@ -334,6 +362,7 @@ class Host:
             commit = Commit(
                 batch, trigger, watermark_us, self.identity, plan, seen_after(seen, counted),
                 {str(a.slot): a for a in attempts}, self.layout, read_us, migration, tables,
+                below, leaving,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
@@ -378,7 +407,7 @@ class Host:
     def _task(self, batch: int, watermark_us: int, base: Commit | None, tables: Mapping[str, str]) -> Task:
         states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
         emitted_us = base.watermark_us if base is not None else BEGINNING_US
-        before = course_of(base, self.graph) if base is not None else self.course
+        before = course_of(base, self.forms) if base is not None else self.course
         return Task(
             self._run, batch, watermark_us, emitted_us, self.query, self.course, before, self.spread, self.packing,
             self.filesystem, states, tables, None if self.spread.combines else self.sink.staging(),
@@ -431,7 +460,7 @@ class Host:
             Progress(
                 batch=commit.batch,
                 trigger=commit.trigger,
-                plan=commit.plan,
+                plan=commit.plan + grouped_first(commit.below),
                 target=commit.migration.target if commit.migration is not None else None,
                 rows={n: sum(s.sources[n].rows for s in counted) for n in names},
                 late_rows={n: sum(s.sources[n].late_rows for s in counted) for n in names},
@@ -444,6 +473,15 @@ class Host:
             )
         )
         del self.progress[:-1000]
+
+
+def shown(plan: Plan, forms: Forms, below: str) -> str:
+    """A plan for people: with what is grouped before it is joined."""
+    return show(plan, forms.graphs[below]) + grouped_first(below)
+
+
+def grouped_first(below: str) -> str:
+    return f", {below} grouped first" if below else ""
 
 
 def count_all(counted: list[Statistics], seen: Statistics) -> None:

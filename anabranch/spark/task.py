@@ -20,8 +20,9 @@ from pyspark.sql import types as T
 
 from anabranch.control.records import Attempt, SlotState, SourceStatistics
 from anabranch.engine.aggregation import Aggregator
-from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
+from anabranch.engine.slot import Slot
+from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Course
 from anabranch.plan.query import Query
 from anabranch.plan.spread import Spread, all_inputs
@@ -40,7 +41,7 @@ RETAIN_EVERY = 16
 MOST_KEPT = 32
 """A worker that served many runs forgets the boxes of the oldest."""
 
-_kept: dict[str, tuple[str, Pipeline]] = {}
+_kept: dict[str, tuple[str, Slot]] = {}
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,22 @@ class Task:
         rows = unpacked.rows
         received = perf_counter_ns()
         token = uuid.uuid4().hex[:12]
-        pipeline = self._free() if self.spread.is_free else self._attached(slot)
+        boxes = self._free() if self.spread.is_free else self._attached(slot)
         attached = perf_counter_ns()
         tables = {} if self.spread.is_free else self._tables(slot)
         if slot in self.states:
             for name in tables:
-                pipeline.replace_table(name, self.batch, tables[name], self.watermark_us, self.emitted_us)
+                boxes.replace_table(name, self.batch, tables[name], self.watermark_us, self.emitted_us)
             tables = {}
-        results = pipeline.step(self.batch, {**tables, **rows}, self.watermark_us, self.emitted_us)
+        results = boxes.step(self.batch, {**tables, **rows}, self.watermark_us, self.emitted_us)
         stepped = perf_counter_ns()
-        state = SlotState() if self.spread.is_free else self._saved(pipeline, token)
-        _kept[self._key(slot)] = (self._tables_read if self.spread.is_free else token, pipeline)
+        state = SlotState() if self.spread.is_free else self._saved(boxes, token)
+        _kept[self._key(slot)] = (self._tables_read if self.spread.is_free else token, boxes)
         if len(_kept) > MOST_KEPT:
             del _kept[next(iter(_kept))]
         saved = perf_counter_ns()
         staged, bytes_staged = self._stage(slot, token, results)
-        statistics = pipeline.statistics
+        statistics = boxes.statistics
         for name, times in unpacked.passed_over.items():
             count_passed_over(statistics.sources.setdefault(name, SourceStatistics()), times, self.watermark_us)
         statistics.cpu_ns |= {
@@ -134,48 +135,56 @@ class Task:
         """What the boxes of a free slot hold, all of it."""
         return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
 
-    def _free(self) -> Pipeline:
+    def _free(self) -> Slot:
         """Boxes with the stored tables: those of any slot will do."""
         kept = _kept.pop(self._key(0), None)
         if kept is not None and kept[0] == self._tables_read and kept[1].course == self.course:
             return kept[1]
-        pipeline = Pipeline(self.query, self.course, "state/0", self.filesystem, ContainerReader(self.filesystem))
+        slot = Slot(Forms(self.query), self.course, "state/0", self.filesystem, ContainerReader(self.filesystem))
         for name, path in self.tables.items():
             rows = pa.ipc.open_stream(self.filesystem.get(path)).read_all()
-            pipeline.replace_table(name, self.batch, rows, self.watermark_us, self.emitted_us)
-        return pipeline
+            slot.replace_table(name, self.batch, rows, self.watermark_us, self.emitted_us)
+        return slot
 
-    def _saved(self, pipeline: Pipeline, token: str) -> SlotState:
+    def _saved(self, boxes: Slot, token: str) -> SlotState:
         """Writes what is new of a slot's state."""
-        state = pipeline.save(self.batch, token)
-        pipeline.relocate()
+        state = boxes.save(self.batch, token)
+        boxes.relocate()
         if self.batch % RETAIN_EVERY == 0:
-            pipeline.reader.retain(state.files())
+            boxes.reader.retain(state.files())
         return state
 
-    def _attached(self, slot: int) -> Pipeline:
+    def _attached(self, slot: int) -> Slot:
         """The boxes of the slot. They are taken out of the kept ones: if this attempt fails, nobody goes on from them."""
         token, state = self.states.get(slot, ("", b""))
         kept = _kept.pop(self._key(slot), None)
         if kept is not None and token and self._goes_on(kept[1], kept[0] == token, state):
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
-        pipeline = Pipeline(self.query, self.course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
         named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
-        pipeline.attach(named, self.watermark_us, self.emitted_us)
-        return pipeline
+        course = self.course if self.course.is_like(self.before) else self.before
+        boxes = Slot(Forms(self.query), course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
+        boxes.attach(named, self.watermark_us, self.emitted_us)
+        if boxes.course != self.course:
+            boxes.redirect(self.course, named, self.watermark_us, self.emitted_us)
+        return boxes
 
-    def _goes_on(self, pipeline: Pipeline, is_latest: bool, state: bytes) -> bool:
+    def _goes_on(self, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
         """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
         they cannot be brought there, they are of no more use."""
         given = self.watermark_us, self.emitted_us
+        if is_latest and boxes.course == self.course:
+            return True
+        state = msgspec.json.decode(encoded, type=SlotState)
         if not is_latest:
-            if pipeline.course != self.before:
-                pipeline.redirect(self.before, *given)
-            if not pipeline.catch_up(msgspec.json.decode(state, type=SlotState), *given):
+            if not boxes.course.is_like(self.before):
                 return False
-        if pipeline.course != self.course:
-            pipeline.redirect(self.course, *given)
+            if boxes.course != self.before:
+                boxes.redirect(self.before, state, *given)
+            if not boxes.catch_up(state, *given):
+                return False
+        if boxes.course != self.course:
+            boxes.redirect(self.course, state, *given)
         return True
 
     def _stage(self, slot: int, token: str, results: list[pa.RecordBatch]) -> tuple[str, int]:

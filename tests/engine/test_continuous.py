@@ -47,13 +47,13 @@ def check_turns(shape: Shape, turns: Sequence[int]) -> None:
     for number in range(len(case.batches) + 1):
         turn = turns[number % len(turns)]
         pipeline = kept.get(turn)
-        if pipeline is not None and pipeline is not run._pipeline:
+        if pipeline is not None and pipeline is not run._slot:
             assert run.commit is not None
             watermark_us = watermark_of(case.query, run.commit.largest_time_us)
             assert pipeline.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us)
-        run._pipeline = pipeline
+        run._slot = pipeline
         found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
-        kept[turn] = run._pipeline
+        kept[turn] = run._slot
     problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
     assert not problem, f"{case.sql}\n{problem}"
 

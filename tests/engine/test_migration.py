@@ -81,13 +81,13 @@ def migrate(run: LocalRun, plan: str, strategy: Strategy, pause_us: int) -> None
 def take_turn(run: LocalRun, scenario: Scenario, other: Any) -> Any:
     """Another worker goes on with the slot, with the boxes it has from earlier, if it can; returns the ones of this
     worker."""
-    mine, run._pipeline = run._pipeline, None
+    mine, run._slot = run._slot, None
     if other is not None and run.commit is not None:
-        watermark_us = watermark_of(scenario.query, run.commit.largest_time_us)
-        if other.course != (before := course_of(run.commit, run.graph)):
-            other.redirect(before, watermark_us, run.commit.watermark_us)
-        if other.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us):
-            run._pipeline = other
+        watermark_us, state = watermark_of(scenario.query, run.commit.largest_time_us), run.commit.slots[SLOT].slot_state()
+        if other.course != (before := course_of(run.commit, run.forms)):
+            other.redirect(before, state, watermark_us, run.commit.watermark_us)
+        if other.catch_up(state, watermark_us, run.commit.watermark_us):
+            run._slot = other
     return mine
 
 

@@ -173,13 +173,13 @@ def check_turns(scenario: Scenario, turns: Sequence[int]) -> None:
     for batch in range(len(scenario.batches) + 1):
         turn = turns[batch % len(turns)]
         pipeline = kept.get(turn)
-        if pipeline is not None and pipeline is not run._pipeline:
+        if pipeline is not None and pipeline is not run._slot:
             assert run.commit is not None
             watermark_us = watermark_of(scenario.query, run.commit.largest_time_us)
             assert pipeline.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us)
-        run._pipeline = pipeline
+        run._slot = pipeline
         found += oracle.bag(step(run, scenario, batch).results)
-        kept[turn] = run._pipeline
+        kept[turn] = run._slot
     assert_same(found, scenario)
 
 
@@ -206,7 +206,7 @@ def check_lost_attempt(scenario: Scenario) -> None:
     last = len(scenario.batches) - 1
     for batch in range(last + 1):
         step(run, scenario, batch)
-    loser = run._pipeline
+    loser = run._slot
     step(run, scenario, last)
     assert loser is not None
     assert run.commit is not None
@@ -292,8 +292,8 @@ def check_state_goes_away(scenario: Scenario) -> None:
     run = start(scenario, disk)
     for batch in range(len(scenario.batches) + 2):
         step(run, scenario, batch)
-    assert run._pipeline is not None
-    state = run._pipeline.box.state
+    assert run._slot is not None
+    state = run._slot.pipeline.box.state
     timed = {i.alias for i in scenario.query.inputs if isinstance(i.source, Stream)}
     for log in state.logs.values():
         assert not isinstance(log.source, Stream) or all(batch >= first_new for batch in log.segments)

@@ -182,3 +182,37 @@ def migrate_at_random(spark: SparkSession, at: Path, seed: int) -> None:
         finish(run)
     found = sum((feeding_bag(rows, scenario) for rows in script.rows.values()), Counter())
     assert not (wrong := difference(found, expected(scenario))), wrong
+
+
+GROUPED = """SELECT a.l, COUNT(*) AS n, MAX(b.l) AS m FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS]
+             WHERE a.k = b.k GROUP BY a.l"""
+
+
+@pytest.mark.parametrize("key", ["l", "k"])
+def test_groups_go_below_a_join_and_above_it_again(
+    spark: SparkSession, folder: Path, tmp_path: Path, key: str  # noqa: F811
+) -> None:
+    """Groups by the key that rows are spread by, and by another, of which slots have parts; with a failure on the way."""
+
+    def fail(_: Run) -> None:
+        raise RuntimeError("the sink is gone")
+
+    script = Script({
+        1: lambda run: run.migrate("q", "(a b)", "moving-state", groups_below="b"),
+        4: lambda run: run.migrate("q", "(b a)", "parallel-track", groups_below=""),
+        5: fail,
+        9: lambda run: run.migrate("q", "(a b)", "parallel-track", groups_below="b"),
+    })  # fmt: skip
+    sql = GROUPED.replace("a.l,", f"a.{key},").replace("BY a.l", f"BY a.{key}")
+    session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt("never"), sql=sql)
+    assert session._declared("q").course.below == ""
+    with pytest.raises(Exception, match="the sink is gone"):
+        finish(run)
+    run = script.run = session.start(availableNow=True)  # type: ignore[assignment]
+    finish(run)
+    assert script.bag() == wanted(session, folder)
+    assert events(run).count("migrating") == 3
+    assert events(run).count("migrated") >= 2
+    assert "b grouped first" in run.plans["q"]
+    with pytest.raises(MigrationError, match="cannot be grouped before they are joined"):
+        run.migrate("q", "(a b)", groups_below="c")

@@ -17,7 +17,7 @@ from anabranch.errors import SessionError
 from anabranch.optimize.planner import NoQualifiedPlanError
 from anabranch.session import Budget, Session
 from anabranch.spark import sinks
-from tests.oracle import bag, joined
+from tests.oracle import bag, expected, joined
 from tests.spark.feeding import finish
 
 SQL = """SELECT a.v, b.v AS w, c.v AS x FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS]
@@ -44,18 +44,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def session_of(spark: SparkSession, folder: Path, checkpoint: Path, sink: object = None, **options: object) -> Session:
+def session_of(
+    spark: SparkSession, folder: Path, checkpoint: Path, sink: object = None, sql: str = SQL, **options: object
+) -> Session:
     session = Session(spark, str(checkpoint), slots=2, **options)  # type: ignore[arg-type]
     for stream in ROWS:
         session.stream(stream, f"{folder}/{stream}/*.parquet", "ts", max_files_per_trigger=1)
-    session.query("q", SQL, sink or sinks.memory())  # type: ignore[arg-type]
+    session.query("q", sql, sink or sinks.memory())  # type: ignore[arg-type]
     return session
 
 
 def wanted(session: Session, folder: Path) -> object:
     rows = {s: pq.read_table(folder / s) for s in ROWS}
     plain = {s: t.set_column(3, "ts", t["ts"].cast(pa.timestamp("us"))) for s, t in rows.items()}
-    return joined(session._declared("q").query, plain)
+    query = session._declared("q").forms.written
+    return joined(query, plain) if query.grouping is None else expected(query, [plain], {})
 
 
 def test_a_query_is_planned_again_while_it_runs(spark: SparkSession, folder: Path, tmp_path: Path) -> None:

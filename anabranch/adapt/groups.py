@@ -1,0 +1,143 @@
+"""The loop of a query whose groups may stand above a join or below it: one loop for the plans of each form, and when a plan
+is thought about, so is the form (002, chapter 14).
+
+Another form must be worth it as another plan must (`anabranch.adapt.loop`): by `WORTH`, and by more than it costs to get
+there. Moving state folds the rows of the grouped input that are stored; a parallel track runs both forms for a window of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.adapt.loop import WORTH, AdaptiveLoop, Knowledge, LoopState, expected_life_s, steady_s
+from anabranch.adapt.monitor import Monitor
+from anabranch.control.loop import Proposal, Remark
+from anabranch.control.records import Commit
+from anabranch.cost.facts import Given, Measured, window_s
+from anabranch.optimize.groups import Grouped, priced_forms
+from anabranch.plan.eager import Forms
+from anabranch.plan.expression import aliases_of
+from anabranch.plan.jtree import Plan, show
+from anabranch.plan.migration import Course, Strategy, why_not_switch
+from anabranch.plan.query import Stream, Table
+
+
+class GroupingLoop:
+    """The loops of all forms."""
+
+    def __init__(self, forms: Forms, known: Knowledge) -> None:
+        self.forms, self.known = forms, known
+        self.again_at_s: float | None = None
+        """When things have been as they are for so long, another form that was not worth the way there would be."""
+        self.loops = {name: AdaptiveLoop(replace(known, graph=graph)) for name, graph in forms.graphs.items()}
+
+    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+        """Takes note of a batch, and says what to do. While a form is left, figures are those of two forms: none is used."""
+        if course.leaving is not None:
+            self.loops[course.below].state = LoopState()
+            return None
+        loop = self.loops[course.below]
+        said = loop.after(course, commit)
+        if isinstance(said, Proposal) or len(self.loops) == 1:
+            return said
+        is_due = self.again_at_s is not None and loop.state.monitor.span_s > 0 and steady_s(loop.state) >= self.again_at_s
+        if is_due or (said is not None and said.event == "kept"):
+            return self._better_form(course, loop) or said
+        return said
+
+    def proposal(
+        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, below: str | None = None
+    ) -> Proposal:
+        """What a user asks for."""
+        if below is None or below == course.below:
+            return self.loops[course.below].proposal(course, plan, strategy, pause_us)
+        loop = self.loops[course.below]
+        facts = measured_facts(self.forms, course, loop.state.monitor, self.known.otherwise)
+        way = strategy or self._way(course, below, facts, pause_us / 1e6)[0]
+        details = {"from": show(course.plan, self.forms.graphs[course.below]), "below": below, "below_before": course.below}
+        return Proposal(plan, way, "by request", pause_us, details, below)
+
+    def _better_form(self, course: Course, loop: AdaptiveLoop) -> Proposal | None:
+        known, monitor, self.again_at_s = loop.known, loop.state.monitor, None
+        facts = measured_facts(self.forms, course, monitor, known.otherwise)
+        priced = {g.below: g for g in priced_forms(self.forms, facts, known.units, known.bounds)}
+        now = priced.pop(course.below)
+        reachable = [g for g in priced.values() if self._ways(course, g.below)]
+        best = min(reachable, key=lambda g: (not g.decision.is_qualified, g.cpu), default=now)
+        becomes_qualified = best.decision.is_qualified and not now.decision.is_qualified
+        if best is now or not (becomes_qualified or best.cpu < WORTH * now.cpu):
+            return None
+        way, cost_s = self._way(course, best.below, facts, known.settings.pause_s, now, best)
+        life_s = expected_life_s(known, loop.state)
+        gain_s = (now.cpu - best.cpu) * life_s
+        if not becomes_qualified and gain_s <= cost_s:
+            self.again_at_s = cost_s / (now.cpu - best.cpu)
+            return None
+        where = f"rows of {best.below} grouped before they are joined" if best.below else "groups above the join"
+        text = f"{where}: {best.cpu:.3g} cores instead of {now.cpu:.3g}"
+        details = {
+            "below": best.below, "below_before": course.below, "cpu": best.cpu, "cpu_before": now.cpu,
+            "gain_cpu_s": gain_s, "cost_cpu_s": cost_s, "expected_life_s": life_s,
+            "from": show(course.plan, self.forms.graphs[course.below]),
+        }  # fmt: skip
+        return Proposal(best.decision.plan, way, text, round(known.settings.pause_s * 1e6), details, best.below)
+
+    def _ways(self, course: Course, below: str) -> list[Strategy]:
+        every = (Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK)
+        return [s for s in every if why_not_switch(self.forms, course, below, s) is None]
+
+    def _way(
+        self,
+        course: Course,
+        below: str,
+        facts: Given,
+        pause_s: float,
+        now: Grouped | None = None,
+        best: Grouped | None = None,
+    ) -> tuple[Strategy, float]:
+        """The cheapest way to another form that keeps to a pause, and what it costs in seconds of CPU."""
+        grouped, units = self.forms.grouped(course.below, below), self.known.units
+        rows = facts.rates.get(grouped.source.name, 0.0) * window_s(grouped)
+        found = {}
+        ways = self._ways(course, below)
+        if Strategy.MOVING_STATE in ways and rows * units.fold / self.known.slots <= pause_s:
+            found[Strategy.MOVING_STATE] = rows * units.fold
+        if Strategy.PARALLEL_TRACK in ways:
+            least = min(now.cpu, best.cpu) if now is not None and best is not None else 0.0
+            found[Strategy.PARALLEL_TRACK] = least * window_s(grouped)
+        if not found:
+            return (ways or [Strategy.PARALLEL_TRACK])[0], rows * units.fold
+        return min(found.items(), key=lambda item: item[1])
+
+
+def measured_facts(forms: Forms, course: Course, monitor: Monitor, otherwise: Given) -> Given:
+    """What batches under a course tell, in the names of the query as written."""
+    if monitor.span_s <= 0:
+        return otherwise
+    graph, last = forms.graphs[course.below], monitor.batches[-1]
+    rates, tables, distinct = dict(otherwise.rates), dict(otherwise.table_rows), dict(otherwise.distinct)
+    for name in {n for b in monitor.batches for n in b.sources}:
+        rates[name] = sum(b.sources[name].stored_rows for b in monitor.batches if name in b.sources) / monitor.span_s
+    for source in forms.written.base_sources:
+        if isinstance(source, Table) and source.name in last.sources:
+            tables[source.name] = float(last.sources[source.name].state_rows)
+    streams = Measured(course.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
+    usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
+    names = _written_names(forms, course.below)
+    for terms, key_class in zip(usable, streams.classes, strict=True):
+        values = dict(key_class.distinct)
+        for term in terms:
+            (alias,) = aliases_of(term)
+            distinct[names.get(str(term), str(term))] = max(1.0, values[graph.query.aliases.index(alias)])
+    return Given(rates, tables, distinct)
+
+
+def _written_names(forms: Forms, below: str) -> dict[str, str]:
+    """What the columns of groups below a join are called in the query as written."""
+    if not below:
+        return {}
+    source = forms.query(below).input(below).source
+    assert isinstance(source, Stream)
+    (inner,) = [q for q in forms.query(below).subqueries if q.name == source.name]
+    assert inner.grouping is not None
+    return {f"{below}.key{i}": str(expr) for i, (_, expr) in enumerate(inner.select[: inner.grouping.keys])}

@@ -1,0 +1,83 @@
+"""Groups go where they cost less, by what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.adapt.groups import GroupingLoop, measured_facts
+from anabranch.adapt.loop import Knowledge
+from anabranch.control.loop import Proposal
+from anabranch.cost.calibrate import DEFAULT
+from anabranch.engine.local import LocalRun
+from anabranch.plan.eager import Forms
+from anabranch.plan.migration import Strategy
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+
+FORMS = Forms(
+    parse_script("""
+    CREATE STREAM a (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY q AS SELECT a.g, COUNT(*) AS n, SUM(b.x) AS s FROM a, b WHERE a.k = b.k GROUP BY a.g WINDOW 4 SECONDS
+    """)
+    .queries[0]
+    .query
+)
+FEW_KEYS, MANY_KEYS = (30, 2000, 5), (30, 2000, 100_000)
+"""Rows a second of a and of b, and how many keys there are."""
+
+
+def batch_of(number: int, phase: tuple[int, int, int], rng: np.random.Generator) -> dict[str, pa.Table]:
+    rows = {}
+    for name, column, n in (("a", "g", phase[0]), ("b", "x", phase[1])):
+        times = number * 1_000_000 + np.sort(rng.integers(0, 1_000_000, n))
+        keys = rng.integers(0, phase[2], n)
+        rows[name] = pa.table({"k": keys, column: rng.integers(0, 9, n), "ts": pa.array(times, pa.timestamp("us"))})
+    return rows
+
+
+def test_groups_follow_the_streams() -> None:
+    """Many rows of a key in a slide are grouped first; when there are few, they no longer are."""
+    rng, loop = np.random.default_rng(2), GroupingLoop(FORMS, Knowledge(FORMS.graphs[""], DEFAULT))
+    local = LocalRun(FORMS.written, MemoryFilesystem())
+    below, proposals, batches = [], [], []
+    found: oracle.Bag = Counter()
+    for number in range(44):
+        batches.append(batch_of(number, FEW_KEYS if number < 18 else MANY_KEYS, rng))
+        found += oracle.bag(local.step(number, batches[-1]).results)
+        below.append(local.course.below)
+        assert local.commit is not None
+        said = loop.after(local.course, local.commit)
+        if isinstance(said, Proposal):
+            proposals.append(said)
+            local.migrate(said.plan, said.strategy, said.pause_us, said.below)
+    found += oracle.bag(local.step(44, {}).results)
+    assert below[17] == "b"
+    assert below[-1] == ""
+    assert [p.below for p in proposals if p.below is not None] == ["b", ""], [p.text for p in proposals]
+    assert proposals[0].details["cpu"] < 0.9 * proposals[0].details["cpu_before"]
+    assert not (wrong := oracle.difference(found, oracle.expected(FORMS.written, batches, {}))), wrong
+
+
+@pytest.mark.parametrize("start", ["", "b"])
+def test_facts_are_the_same_in_both_forms(start: str) -> None:
+    rng, loop = np.random.default_rng(3), GroupingLoop(FORMS, Knowledge(FORMS.graphs[""], DEFAULT))
+    local = LocalRun(FORMS.written, MemoryFilesystem())
+    if start:
+        local.migrate("(a b)", Strategy.MOVING_STATE, below=start)
+    for number in range(8):
+        local.step(number, batch_of(number, FEW_KEYS, rng))
+        assert local.commit is not None
+        loop.loops[start].after(local.course, local.commit)
+    facts = measured_facts(FORMS, local.course, loop.loops[start].state.monitor, loop.known.otherwise)
+    assert facts.rates["a"] == pytest.approx(30, rel=0.2)
+    assert facts.rates["b"] == pytest.approx(2000, rel=0.2)
+    assert facts.distinct["a.k"] == pytest.approx(5, rel=0.3)
+    assert facts.distinct["b.k"] == facts.distinct["a.k"]
+    if start:
+        assert facts.rates["q.b"] == pytest.approx(5, rel=0.3), "a group of each key in a slide of a second"

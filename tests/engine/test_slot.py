@@ -1,0 +1,153 @@
+"""Groups go below a join and above it again while a query runs: nothing is lost, repeated or wrong (002, chapter 14)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.engine.local import LocalRun
+from anabranch.errors import MigrationError
+from anabranch.plan.migration import Strategy
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+from tests.continuous import Continuous, Shape, shapes
+from tests.engine.test_oracle import files, named
+from tests.scenarios import properties, random_plan
+
+Action = tuple[str, int, Strategy]
+KINDS = st.sampled_from(["go on", "switch", "restart", "again", "plan"])
+ACTIONS = st.lists(st.tuples(KINDS, st.integers(0, 99), st.sampled_from(Strategy)), min_size=1, max_size=9)
+
+
+def check(shape: Shape, actions: Sequence[Action]) -> None:
+    """Forms and plans change before some batches; others run again, or in a new process."""
+    case = Continuous(shape)
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
+    disk = MemoryFilesystem()
+    run = LocalRun(case.query, disk, tables=tables)
+    found: oracle.Bag = Counter()
+    for number, rows in enumerate([*case.batches, {}]):
+        what, which, strategy = actions[number % len(actions)]
+        change(run, what, which, strategy)
+        if what == "restart":
+            run = LocalRun(case.query, disk, tables=tables)
+        results = oracle.bag(run.step(number, rows).results)
+        run.verify()
+        if what == "again":
+            run = LocalRun(case.query, disk, tables=tables)
+            again = oracle.bag(run.step(number, rows).results)
+            assert not (wrong := oracle.difference(again, results)), f"{case.sql}\n{wrong}"
+        assert files(disk) == named(run)
+        found += results
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{problem}"
+
+
+def change(run: LocalRun, what: str, which: int, strategy: Strategy) -> None:
+    if what not in ("switch", "plan"):
+        return
+    names = list(run.forms.graphs) if what == "switch" else [run.course.below]
+    below = names[which % len(names)]
+    graph = run.forms.graphs[below]
+    plan = random_plan(np.random.default_rng(which), graph)
+    for way in (strategy, Strategy.PARALLEL_TRACK, Strategy.MOVING_STATE):
+        with contextlib.suppress(MigrationError):
+            run.migrate(plan, way, 0, below)
+            return
+
+
+test_switches, test_switches_long = properties(check, 100, 5_000, shape=shapes(groups=True, subquery=False), actions=ACTIONS)
+test_switches_among_subqueries, test_switches_among_subqueries_long = properties(
+    check, 25, 2_000, shape=shapes(groups=True, subquery=True), actions=ACTIONS
+)
+
+STREAMS = """CREATE STREAM a (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;
+             CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
+             CREATE TABLE t (k BIGINT, name STRING);"""
+SQL = """SELECT a.g, COUNT(*) AS n, SUM(b.x) AS s, MIN(b.x) AS low, AVG(b.x) AS m
+         FROM a [RANGE 3 SECONDS], b [RANGE 4 SECONDS] WHERE a.k = b.k GROUP BY a.g"""
+
+COUNTED = "SELECT COUNT(*) AS n FROM a [NOW],"
+
+
+def rows_of(second: int, column: str) -> pa.Table:
+    """A row of each of three keys every 250 ms."""
+    times = np.repeat(np.arange(4) * 250_000 + second * 1_000_000, 3)
+    return pa.table({"k": np.tile([0, 1, 2], 4), column: np.arange(12) + second, "ts": pa.array(times, pa.timestamp("us"))})
+
+
+def busy(sql: str = SQL) -> tuple[LocalRun, list[dict[str, pa.Table]]]:
+    query = parse_script(f"{STREAMS} CREATE QUERY q AS {sql}").queries[0].query
+    batches = [{"a": rows_of(second, "g"), "b": rows_of(second, "x")} for second in range(16)]
+    return LocalRun(query, MemoryFilesystem()), batches
+
+
+@pytest.mark.parametrize(
+    ("down", "up"),
+    [(Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK), (Strategy.PARALLEL_TRACK, Strategy.PARALLEL_TRACK)],
+)
+def test_down_and_up_again(down: Strategy, up: Strategy) -> None:
+    """The old form serves the rows it has for a window, and no longer."""
+    run, batches = busy()
+    found: oracle.Bag = Counter()
+    leaving = []
+    for number, rows in enumerate([*batches, {}]):
+        if number == 4:
+            run.migrate("(a b)", down, below="b")
+        if number == 11:
+            run.migrate("(a b)", up, below="")
+        found += oracle.bag(run.step(number, rows).results)
+        leaving.append(run.course.leaving is not None)
+    problem = oracle.difference(found, oracle.expected(run.forms.written, batches, {}))
+    assert not problem, problem
+    assert leaving[4:9] == [down is Strategy.PARALLEL_TRACK] * 4 + [False]
+    assert leaving[11:] == [True] * 4 + [False] * 2
+    assert run.course.below == ""
+
+
+def test_rows_of_the_grouped_input_are_not_kept_below() -> None:
+    run, batches = busy()
+    kept = []
+    for number, rows in enumerate(batches[:12]):
+        if number == 6:
+            run.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+        done = run.step(number, rows)
+        kept.append(done.statistics.sources["b"].state_rows)
+    assert kept[5] > 0
+    assert set(kept[6:]) == {0}
+
+
+@pytest.mark.parametrize(
+    ("sql", "start", "below", "strategy", "told"),
+    [
+        (SQL, "", "a", Strategy.MOVING_STATE, "inputs of which that is possible: b"),
+        (SQL, "b", "", Strategy.MOVING_STATE, "keep no rows of b to move: take parallel-track"),
+        (SQL.replace("b [RANGE 4 SECONDS]", "b [UNBOUNDED]"), "", "b", Strategy.PARALLEL_TRACK, "take moving-state"),
+        (SQL.replace("AVG", "STDDEV"), "", "b", Strategy.PARALLEL_TRACK, "possible: none"),
+        (f"{COUNTED} b [RANGE 4 SECONDS] WHERE a.k = b.k", "a", "b", Strategy.PARALLEL_TRACK, "take them above it before"),
+        (f"{COUNTED} a [RANGE 4 SECONDS] b WHERE a.k = b.k", "", "b", Strategy.PARALLEL_TRACK, "more than once"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(sql: str, start: str, below: str, strategy: Strategy, told: str) -> None:
+    run, _ = busy(sql)
+    if start:
+        run.migrate("(a b)", Strategy.PARALLEL_TRACK, below=start)
+        run.step(0, {})
+    with pytest.raises(MigrationError, match=told):
+        run.migrate("(a b)", strategy, below=below)
+
+
+def test_a_form_is_left_before_another_is() -> None:
+    run, batches = busy()
+    run.step(0, batches[0])
+    run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="b")
+    run.step(1, batches[1])
+    with pytest.raises(MigrationError, match="on their way already"):
+        run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="")
