@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,13 +22,23 @@ def write(name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
-    """Runs a benchmark in a process of its own; what it prints last is the result, as JSON."""
+def in_fresh_process(module: str, *arguments: str, limit_s: float | None = None) -> dict[str, Any]:
+    """Runs a benchmark in a process of its own; what it prints last is the result, as JSON. When a limit is over, the
+    process and all that it started are killed, and `subprocess.TimeoutExpired` is raised."""
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=OUT.parent.parent, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        command, cwd=OUT.parent.parent, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{err[-4000:]}")
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
 
 
