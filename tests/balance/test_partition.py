@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_spread, common_key
+from anabranch.control.records import SlotState
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.aggregation import Aggregator
-from anabranch.engine.pipeline import Pipeline
 from anabranch.engine.routing import source_mask
-from anabranch.plan.join_graph import JoinGraph
+from anabranch.engine.slot import Slot
+from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Course, Strategy, switched, why_not_switch
 from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.plan.spread import all_inputs
 from anabranch.sql import parse_script
@@ -92,16 +95,19 @@ def test_one_slot_needs_no_spread():
     assert (spread.grid.cells, spread.combines) == (1, False)
 
 
-def check_slots(shape: Shape, slots: int) -> None:
+def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[int, int]]) -> None:
+    """Slots give together what the query gives, in all its forms, also when it goes from one to another."""
     case = Continuous(shape)
-    query, plan = case.query, left_deep(JoinGraph(case.query))
+    query, forms = case.query, Forms(case.query)
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
-    spread, inputs = choose_spread(query, slots), all_inputs(query)
-    grid = spread.grid
-    pipelines = []
+    spread, inputs, names = choose_spread(query, slots), all_inputs(query), list(forms.graphs)
+    grid, below = spread.grid, names[first % len(names)]
+    course = Course(left_deep(forms.graphs[below]), below=below)
+    cells = []
     for cell in range(grid.cells):
         disk = MemoryFilesystem()
-        pipelines.append(Pipeline(query, Course(plan), "state", disk, ContainerReader(disk), spread, cell))
+        cells.append(Slot(forms, course, "state", disk, ContainerReader(disk), spread, cell))
+    states = [SlotState() for _ in cells]
     found: oracle.Bag = Counter()
     seen: dict[str, int] = {}
     emitted_us = BEGINNING_US
@@ -109,22 +115,41 @@ def check_slots(shape: Shape, slots: int) -> None:
         rows = case.batches[number] if number < len(case.batches) else {}
         rows = {**(tables if number == 0 else {}), **rows}
         watermark_us = watermark_of(query, seen)
+        if course.leaving is not None and emitted_us >= course.leaving.until_us:
+            course = replace(course, leaving=None)
+        for at, which in switches:
+            target = names[which % len(names)]
+            strategy = Strategy.PARALLEL_TRACK if at % 2 else Strategy.MOVING_STATE
+            if at == number > 0 and target != course.below and not why_not_switch(forms, course, target, strategy):
+                course = switched(forms, course, left_deep(forms.graphs[target]), target, strategy, seen)
         results: list[pa.RecordBatch] = []
-        for cell, pipeline in enumerate(pipelines):
+        for cell, slot in enumerate(cells):
             mine = {
                 s.name: rows[s.name].filter(pa.array(source_mask(grid, cell, inputs, s, rows[s.name])))
                 for s in query.base_sources
                 if s.name in rows
             }
-            results += pipeline.step(number, mine, watermark_us, emitted_us)
+            if slot.course != course:
+                slot.redirect(course, states[cell], watermark_us, emitted_us)
+            results += slot.step(number, mine, watermark_us, emitted_us)
+            states[cell] = slot.save(number, "attempt")
+            slot.relocate()
         if spread.combines and query.grouping is not None:
             results = Aggregator(query.grouping, query.row_schema).combine(results)
         for each in results:
             found += oracle.bag(pa.Table.from_batches([each]))
-        seen = seen_after(seen, [p.statistics for p in pipelines])
+        seen = seen_after(seen, [s.statistics for s in cells])
         emitted_us = watermark_us
     problem = oracle.difference(found, oracle.expected(query, case.batches, tables))
     assert not problem, f"{case.sql}\n{spread}\n{problem}"
 
 
-test_slots, test_slots_long = properties(check_slots, 40, 2_000, shape=shapes(), slots=st.sampled_from([1, 2, 3, 4]))
+test_slots, test_slots_long = properties(
+    check_slots,
+    60,
+    2_000,
+    shape=shapes(),
+    slots=st.sampled_from([1, 2, 3, 4]),
+    first=st.integers(0, 2),
+    switches=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 2)), max_size=3),
+)

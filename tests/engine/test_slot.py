@@ -124,6 +124,26 @@ def test_rows_of_the_grouped_input_are_not_kept_below() -> None:
     assert set(kept[6:]) == {0}
 
 
+@pytest.mark.parametrize("other", ["a [RANGE 3 SECONDS]", "t"])
+def test_a_foreign_key(other: str) -> None:
+    """Section 14.2: every group below the join has one partner above it, in a stream or in a stored table."""
+    alias = other[0]
+    sql = f"SELECT b.k, SUM(b.x) AS s, COUNT(*) AS n FROM {other}, b [RANGE 4 SECONDS] WHERE {alias}.k = b.k GROUP BY b.k"
+    query = parse_script(f"{STREAMS} CREATE QUERY q AS {sql}").queries[0].query
+    tables = {"t": pa.table({"k": [0, 2, 5], "name": ["x", "y", "z"]})} if other == "t" else {}
+    run, found = LocalRun(query, MemoryFilesystem(), tables=tables), Counter[tuple[object, ...]]()
+    batches = [{"b": rows_of(second, "x")} for second in range(14)]
+    if alias == "a":
+        for second, batch in enumerate(batches):
+            times = pa.array([second * 1_000_000], pa.timestamp("us"))
+            batch["a"] = pa.table({"k": [second // 4], "g": [0], "ts": times})
+    for number, rows in enumerate([*batches, {}]):
+        if number in (3, 9):
+            run.migrate(f"({alias} b)", Strategy.PARALLEL_TRACK, below="b" if number == 3 else "")
+        found += oracle.bag(run.step(number, rows).results)
+    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, tables))), wrong
+
+
 @pytest.mark.parametrize(
     ("sql", "start", "below", "strategy", "told"),
     [
