@@ -16,7 +16,7 @@ Only row ids travel along a route. Columns are fetched when a key, a residual pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from time import thread_time_ns
@@ -57,7 +57,10 @@ CHUNK_ROWS = 1 << 20
 """At most so many combined rows go along a route at once: bounds the memory of a step, not its results."""
 
 CHUNK_PAIRS = 1 << 22
-"""A lookup of every row, or in ranges, is cut where it has found about so many pairs, before predicates are checked."""
+"""A lookup is cut where it has found about so many pairs, before predicates are checked."""
+
+PILOT_ROWS = 1 << 10
+"""So many rows are looked up at first, where they may find too many partners."""
 
 
 class Box:
@@ -87,6 +90,8 @@ class Box:
         self._visible: set[str] = set()
         self._results: list[pa.RecordBatch] = []
         self._found: dict[Aliases, list[Combination]] = {}
+        self._partners: dict[tuple[str, Aliases], float] = {}
+        """How many partners a row found in a state, lately."""
 
     def redirect(self, course: Course, horizon_us: int) -> None:
         """Goes on with another course. What both keep is shared, what only the old one had is dropped (that is safe, for
@@ -378,25 +383,29 @@ class Box:
 
     def stage(
         self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0
-    ) -> list[Combination]:
+    ) -> Iterator[Combination]:
         """The combinations that the probes of a stage make of some rows, in chunks; with rows that came `since` only."""
         if not len(rows):
-            return []
+            return
         if step == len(stage.probes):
-            return [rows]
-        chunks = []
-        size = self._chunk_rows(stage.probes[step])
-        for first in range(0, len(rows), size):
+            yield rows
+            return
+        first = 0
+        while first < len(rows):
+            size = self._chunk_rows(route.alias, stage.probes[step], len(rows) - first)
             chunk = rows if len(rows) <= size else rows.slice(first, first + size)
             found = self.preparation.new_only(self._probe(route, stage, step, chunk), since)
-            chunks += self.stage(route, stage, found, since, step + 1)
-        return chunks
+            yield from self.stage(route, stage, found, since, step + 1)
+            first += size
 
-    def _chunk_rows(self, probe: Probe) -> int:
-        """How many rows are looked up at once: fewer where each of them meets every row."""
-        if probe.keys or probe.between is not None:
+    def _chunk_rows(self, alias: str, probe: Probe, rows: int) -> int:
+        """How many rows are looked up at once: fewer where each of them meets many. A few show how many, at first."""
+        if probe.between is not None:
             return CHUNK_ROWS
-        return max(1, min(CHUNK_ROWS, CHUNK_PAIRS // max(1, self.state.index_of(probe).spine.rows)))
+        known = self._partners.get((alias, probe.target)) if probe.keys else float(self.state.index_of(probe).spine.rows)
+        if known is None:
+            return PILOT_ROWS if rows * self.state.index_of(probe).spine.rows > CHUNK_PAIRS else CHUNK_ROWS
+        return max(1, min(CHUNK_ROWS, int(CHUNK_PAIRS / max(1.0, known))))
 
     def _probe(self, route: Route, stage: Stage, step: int, rows: Combination) -> Combination:
         """Looks up one state."""
@@ -422,6 +431,9 @@ class Box:
         else:
             ordered, keys = self._ordered(route, stage, step, probe, rows)
             matches, lookups = probe_kernel(ordered, table, window_us, len(ordered))
+            # What a row met before is remembered for a while: it says how many rows can be looked up at once.
+            way = route.alias, probe.target
+            self._partners[way] = max(matches.shape[1] / len(rows), 0.5 * self._partners.get(way, 0.0))
             counts.lookups += int(lookups)
             counts.candidates += matches.shape[1]
             combined = self._combined(probe, rows, matches)

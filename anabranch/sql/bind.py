@@ -215,6 +215,9 @@ def _bind_select_list(
                                  f"list the columns and name one of them: … AS other_{name}")  # fmt: skip
             if pa.types.is_duration(expr.type):
                 raise text.error(TypeMismatchError, "an INTERVAL cannot be selected", item.at, "add it to a timestamp")
+            if pa.types.is_null(expr.type):
+                raise text.error(TypeMismatchError, f"{name} is NULL and nothing else: results have types", item.at,
+                                 "write CAST(NULL AS STRING), or another type")  # fmt: skip
             taken.add(name.lower())
             columns.append((name, expr))
     return tuple(columns)

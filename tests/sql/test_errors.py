@@ -31,6 +31,7 @@ BAD = [
     ("TypeMismatchError", "SELECT |tags = tags $", ""),
     ("TypeMismatchError", "SELECT |t.ts - q.ts $", "INTERVAL"),
     ("TypeMismatchError", "SELECT |INTERVAL 5 SECONDS AS i $", ""),
+    ("TypeMismatchError", "SELECT |COALESCE(NULL, NULL) AS i $", "CAST(NULL AS STRING)"),
     ("TypeMismatchError", "SELECT |DATE '2024-13-01' $", ""),
     ("TypeMismatchError", "SELECT |TIMESTAMP '2024-01-01 00:00:00+02:00' $", "zone"),
     ("TypeMismatchError", "SELECT |UPPER(qty) $", ""),

@@ -17,7 +17,6 @@ from tests.sql.sources import selected
         ("1e3", "1000.0: double"),
         ("'it''s'", "'it''s': string"),
         ("TRUE", "True: bool"),
-        ("NULL", "NULL: null"),
         ("X'ff00'", "b'\\xff\\x00': binary"),
         ("DATE '2024-01-31'", "2024-01-31: date32[day]"),
         ("TIMESTAMP '2024-01-31 10:00:00.5'", "2024-01-31 10:00:00.500000: timestamp[us]"),
