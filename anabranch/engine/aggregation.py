@@ -9,9 +9,9 @@ scanned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Grouping
 NEVER = 2**62
 """The instant at which rows end that do not end."""
 BY_KEYS = "keys"
+FOLD_ROWS = 1 << 21
+"""Rows of a batch are folded as soon as there are so many."""
 LEAST_DEAD = 4096
 """Below so many groups and values none is forgotten."""
 
@@ -88,14 +90,37 @@ def decode(data: pa.Buffer, keys: int, accumulators: int) -> Partials:
 class PartialTable:
     """Partial rows by batch, and when they begin and end to count. `BY_KEYS`, or one for each COUNT DISTINCT."""
 
-    def __init__(self, name: str, types: Sequence[pa.DataType], accumulators: Sequence[Accumulator]) -> None:
-        self.name, self.types, self.accumulators = name, tuple(types), tuple(accumulators)
+    def __init__(self, name: str, types: Sequence[pa.DataType], makers: Sequence[Callable[[], Accumulator]]) -> None:
+        self.name, self.types, self._makers = name, tuple(types), tuple(makers)
+        self.accumulators = tuple(make() for make in makers)
         self.batches: dict[int, Partials] = {}
         self.entering: dict[int, list[tuple[Partials, Ids]]] = {}
         self.leaving: dict[int, list[tuple[Partials, Ids]]] = {}
 
     def fold(self, keys: Sequence[pa.Array], firsts: Ids, lasts: Ids, values: Sequence[pa.Array | None]) -> Partials:
         """The partial rows of some rows."""
+        ids, found = self._numbered(keys, firsts, lasts)
+        found.parts = [a.fold(ids, len(found.firsts), v) for a, v in zip(self.accumulators, values, strict=True)]
+        return found
+
+    def merge(self, several: Sequence[Partials]) -> Partials:
+        """The partial rows of parts of a batch as those of all of it."""
+        if len(several) == 1:
+            return several[0]
+        keys = [pa.concat_arrays(pieces) for pieces in zip(*(p.keys for p in several), strict=True)]
+        firsts, lasts = np.concatenate([p.firsts for p in several]), np.concatenate([p.lasts for p in several])
+        ids, found = self._numbered(keys, firsts, lasts)
+        rows, groups, never = np.arange(len(firsts)), np.arange(len(found.firsts)), np.full(len(firsts), NEVER)
+        for place, make in enumerate(self._makers):
+            each = make()
+            each.grow(len(groups))
+            pieces = [p.parts[place] for p in several]
+            each.take(ids, {name: _concatenated([piece[name] for piece in pieces]) for name in pieces[0]}, rows, never)
+            found.parts.append(each.parts(groups, 0))
+        return found
+
+    def _numbered(self, keys: Sequence[pa.Array], firsts: Ids, lasts: Ids) -> tuple[Ids, Partials]:
+        """Which partial row each row belongs to, and the partial rows, without their values."""
         rows = len(firsts)
         # Rows are told apart by their keys within the batch; numbers that last are given when they are added.
         numbers = Groups(self.types).numbers(keys, rows)
@@ -106,8 +131,7 @@ class PartialTable:
         some_row = np.empty(count, np.int64)
         some_row[ids] = np.arange(rows)
         places = pa.array(some_row)
-        parts = [a.fold(ids, count, v) for a, v in zip(self.accumulators, values, strict=True)]
-        return Partials([k.take(places) for k in keys], first[:count].copy(), last[:count].copy(), parts)
+        return ids, Partials([k.take(places) for k in keys], first[:count].copy(), last[:count].copy(), [])
 
     def add(self, batch: int, partials: Partials) -> None:
         self.batches[batch] = partials
@@ -126,6 +150,10 @@ class PartialTable:
             del self.batches[batch]
 
 
+def _concatenated(pieces: Sequence[Any]) -> Any:
+    return np.concatenate(pieces) if isinstance(pieces[0], np.ndarray) else pa.concat_arrays(pieces)
+
+
 def _by_instant(instants: Ids) -> Iterable[tuple[int, Ids]]:
     order = np.argsort(instants, kind="stable")
     found, starts = np.unique(instants[order], return_index=True)
@@ -138,23 +166,28 @@ class Aggregator:
     def __init__(self, grouping: Grouping, schema: pa.Schema) -> None:
         self.grouping, self.schema = grouping, schema
         self._fold_rows: list[tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        self._folded: dict[str, list[Partials]] = {}
         self._look_at = LEAST_DEAD
         self._reset()
 
     def _reset(self) -> None:
         grouping, types = self.grouping, self.schema.types
-        self._accumulators: dict[int, Accumulator] = {}
         self._distinct: dict[int, Distinct] = {}
+        makers: dict[int, Callable[[], Accumulator]] = {}
         for place, aggregate in enumerate(grouping.aggregates):
             argument = types[aggregate.argument] if aggregate.argument is not None else None
             if aggregate.function == "count_distinct":
                 assert aggregate.argument is not None
                 self._distinct[place] = Distinct(aggregate.argument, types[: grouping.keys], types[aggregate.argument])
             else:
-                self._accumulators[place] = accumulator(aggregate, argument)
-        self.rows = Count()
+                makers[place] = partial(accumulator, aggregate, argument)
         self.groups = Groups(types[: grouping.keys])
-        self.tables = {BY_KEYS: PartialTable(BY_KEYS, self.groups.types, [self.rows, *self._accumulators.values()])}
+        by_keys = PartialTable(BY_KEYS, self.groups.types, [Count, *makers.values()])
+        rows, *others = by_keys.accumulators
+        assert isinstance(rows, Count)
+        self.rows = rows
+        self._accumulators: dict[int, Accumulator] = dict(zip(makers, others, strict=True))
+        self.tables = {BY_KEYS: by_keys}
         self.tables |= {d.table.name: d.table for d in self._distinct.values()}
         self.position: int | None = None
         """The next instant to be evaluated; None before there is any."""
@@ -172,10 +205,19 @@ class Aggregator:
             columns, firsts, lasts = [c.filter(mask) for c in columns], firsts[counts], lasts[counts]
         if len(firsts):
             self._fold_rows.append((columns, firsts, lasts))
+        if sum(len(f) for _, f, _ in self._fold_rows) >= FOLD_ROWS:
+            self._fold()
 
     def settle(self, batch: int) -> None:
-        """Folds the rows of a batch."""
+        """Folds what is left of the rows of a batch."""
         self._forget_dead()
+        self._fold()
+        folded, self._folded = self._folded, {}
+        for name, several in folded.items():
+            self.add(batch, name, self.tables[name].merge(several))
+
+    def _fold(self) -> None:
+        """Folds the rows that were taken."""
         taken, self._fold_rows = self._fold_rows, []
         if not taken:
             return
@@ -188,8 +230,7 @@ class Aggregator:
         for place in self._accumulators:
             argument = self.grouping.aggregates[place].argument
             values.append(columns[argument] if argument is not None else None)
-        table = self.tables[BY_KEYS]
-        self.add(batch, BY_KEYS, table.fold(keys, firsts, lasts, values))
+        self._folded.setdefault(BY_KEYS, []).append(self.tables[BY_KEYS].fold(keys, firsts, lasts, values))
         for distinct in self._distinct.values():
             value = columns[distinct.argument]
             rows = (keys, value, firsts, lasts)
@@ -199,7 +240,7 @@ class Aggregator:
                 rows = ([k.filter(kept) for k in keys], value.filter(kept), firsts[mask], lasts[mask])
             if len(rows[2]):
                 partials = distinct.table.fold([*rows[0], rows[1]], rows[2], rows[3], [None])
-                self.add(batch, distinct.table.name, partials)
+                self._folded.setdefault(distinct.table.name, []).append(partials)
 
     def add(self, batch: int, table_name: str, partials: Partials) -> None:
         """Adds partial rows of a batch: fresh ones, or from a file. Those of `BY_KEYS` come first."""
@@ -447,7 +488,7 @@ class Distinct:
 
     def __init__(self, argument: int, keys: Sequence[pa.DataType], value: pa.DataType) -> None:
         self.argument = argument
-        self.table = PartialTable(f"distinct {argument}", [*keys, value], [Count()])
+        self.table = PartialTable(f"distinct {argument}", [*keys, value], [Count])
         self.pairs = Groups([pa.int64(), value])
         self.parents, self.alive = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int64)

@@ -393,10 +393,11 @@ class Box:
         first = 0
         while first < len(rows):
             size = self._chunk_rows(route.alias, stage.probes[step], len(rows) - first)
-            chunk = rows if len(rows) <= size else rows.slice(first, first + size)
+            last = min(first + size, len(rows))
+            chunk = rows if last - first == len(rows) else rows.slice(first, last)
             found = self.preparation.new_only(self._probe(route, stage, step, chunk), since)
             yield from self.stage(route, stage, found, since, step + 1)
-            first += size
+            first = last
 
     def _chunk_rows(self, alias: str, probe: Probe, rows: int) -> int:
         """How many rows are looked up at once: fewer where each of them meets many. A few show how many, at first."""

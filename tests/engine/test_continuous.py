@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from unittest import mock
 
 from hypothesis import strategies as st
 
@@ -34,6 +35,18 @@ def check(shape: Shape, stops: Sequence[int]) -> None:
 
 test_queries, test_queries_long = properties(
     check, 100, 5_000, shape=shapes(), stops=st.lists(st.integers(0, 7), max_size=3)
+)
+
+
+def check_small_folds(shape: Shape, rows: int) -> None:
+    """The rows of a batch are folded in many parts."""
+    small = mock.patch("anabranch.engine.aggregation.FOLD_ROWS", rows), mock.patch("anabranch.engine.box.CHUNK_ROWS", 3)
+    with small[0], small[1]:
+        check(shape, [])
+
+
+test_small_folds, test_small_folds_long = properties(
+    check_small_folds, 60, 2_000, shape=shapes(groups=True, nulls=True), rows=st.sampled_from([1, 2, 5])
 )
 
 

@@ -16,9 +16,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from anabranch.control.watermark import watermark_of
+from anabranch.engine.kernels.probing import probe
 from anabranch.engine.keys import hash_keys, is_exact
 from anabranch.engine.local import SLOT, STATE_FOLDER, LocalRun, Step
 from anabranch.plan.query import BEGINNING_US, Stream
+from anabranch.sql import parse_script
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 from tests import oracle
 from tests.regressions import REGRESSIONS
@@ -105,6 +107,40 @@ def check_small_chunks(scenario: Scenario, chunk_rows: int) -> None:
 test_small_chunks, test_small_chunks_long = properties(
     check_small_chunks, 25, 2_000, scenario=scenarios(inputs=(2, 3, 4)), chunk_rows=st.sampled_from([1, 2, 3, 7])
 )
+
+
+def check_many_partners(scenario: Scenario, pairs: int) -> None:
+    with mock.patch("anabranch.engine.box.CHUNK_PAIRS", pairs), mock.patch("anabranch.engine.box.PILOT_ROWS", 2):
+        check_any_plan(scenario)
+
+
+test_many_partners, test_many_partners_long = properties(
+    check_many_partners, 25, 2_000, scenario=scenarios(inputs=(2, 3, 4)), pairs=st.sampled_from([1, 5, 30])
+)
+
+
+def test_a_lookup_is_cut_where_it_finds_too_much() -> None:
+    """Every row of one batch meets every row of the other: no more pairs at once than are allowed, but for the first try."""
+    streams = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    sql = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS"
+    query = parse_script(f"{streams} CREATE QUERY q AS {sql}").queries[0].query
+    zeros = np.zeros(60, np.int64)
+    rows = pa.table({"k": zeros, "x": np.arange(60), "ts": pa.array(zeros, pa.timestamp("us"))})
+    found: list[int] = []
+
+    def counting(*given: Any) -> Any:
+        matches, lookups = probe(*given)
+        found.append(matches.shape[1])
+        return matches, lookups
+
+    with (
+        mock.patch("anabranch.engine.box.CHUNK_PAIRS", 300), mock.patch("anabranch.engine.box.PILOT_ROWS", 3),
+        mock.patch("anabranch.engine.box.probe_kernel", counting),
+    ):  # fmt: skip
+        run = LocalRun(query, MemoryFilesystem())
+        run.step(0, {"a": rows})
+        assert run.step(1, {"b": rows}).results.num_rows == 3600
+    assert found == [0, 180, *[300] * 11, 120], "rows of a found nothing, three rows of b showed how many there are"
 
 
 def colliding_hashes(columns: Sequence[pa.Array], rows: int) -> Any:
