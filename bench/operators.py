@@ -53,7 +53,7 @@ PLUG_BATCH_S, PLUG_MEASURED = 10, 8
 PLUG_FILL_S = (60, 60, 60, 60, 60, 10, 10)
 """The seconds of the batches before those that are measured: they fill the windows, and two are as the measured ones."""
 PLUG_LIMIT_S = 240
-"""A run is given up after so long: filling the windows is slower than the windows are long."""
+"""A run is given up after so long: all its batches together are of 390 s."""
 PLUGS = ROOT.parent / "shared" / "data" / "debs2014_house0_plugs_1min.csv.gz"
 
 
