@@ -116,11 +116,20 @@ class Checkpoint:
         for name, log in self.box.state.logs.items():
             log.segments = dict(sorted(log.segments.items()))
             self._logs[name] = dict(sorted(self._logs[name].items()))
+        self._forget_files(state)
         lacking, builds = self._lacking(state)
         self.box.preparation.lacks(lacking, builds)
         self.box.state.purge(watermark_us)
         self.box.preparation.complete_indexes(watermark_us, last)
         return True
+
+    def _forget_files(self, state: SlotState) -> None:
+        """Runs of this box whose files the commit does not name are no longer on disk: they are written again."""
+        named = {(run.index, run.entries) for run in state.runs}
+        for name, index in self.box.state.indexes.items():
+            for run in index.spine.runs:
+                if run.record is not None and (name, run.record.entries) not in named:
+                    run.record = None
 
     def _catch_up_aggregates(self, state: SlotState, emitted_us: int) -> bool:
         aggregator = self.box.aggregator
