@@ -196,6 +196,8 @@ def operators(rows: int, repeat: int, names: list[str], folder: Path) -> list[di
                           "times Spark": rates[way] / rates[WAYS[0]], "batch s": rows / rates[way],
                           "least rows/s": min(each), "most rows/s": max(each)})  # fmt: skip
             print(report.table(found[-1:]).splitlines()[-1], flush=True)
+            if phases := runs[-1].get("phases_s"):
+                print("  seconds of a batch of the last run:", phases, flush=True)
     return found
 
 

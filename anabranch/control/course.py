@@ -59,6 +59,8 @@ def following(course: Course, base: Commit | None, forms: Forms) -> Course:
     commit than the one it was decided after: what that was still leaving is left again."""
     if base is None:
         return replace(course, leaving=None)
+    if base.below == course.below and base.leaving is None and course.leaving is None:
+        return course
     before = course_after(base, forms)
     if course.below == before.below:
         return replace(course, leaving=before.leaving)

@@ -215,6 +215,8 @@ class LocalRun:
         )
 
     def _attached(self, base: Commit | None, watermark_us: int, emitted_us: int) -> Slot:
+        if self._slot is not None and self._slot.course == self.course:
+            return self._slot
         state = base.slots[SLOT].slot_state() if base is not None else SlotState()
         if self._slot is None:
             before = course_of(base, self.forms) if base is not None else self.course

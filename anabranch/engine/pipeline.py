@@ -131,12 +131,7 @@ class Pipeline:
                 else:
                     known.state_rows += counts.state_rows
                     known.state_bytes += counts.state_bytes
-            whole.states += measured.states
-            whole.files_written += measured.files_written
-            whole.bytes_written += measured.bytes_written
-            whole.add_cpu(measured)
-            measured.sources, measured.states, measured.cpu_ns = {}, [], {}
-            measured.files_written = measured.bytes_written = 0
+            whole.absorb(measured)
         return whole
 
 

@@ -124,7 +124,9 @@ class Slot:
         others = {name: given for name, given in rows.items() if name != grouped}
         old = self.leaving.step(batch, others, watermark_us, emitted_us)
         parts = [*self._as_written(results, self.course.below), *self._as_written(old, self.course.leaving.below)]
-        return parts if self._spread.combines else self.sgb(parts)
+        together = parts if self._spread.combines else self.sgb(parts)
+        self.pipeline.box.statistics.results = sum(batch.num_rows for batch in together)
+        return together
 
     def sgb(self, parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Puts together what two forms give of the same groups at the same instants (002, section 14.1.2)."""
@@ -177,12 +179,7 @@ class Slot:
                 if name in whole.sources:
                     whole.sources[name].state_rows += counts.state_rows
                     whole.sources[name].state_bytes += counts.state_bytes
-            whole.states += old.states
-            whole.files_written += old.files_written
-            whole.bytes_written += old.bytes_written
-            whole.add_cpu(old)
-            old.sources, old.states, old.cpu_ns = {}, [], {}
-            old.files_written = old.bytes_written = 0
+            whole.absorb(old)
         return whole
 
 

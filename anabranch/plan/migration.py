@@ -102,6 +102,8 @@ def why_not_switch(forms: Forms, course: Course, below: str, strategy: Strategy)
     if reason := forms.why_not(course.below, below):
         return reason
     grouped = forms.grouped(course.below, below)
+    if strategy is Strategy.GRADUAL:
+        return f"groups go by {Strategy.MOVING_STATE} or on a {Strategy.PARALLEL_TRACK}, not piece by piece"
     if strategy is Strategy.MOVING_STATE:
         if course.below:
             return f"groups below a join keep no rows of {grouped.alias} to move: take {Strategy.PARALLEL_TRACK}"

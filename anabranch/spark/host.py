@@ -357,7 +357,7 @@ class Host:
             marks.append(perf_counter())
             counted = [a.statistics for a in attempts]
             if observed is not None and counted:
-                count_all(counted, seen_by_spark := observed.statistics())
+                _count_all(counted, seen_by_spark := observed.statistics())
                 counted.append(seen_by_spark)
             commit = Commit(
                 batch, trigger, watermark_us, self.identity, plan, seen_after(seen, counted),
@@ -484,7 +484,7 @@ def grouped_first(below: str) -> str:
     return f", {below} grouped first" if below else ""
 
 
-def count_all(counted: list[Statistics], seen: Statistics) -> None:
+def _count_all(counted: list[Statistics], seen: Statistics) -> None:
     """Counts rows that never reached a slot among those of the first."""
     for name, source in seen.sources.items():
         reached = sum(c.sources[name].rows for c in counted if name in c.sources)

@@ -38,7 +38,9 @@ def check(shape: Shape, actions: Sequence[Action]) -> None:
         change(run, what, which, strategy)
         if what == "restart":
             run = LocalRun(case.query, disk, tables=tables)
-        results = oracle.bag(run.step(number, rows).results)
+        done = run.step(number, rows)
+        results = oracle.bag(done.results)
+        assert done.statistics.results == done.results.num_rows
         run.verify()
         if what == "again":
             run = LocalRun(case.query, disk, tables=tables)
@@ -150,6 +152,7 @@ def test_a_foreign_key(other: str) -> None:
         (SQL, "", "a", Strategy.MOVING_STATE, "inputs of which that is possible: b"),
         (SQL, "b", "", Strategy.MOVING_STATE, "keep no rows of b to move: take parallel-track"),
         (SQL.replace("b [RANGE 4 SECONDS]", "b [UNBOUNDED]"), "", "b", Strategy.PARALLEL_TRACK, "take moving-state"),
+        (SQL, "", "b", Strategy.GRADUAL, "not piece by piece"),
         (SQL.replace("AVG", "STDDEV"), "", "b", Strategy.PARALLEL_TRACK, "possible: none"),
         (f"{COUNTED} b [RANGE 4 SECONDS] WHERE a.k = b.k", "a", "b", Strategy.PARALLEL_TRACK, "take them above it before"),
         (f"{COUNTED} a [RANGE 4 SECONDS] b WHERE a.k = b.k", "", "b", Strategy.PARALLEL_TRACK, "more than once"),
