@@ -19,9 +19,8 @@ from anabranch.adapt.loop import Knowledge
 from anabranch.balance.partition import choose_spread
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
-from anabranch.control.ledger import Ledger
+from anabranch.control.ledger import commits_in
 from anabranch.control.loop import Loop
-from anabranch.control.records import Commit
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.engine.accept import conform
@@ -280,8 +279,7 @@ class Session:
                 for s in query.base_sources
                 if isinstance(s, Stream)
             ]
-            writer = reduce(DataFrame.unionByName, packed).writeStream.foreachBatch(host.step).queryName(query.name)
-            streaming = writer.option("checkpointLocation", os.path.join(folder, "spark")).trigger(**trigger).start()
+            streaming = host.start(reduce(DataFrame.unionByName, packed), os.path.join(folder, "spark"), trigger)
         except BaseException:
             holder.release()
             raise
@@ -289,7 +287,7 @@ class Session:
 
     def _spread(self, query: Query, filesystem: LocalFilesystem, tables: Mapping[str, str]) -> Spread:
         """How rows are spread: as they were when the query first started."""
-        latest = Ledger(filesystem, "commit", "commit", Commit).latest()
+        latest = commits_in(filesystem).latest()
         if latest is None:
             are_small = sum(filesystem.get(path).size for path in tables.values()) <= MOST_COPIED_BYTES
             return choose_spread(query, self.slots, are_small)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.control.records import Commit, LeavingRecord, MigrationRecord
+from anabranch.control.records import Commit, Control, LeavingRecord, MigrationRecord
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse, show
 from anabranch.plan.migration import Course, Leaving, Migration, Strategy, why_not_switch
@@ -32,15 +32,15 @@ def leaving_record(course: Course, forms: Forms) -> LeavingRecord | None:
     return LeavingRecord(leaving.below, show(leaving.plan, forms.graphs[leaving.below]), leaving.until_us)
 
 
-def course_of(commit: Commit, forms: Forms) -> Course:
-    """The course under which the batch of a commit ran."""
-    graph = forms.graphs[commit.below]
+def course_of(named: Control | Commit, forms: Forms) -> Course:
+    """The course under which the batch of a record runs, or ran."""
+    graph = forms.graphs[named.below]
     migration, leaving = None, None
-    if (record := commit.migration) is not None:
+    if (record := named.migration) is not None:
         migration = Migration(parse(record.target, graph), Strategy(record.strategy), record.since, record.pause_us)
-    if (left := commit.leaving) is not None:
+    if (left := named.leaving) is not None:
         leaving = Leaving(left.below, parse(left.plan, forms.graphs[left.below]), left.until_us)
-    return Course(parse(commit.plan, graph), migration, commit.below, leaving)
+    return Course(parse(named.plan, graph), migration, named.below, leaving)
 
 
 def course_after(commit: Commit, forms: Forms) -> Course:

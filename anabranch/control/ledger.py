@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from anabranch.control.records import Commit, Control
 from anabranch.errors import DamagedStateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
@@ -107,3 +108,13 @@ class Ledger(Generic[T]):
         except msgspec.DecodeError as error:
             what = f"it is whole, but not a {self._kind} of this release ({error})"
             raise damaged(self.path(number), what) from error
+
+
+def controls_in(filesystem: Filesystem) -> Ledger[Control]:
+    """What the batches of a checkpoint started from."""
+    return Ledger(filesystem, "control", "control", Control)
+
+
+def commits_in(filesystem: Filesystem) -> Ledger[Commit]:
+    """What the batches of a checkpoint left behind."""
+    return Ledger(filesystem, "commit", "commit", Commit)

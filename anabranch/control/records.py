@@ -253,6 +253,8 @@ class Control(msgspec.Struct, frozen=True):
     below: str = ""
     """The input whose rows are grouped before they are joined."""
     leaving: LeavingRecord | None = None
+    tables: dict[str, str] = msgspec.field(default_factory=dict)
+    """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
 
 
 class Commit(msgspec.Struct, frozen=True):

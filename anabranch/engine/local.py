@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from anabranch.control.course import course_after, course_of, following, leaving_record, migration_record, plan_text
-from anabranch.control.ledger import Ledger
+from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
 from anabranch.control.watermark import seen_after, watermark_of
@@ -79,8 +79,8 @@ class LocalRun:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
         self.filesystem = filesystem
         self.reader = ContainerReader(filesystem)
-        self.controls = Ledger(filesystem, "control", "control", Control)
-        self.commits = Ledger(filesystem, "commit", "commit", Commit)
+        self.controls = controls_in(filesystem)
+        self.commits = commits_in(filesystem)
         self._slot: Slot | None = None
         self._named: dict[int, frozenset[str]] = {}
         latest = self.commits.latest()

@@ -12,11 +12,16 @@ import subprocess
 import sys
 import tempfile
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from anabranch.errors import AnabranchError
 
 OLDEST_JAVA = 17
+
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""How Spark writes its logs of a query. What it takes by default starts processes for each file (`chmod`, `readlink`)
+where Hadoop's native library is missing, as it is in PySpark: three logs then cost a third of a small batch."""
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -61,7 +66,19 @@ def create_session(master: str = "local[*]", settings: dict[str, str] | None = N
     builder = SparkSession.builder.appName("anabranch").master(master)
     for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    for name, value in log_settings(session).items():
+        session.conf.set(name, value)
+    return session
+
+
+def log_settings(session: SparkSession) -> dict[str, str]:
+    """How Spark is to write its logs of a query, if it has what that takes."""
+    try:
+        session._jvm.java.lang.Class.forName(FILE_MANAGER)  # type: ignore[union-attr]
+    except Py4JJavaError:
+        return {}
+    return {"spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER}
 
 
 def use_java() -> str:

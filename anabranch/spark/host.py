@@ -1,7 +1,8 @@
 """One continuous query on Spark: what happens on the driver in each micro-batch.
 
-`step` is the function of `foreachBatch`. It writes `control/n`, runs one task per slot over the exchanged rows, collects
-what the tasks report, writes `commit/n`, and delivers. Everything a batch depends on is in the commit it starts from, so a
+`dataflow` is what every batch of rows goes through: predicates, the exchange, one task per slot. Spark plans it with the
+streaming query. `step` is the function of `foreachBatch`. It writes `control/n`, which tells the tasks what to do, collects
+what they report, writes `commit/n`, and delivers. Everything a batch depends on is in the commit it starts from, so a
 batch can run again: after a failed sink, a lost driver, or because Spark never heard that it was done.
 
 Spark numbers the triggers, we number the steps: a closing step, made when input has ended, has no trigger of its own.
@@ -9,7 +10,8 @@ Spark numbers the triggers, we number the steps: a closing step, made when input
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from queue import SimpleQueue
@@ -21,10 +23,11 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.control.course import course_after, course_of, following, leaving_record, migration_record, plan_text
+from anabranch.control.course import course_after, following, leaving_record, migration_record, plan_text
 from anabranch.control.journal import Journal
-from anabranch.control.ledger import Ledger
+from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.loop import Loop, Proposal
 from anabranch.control.records import Attempt, Commit, Control, Layout, Statistics
 from anabranch.control.sweep import sweep
@@ -38,19 +41,20 @@ from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Course, Migration, Strategy, switched, why_not_parallel, why_not_switch
 from anabranch.plan.query import BEGINNING_US, INSTANT, Query
 from anabranch.plan.spread import Spread
+from anabranch.spark.create import log_settings
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
 from anabranch.spark.push import Push
 from anabranch.spark.sinks import Sink
-from anabranch.spark.task import META, Combination, Task
+from anabranch.spark.task import BATCH, META, Combination, Task
 from anabranch.storage.filesystem import Filesystem
 
 RELEASE_EVERY = 8
 """Files that no commit needs any more are deleted every so many batches."""
 SWEEP_GRACE_S = 600.0
 """At start, files that no commit names are deleted when they are older than this."""
-ARROW_ROWS = 1 << 17
-"""Rows per Arrow batch between Spark and a worker: few and large ones cost least."""
+SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 17)}
+"""Spark's, for our queries: slots are not to be merged, and few and large Arrow batches cost least."""
 
 
 @dataclass
@@ -104,8 +108,8 @@ class Host:
         self.forms = Forms(query)
         self.course = course
         self.slots = spread.grid.cells
-        self.controls = Ledger(filesystem, "control", "control", Control)
-        self.commits = Ledger(filesystem, "commit", "commit", Commit)
+        self.controls = controls_in(filesystem)
+        self.commits = commits_in(filesystem)
         self.journal = Journal(filesystem)
         self.identity = identity_of(query)
         self.layout = layout_of(spread)
@@ -113,6 +117,8 @@ class Host:
         self.commit: Commit | None = None
         self.error: Exception | None = None
         self._run = ""
+        self._spark: SparkSession | None = None
+        """The session whose query brings the batches."""
         self.is_pinned = False
         """Whether the plan stays unless a user asks for another."""
         self.needs_approval = False
@@ -288,10 +294,31 @@ class Host:
         """Notes in the journal how a run ended."""
         self.journal.note(self.commit.batch if self.commit is not None else -1, event, text)
 
-    def step(self, frame: DataFrame, trigger: int) -> None:
-        """Runs the batch that a trigger brought; the newest one again if it brings that."""
+    def start(self, rows: DataFrame, folder: str, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """Starts the streaming query over packed rows; Spark's own checkpoint goes into the folder."""
+        self._spark = rows.sparkSession
+        writer = self.dataflow(rows).writeStream.foreachBatch(self.step).queryName(self.query.name)
+        # Spark copies the session's settings when the query starts.
+        with set_for_a_moment(self._spark, SETTINGS | log_settings(self._spark)):
+            return writer.option("checkpointLocation", folder).trigger(**trigger).start()
+
+    def dataflow(self, rows: DataFrame, has_rows: bool = True) -> DataFrame:
+        """What the tasks of a batch make of packed rows: results, and a report of each slot."""
+        assert self._run, "open() names the run"
+        task = Task(self._run, self.query, self.spread, self.packing, self.filesystem, self._staging)
+        wanted = self.push.apply(rows) if has_rows else rows
+        exchanged = wanted if self.spread.is_free else wanted.repartitionById(self.slots, CELL)
+        return exchanged.mapInArrow(task, task.schema)
+
+    @property
+    def _staging(self) -> Filesystem | None:
+        """Where tasks write results to, unless they are handed to Spark."""
+        return None if self.spread.combines else self.sink.staging()
+
+    def step(self, out: DataFrame, trigger: int) -> None:
+        """Runs the batch that a trigger brought, given its dataflow; the newest one again if it brings that."""
         try:
-            self._run_step(frame, trigger, self._base(trigger))
+            self._run_step(out, trigger, self._base(trigger))
         except Exception as error:
             # Spark searches what it is told for signs of an interruption, at length: it is told little, the caller all.
             self.error = told(error)
@@ -314,14 +341,17 @@ class Host:
         """A closing step: a batch without rows, for what the last rows have made final."""
         if self.commit is not None and not self.spread.is_free:
             # A session of its own, as Spark makes one for each streaming query: settings of the user's stay as they are.
-            empty = spark.newSession().createDataFrame([], self.packing.schema)
-            self._run_step(empty, self.commit.trigger, self.commit, has_rows=False)
+            own = spark.newSession()
+            for name, value in SETTINGS.items():
+                own.conf.set(name, value)
+            empty = own.createDataFrame([], self.packing.schema)
+            self._run_step(self.dataflow(empty, has_rows=False), self.commit.trigger, self.commit, has_rows=False)
 
     def _before(self, commit: Commit) -> Commit | None:
         """The commit that the batch of a commit started from."""
         return self.commits.read(commit.batch - 1) if commit.batch > 0 else None
 
-    def _run_step(self, frame: DataFrame, trigger: int, base: Commit | None, has_rows: bool = True) -> None:
+    def _run_step(self, out: DataFrame, trigger: int, base: Commit | None, has_rows: bool = True) -> None:
         marks = [perf_counter()]
         batch = base.batch + 1 if base is not None else 0
         seen = base.largest_time_us if base is not None else {}
@@ -329,21 +359,18 @@ class Host:
         self._redirect(batch, base)
         plan, migration = plan_text(self.course, self.forms), migration_record(self.course, self.forms)
         below, leaving = self.course.below, leaving_record(self.course, self.forms)
-        self.controls.write(
-            batch, Control(batch, trigger, watermark_us, self.identity, plan, self.layout, migration, below, leaving)
-        )  # fmt: skip
         read_us = dict(base.tables_read_us) if base is not None else {}
         due = self._tables(batch, watermark_us, base, read_us)
         tables = {**base.tables, **due} if base is not None else due
-        task = self._task(batch, watermark_us, base, tables if self.spread.is_free else due)
-        conf = frame.sparkSession.conf
-        conf.set("spark.sql.adaptive.enabled", "false")
-        conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_ROWS))
+        control = Control(
+            batch, trigger, watermark_us, self.identity, plan, self.layout, migration, below, leaving,
+            tables if self.spread.is_free else due,
+        )  # fmt: skip
+        self.controls.write(batch, control)
+        self.push.set_watermark(watermark_us)
+        out.sparkSession.sparkContext.setLocalProperty(BATCH, str(batch))
         marks.append(perf_counter())
-        frame, observed = self.push.apply(frame, watermark_us) if has_rows else (frame, None)
-        exchanged = frame if self.spread.is_free else frame.repartitionById(self.slots, CELL)
-        out = exchanged.mapInArrow(task, task.schema)
-        staged = task.staging is not None
+        staged = self._staging is not None
         if not staged:
             out = out.persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -356,8 +383,8 @@ class Host:
                 results, files = self._combined(results, batch)
             marks.append(perf_counter())
             counted = [a.statistics for a in attempts]
-            if observed is not None and counted:
-                _count_all(counted, seen_by_spark := observed.statistics())
+            if self._spark is not None and has_rows and counted and (seen_by_spark := self.push.seen(self._spark)):
+                _count_all(counted, seen_by_spark)
                 counted.append(seen_by_spark)
             commit = Commit(
                 batch, trigger, watermark_us, self.identity, plan, seen_after(seen, counted),
@@ -403,15 +430,6 @@ class Host:
                     self.filesystem.put(path, [table.read()])
                 due[table.name], read_us[table.name] = path, watermark_us
         return due
-
-    def _task(self, batch: int, watermark_us: int, base: Commit | None, tables: Mapping[str, str]) -> Task:
-        states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()} if base is not None else {}
-        emitted_us = base.watermark_us if base is not None else BEGINNING_US
-        before = course_of(base, self.forms) if base is not None else self.course
-        return Task(
-            self._run, batch, watermark_us, emitted_us, self.query, self.course, before, self.spread, self.packing,
-            self.filesystem, states, tables, None if self.spread.combines else self.sink.staging(),
-        )  # fmt: skip
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
         attempts = sorted((msgspec.json.decode(r, type=Attempt) for r in reports), key=lambda a: a.slot)
@@ -473,6 +491,19 @@ class Host:
             )
         )
         del self.progress[:-1000]
+
+
+@contextmanager
+def set_for_a_moment(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Has settings of a session's differ within a block."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, given in before.items():
+            spark.conf.unset(name) if given is None else spark.conf.set(name, given)
 
 
 def shown(plan: Plan, forms: Forms, below: str) -> str:

@@ -8,24 +8,26 @@ Predicates are written as SQL: one call to the JVM instead of one for every node
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from anabranch.control.records import SourceStatistics, Statistics
 from anabranch.errors import StateError
 from anabranch.plan.expression import Call, Column, Expr, Literal
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import BEGINNING_US, Query, Stream
 from anabranch.spark.pack import SOURCE, Packing
 from anabranch.spark.types import to_spark
 
-WAIT_S = 30.0
-"""Spark tells what it observed a moment after the batch is done. If it does not, the batch is run again."""
+OBSERVED, DIAL = "anabranch", "_dial"
+QUERY_ID = "sql.streaming.queryId"
+"""Spark's property of a thread that runs a streaming query."""
+ZERO = 1 << 61
+"""Dials stand so much higher than they show: only large numbers surely reach the JVM as long ones. Times are far smaller."""
 
 COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -38,6 +40,7 @@ class Push:
         self.idle: dict[str, tuple[int, str, str]] = {}
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
         self._sources = len(packing.sources)
+        self._watermark: Dial | None = None
         for source in query.base_sources:
             number = packing.sources.index(source.name)
             places = dict(packing.places[number])
@@ -52,14 +55,11 @@ class Push:
                 idle = f"{SOURCE} = {number} AND NOT coalesce({wanted}, FALSE) AND {instant}"
                 self.idle[source.name] = number, idle, instant
 
-    def apply(self, frame: DataFrame, watermark_us: int) -> tuple[DataFrame, Observed | None]:
-        """The frame without the rows that are of no use, and what will tell of them."""
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """The frame without the rows that are of no use. It is planned once, for all batches."""
         if not self.idle:
-            return frame, None
-        # A number in an expression would become part of the code that Spark generates, and have it compiled in every batch;
-        # an array is handed to the code. It has an entry for each source, so that the lookup is not folded to a number.
-        known = ", ".join([f"CAST('{watermark_us}' AS BIGINT)"] * self._sources)
-        watermark = f"element_at(array({known}), CAST({SOURCE} AS INT) + 1)"
+            return frame
+        self._watermark = Dial(frame.sparkSession, self._sources)
         seen, kept = [], []
         for name, (number, idle, instant) in self.idle.items():
             # What Spark observes of a row costs more than to drop it: its time and number, whether or not it goes on.
@@ -68,35 +68,58 @@ class Push:
             rows = "count(*)" if is_alone else f"count_if({SOURCE} = {number})"
             seen += [F.expr(f"max({time}) AS `time {name}`"), F.expr(f"{rows} AS `rows {name}`")]
             # Rows without a time go on, as late ones do.
-            kept.append(f"NOT coalesce({idle} >= {watermark}, FALSE)")
-        observation = Observation()
-        return frame.observe(observation, *seen).where(" AND ".join(kept)), Observed(observation)
+            kept.append(f"NOT coalesce({idle} >= {self._watermark.sql(f'CAST({SOURCE} AS INT)')}, FALSE)")
+        watched = frame.observe(OBSERVED, *seen).withColumn(DIAL, self._watermark.column)
+        return watched.where(" AND ".join(kept)).drop(DIAL)
 
+    def set_watermark(self, watermark_us: int) -> None:
+        """Tells the next batch its watermark."""
+        if self._watermark is not None:
+            self._watermark.set(watermark_us)
 
-class Observed:
-    """What Spark observed of the rows that some stayed behind of."""
-
-    def __init__(self, observation: Observation) -> None:
-        self._observation = observation
-
-    def statistics(self) -> Statistics:
-        """Rows and the largest event time of each source; of use once the batch is done."""
-        deadline = time.monotonic() + WAIT_S
-        future: Any = self._observation._jo.future()  # type: ignore[union-attr]
-        while not future.isCompleted():
-            if time.monotonic() > deadline:
-                # Without the largest event time the watermark would not be what the rows say.
-                raise StateError(f"Spark did not tell within {WAIT_S:.0f} s what it saw of the batch; start the query again")
-            time.sleep(0.002)
-        found = Statistics()
-        for name, value in self._observation.get.items():
-            what, _, source = name.partition(" ")
-            counts = found.sources.setdefault(source, SourceStatistics())
-            if what == "time":
-                counts.largest_time_us = value
-            else:
-                counts.rows = int(value or 0)
+    def seen(self, spark: SparkSession) -> Statistics | None:
+        """Rows and the largest event time of each source that rows stay behind of, in the batch that the streaming query of
+        this thread has computed."""
+        if not self.idle:
+            return None
+        running = spark.streams.get(str(spark.sparkContext.getLocalProperty(QUERY_ID)))
+        assert running is not None, "a batch belongs to a query that runs"
+        metrics = running._jsq.streamingQuery().lastExecution().observedMetrics()
+        if not metrics.contains(OBSERVED):
+            # Without the largest event time the watermark would not be what the rows say.
+            raise StateError("Spark did not tell what it saw of the batch; start the query again")
+        row, found = metrics.apply(OBSERVED), Statistics()
+        for place, name in enumerate(self.idle):
+            found.sources[name] = SourceStatistics(rows=row.get(2 * place + 1), largest_time_us=row.get(2 * place))
         return found
+
+
+class Dial:
+    """A number in a plan of Spark's that is another in every batch.
+
+    A literal would have the query planned anew, and its code compiled anew, in every batch. This is an entry of an array,
+    which plans hold by reference and tasks get as it is when their batch starts. The array has several entries and is looked
+    up by a column, so that the optimiser does not put the number itself in its place.
+    """
+
+    def __init__(self, spark: SparkSession, entries: int) -> None:
+        jvm, gateway = spark._jvm, spark.sparkContext._gateway
+        assert jvm is not None, "the session has stopped"
+        assert gateway is not None, "the session has stopped"
+        self._entries, types = entries, jvm.org.apache.spark.sql.types.DataTypes
+        self._values = gateway.new_array(jvm.java.lang.Object, entries)
+        self.set(BEGINNING_US)
+        data = jvm.org.apache.spark.sql.catalyst.util.GenericArrayData(self._values)
+        array = jvm.org.apache.spark.sql.catalyst.expressions.Literal(data, types.createArrayType(types.LongType, False))
+        self.column = SparkColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(array))
+
+    def set(self, value: int) -> None:
+        for place in range(self._entries):
+            self._values[place] = max(value, -ZERO // 2) + ZERO
+
+    def sql(self, entry: str) -> str:
+        """The number, as SQL over the column `DIAL`."""
+        return f"(element_at({DIAL}, {entry} + 1) - {ZERO}L)"
 
 
 def spark_filter(groups: Sequence[Sequence[Expr]], places: Mapping[str, str]) -> str | None:

@@ -1,5 +1,8 @@
 """What runs in a Python worker: one batch of one slot.
 
+A query has one task for all its batches, which Spark plans with the query. What a batch asks of it is in the batch's control
+record and in the commit that the batch starts from.
+
 A worker keeps the boxes it has attached. The next batch of a slot may run in any worker; the token of the attempt whose
 commit counts tells whether a kept box is the one to go on from. One that stopped some batches ago catches up; else the slot
 is attached to what that commit names.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter_ns
 
 import msgspec
@@ -18,13 +21,16 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
+from anabranch.control.course import course_of
+from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Attempt, SlotState, SourceStatistics
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
+from anabranch.errors import StateError
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Course
-from anabranch.plan.query import Query
+from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.plan.spread import Spread, all_inputs
 from anabranch.spark.pack import Packing, unpack
 from anabranch.spark.types import spark_schema, zoned, zoned_schema
@@ -32,6 +38,8 @@ from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
 META = "_meta"
+BATCH = "anabranch.batch"
+"""The local property of Spark's that tells tasks which batch they run."""
 STAGING = "_staging"
 """The folder of a parquet sink in which files wait for their batch to be committed."""
 
@@ -42,29 +50,61 @@ MOST_KEPT = 32
 """A worker that served many runs forgets the boxes of the oldest."""
 
 _kept: dict[str, tuple[str, Slot]] = {}
+_forms: dict[str, Forms] = {}
 
 
 @dataclass(frozen=True)
-class Task:
-    """One batch, for every slot; what `mapInArrow` calls in each of its partitions."""
+class Order:
+    """What a batch asks of the tasks of its slots."""
 
-    run: str
-    """Names the checkpoint: boxes kept in a worker belong to one."""
     batch: int
     watermark_us: int
     emitted_us: int
     """The watermark of the batch before: groups at instants before it have been handed out."""
-    query: Query
     course: Course
     before: Course
     """The course of the batch before."""
+    states: Mapping[int, tuple[str, bytes]]
+    """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
+    tables: Mapping[str, str]
+    """Files with the rows of stored tables that are taken in now."""
+
+    @property
+    def tables_read(self) -> str:
+        """What the boxes of a free slot hold, all of it."""
+        return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
+
+
+def order_of(batch: int, filesystem: Filesystem, forms: Forms) -> Order:
+    """What a batch asks for, from the records that it starts from."""
+    control = controls_in(filesystem).read(batch)
+    course = course_of(control, forms)
+    if batch == 0:
+        return Order(batch, control.watermark_us, BEGINNING_US, course, course, {}, control.tables)
+    base = commits_in(filesystem).read(batch - 1)
+    states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()}
+    before = course_of(base, forms)
+    return Order(batch, control.watermark_us, base.watermark_us, course, before, states, control.tables)
+
+
+def batch_of(context: TaskContext) -> int:
+    """The batch that a task runs."""
+    found = context.getLocalProperty(BATCH)
+    if found is None:
+        raise StateError(f"a task was started without {BATCH}: results can be computed in the thread of their batch only")
+    return int(found)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Runs every batch of every slot of a query; what `mapInArrow` calls in each of its partitions."""
+
+    run: str
+    """Names the run: boxes kept in a worker belong to one."""
+    query: Query
     spread: Spread
     packing: Packing
     filesystem: Filesystem
-    states: Mapping[int, tuple[str, bytes]] = field(default_factory=dict)
-    """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
-    tables: Mapping[str, str] = field(default_factory=dict)
-    """Files with the rows of stored tables, in the batch that takes them in: the first, or one that reads them again."""
     staging: Filesystem | None = None
     """Where results are written to as parquet; None: they are handed to Spark."""
 
@@ -86,31 +126,32 @@ class Task:
         assert context is not None
         slot = context.partitionId()
         began = perf_counter_ns()
+        order = order_of(batch_of(context), self.filesystem, self._query_forms())
+        told = perf_counter_ns()
         unpacked = unpack(self.packing, batches)
-        rows = unpacked.rows
         received = perf_counter_ns()
         token = uuid.uuid4().hex[:12]
-        boxes = self._free() if self.spread.is_free else self._attached(slot)
+        boxes = self._free(order) if self.spread.is_free else self._attached(order, slot)
         attached = perf_counter_ns()
-        tables = {} if self.spread.is_free else self._tables(slot)
-        if slot in self.states:
+        tables = {} if self.spread.is_free else self._tables(order, slot)
+        if slot in order.states:
             for name in tables:
-                boxes.replace_table(name, self.batch, tables[name], self.watermark_us, self.emitted_us)
+                boxes.replace_table(name, order.batch, tables[name], order.watermark_us, order.emitted_us)
             tables = {}
-        results = boxes.step(self.batch, {**tables, **rows}, self.watermark_us, self.emitted_us)
+        results = boxes.step(order.batch, {**tables, **unpacked.rows}, order.watermark_us, order.emitted_us)
         stepped = perf_counter_ns()
-        state = SlotState() if self.spread.is_free else self._saved(boxes, token)
-        _kept[self._key(slot)] = (self._tables_read if self.spread.is_free else token, boxes)
+        state = SlotState() if self.spread.is_free else self._saved(order, boxes, token)
+        _kept[self._key(slot)] = (order.tables_read if self.spread.is_free else token, boxes)
         if len(_kept) > MOST_KEPT:
             del _kept[next(iter(_kept))]
         saved = perf_counter_ns()
-        staged, bytes_staged = self._stage(slot, token, results)
+        staged, bytes_staged = self._stage(f"{order.batch:010d}-{slot}-{token}", results)
         statistics = boxes.statistics
         for name, times in unpacked.passed_over.items():
-            count_passed_over(statistics.sources.setdefault(name, SourceStatistics()), times, self.watermark_us)
+            count_passed_over(statistics.sources.setdefault(name, SourceStatistics()), times, order.watermark_us)
         statistics.cpu_ns |= {
-            "wall receive": received - began, "wall attach": attached - received, "wall step": stepped - attached,
-            "wall save": saved - stepped, "wall stage": perf_counter_ns() - saved,
+            "wall order": told - began, "wall receive": received - told, "wall attach": attached - received,
+            "wall step": stepped - attached, "wall save": saved - stepped, "wall stage": perf_counter_ns() - saved,
         }  # fmt: skip
         if self.staging is None:
             for batch in results:
@@ -118,80 +159,66 @@ class Task:
         encoded = msgspec.Raw(msgspec.json.encode(state))
         yield self._meta_row(msgspec.json.encode(Attempt(slot, token, encoded, statistics, staged, bytes_staged)))
 
-    def _tables(self, slot: int) -> dict[str, pa.Table]:
+    def _query_forms(self) -> Forms:
+        """The forms of the query: made once in a worker."""
+        if self.run not in _forms:
+            if len(_forms) >= MOST_KEPT:
+                del _forms[next(iter(_forms))]
+            _forms[self.run] = Forms(self.query)
+        return _forms[self.run]
+
+    def _tables(self, order: Order, slot: int) -> dict[str, pa.Table]:
         """The rows of stored tables that belong to this slot."""
         found, inputs = {}, all_inputs(self.query)
         for source in self.query.base_sources:
-            if source.name in self.tables:
-                rows = pa.ipc.open_stream(self.filesystem.get(self.tables[source.name])).read_all()
+            if source.name in order.tables:
+                rows = pa.ipc.open_stream(self.filesystem.get(order.tables[source.name])).read_all()
                 found[source.name] = rows.filter(pa.array(source_mask(self.spread.grid, slot, inputs, source, rows)))
         return found
 
     def _key(self, slot: int) -> str:
         return f"{self.run}/{'' if self.spread.is_free else slot}"
 
-    @property
-    def _tables_read(self) -> str:
-        """What the boxes of a free slot hold, all of it."""
-        return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
-
-    def _free(self) -> Slot:
+    def _free(self, order: Order) -> Slot:
         """Boxes with the stored tables: those of any slot will do."""
         kept = _kept.pop(self._key(0), None)
-        if kept is not None and kept[0] == self._tables_read and kept[1].course == self.course:
+        if kept is not None and kept[0] == order.tables_read and kept[1].course == order.course:
             return kept[1]
-        slot = Slot(Forms(self.query), self.course, "state/0", self.filesystem, ContainerReader(self.filesystem))
-        for name, path in self.tables.items():
+        reader = ContainerReader(self.filesystem)
+        slot = Slot(self._query_forms(), order.course, "state/0", self.filesystem, reader)
+        for name, path in order.tables.items():
             rows = pa.ipc.open_stream(self.filesystem.get(path)).read_all()
-            slot.replace_table(name, self.batch, rows, self.watermark_us, self.emitted_us)
+            slot.replace_table(name, order.batch, rows, order.watermark_us, order.emitted_us)
         return slot
 
-    def _saved(self, boxes: Slot, token: str) -> SlotState:
+    def _saved(self, order: Order, boxes: Slot, token: str) -> SlotState:
         """Writes what is new of a slot's state."""
-        state = boxes.save(self.batch, token)
+        state = boxes.save(order.batch, token)
         boxes.relocate()
-        if self.batch % RETAIN_EVERY == 0:
+        if order.batch % RETAIN_EVERY == 0:
             boxes.reader.retain(state.files())
         return state
 
-    def _attached(self, slot: int) -> Slot:
+    def _attached(self, order: Order, slot: int) -> Slot:
         """The boxes of the slot. They are taken out of the kept ones: if this attempt fails, nobody goes on from them."""
-        token, state = self.states.get(slot, ("", b""))
+        token, state = order.states.get(slot, ("", b""))
         kept = _kept.pop(self._key(slot), None)
-        if kept is not None and token and self._goes_on(kept[1], kept[0] == token, state):
+        if kept is not None and token and _goes_on(order, kept[1], kept[0] == token, state):
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
-        course = self.course if self.course.is_like(self.before) else self.before
-        boxes = Slot(Forms(self.query), course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
-        boxes.attach(named, self.watermark_us, self.emitted_us)
-        if boxes.course != self.course:
-            boxes.redirect(self.course, named, self.watermark_us, self.emitted_us)
+        course = order.course if order.course.is_like(order.before) else order.before
+        boxes = Slot(self._query_forms(), course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
+        boxes.attach(named, order.watermark_us, order.emitted_us)
+        if boxes.course != order.course:
+            boxes.redirect(order.course, named, order.watermark_us, order.emitted_us)
         return boxes
 
-    def _goes_on(self, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
-        """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
-        they cannot be brought there, they are of no more use."""
-        given = self.watermark_us, self.emitted_us
-        if is_latest and boxes.course == self.course:
-            return True
-        state = msgspec.json.decode(encoded, type=SlotState)
-        if not is_latest:
-            if not boxes.course.is_like(self.before):
-                return False
-            if boxes.course != self.before:
-                boxes.redirect(self.before, state, *given)
-            if not boxes.catch_up(state, *given):
-                return False
-        if boxes.course != self.course:
-            boxes.redirect(self.course, state, *given)
-        return True
-
-    def _stage(self, slot: int, token: str, results: list[pa.RecordBatch]) -> tuple[str, int]:
+    def _stage(self, name: str, results: list[pa.RecordBatch]) -> tuple[str, int]:
         """Writes results to a file nobody reads until the batch is committed; returns its name and size."""
         if self.staging is None or not results:
             return "", 0
-        return stage(self.staging, f"{self.batch:010d}-{slot}-{token}", results, self.query.output_schema)
+        return stage(self.staging, name, results, self.query.output_schema)
 
     def _with_meta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [c.cast(zoned(c.type)) for c in batch.columns]
@@ -205,6 +232,25 @@ class Task:
         return pa.RecordBatch.from_arrays(
             [*columns, pa.array([report], pa.binary())], names=[*(f.name for f in fields), META]
         )
+
+
+def _goes_on(order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
+    """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If they
+    cannot be brought there, they are of no more use."""
+    given = order.watermark_us, order.emitted_us
+    if is_latest and boxes.course == order.course:
+        return True
+    state = msgspec.json.decode(encoded, type=SlotState)
+    if not is_latest:
+        if not boxes.course.is_like(order.before):
+            return False
+        if boxes.course != order.before:
+            boxes.redirect(order.before, state, *given)
+        if not boxes.catch_up(state, *given):
+            return False
+    if boxes.course != order.course:
+        boxes.redirect(order.course, state, *given)
+    return True
 
 
 def count_passed_over(counts: SourceStatistics, times: list[pa.Array], watermark_us: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from anabranch.spark.task import Task
+from anabranch.spark.task import Task, batch_of
 
 TROUBLES = ("before", "after", "halfway", "twice", "killed", "slow", "none")
 
@@ -23,12 +23,13 @@ class TroubledTask(Task):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
-        trouble = TROUBLES[(self.batch + 3 * context.partitionId()) % len(TROUBLES)]
+        batch = batch_of(context)
+        trouble = TROUBLES[(batch + 3 * context.partitionId()) % len(TROUBLES)]
         if context.attemptNumber() > 0 or trouble == "none":
             yield from super().__call__(batches)
             return
         given = list(batches)
-        self.filesystem.put(f"troubles/{trouble}-{self.batch}-{context.partitionId()}", [b""])
+        self.filesystem.put(f"troubles/{trouble}-{batch}-{context.partitionId()}", [b""])
         if trouble == "before":
             raise OSError("the task fails before it does anything")
         if trouble == "slow":
