@@ -126,13 +126,12 @@ def step(
     known: Knowledge, state: LoopState, course: Course, observation: Observation
 ) -> tuple[LoopState, Proposal | Remark | None]:
     """Takes note of a batch, and says what to do."""
-    monitor = state.monitor.after(observation)
-    if state.monitor.window != known.settings.window:
-        monitor = replace(monitor, window=known.settings.window)
-    since_last = state.since_last + (1 if observation.rows else 0)
-    state = replace(state, monitor=monitor, since_last=since_last, seen=state.seen + (1 if observation.rows else 0))
-    if state.steady_since_us is None:
-        state = replace(state, steady_since_us=observation.seen_us)
+    monitor = Monitor(known.settings.window, state.monitor.observations).after(observation)
+    more = 1 if observation.rows else 0
+    steady_since_us = observation.seen_us if state.steady_since_us is None else state.steady_since_us
+    state = replace(
+        state, monitor=monitor, since_last=state.since_last + more, seen=state.seen + more, steady_since_us=steady_since_us
+    )
     if course.migration is not None or monitor.span_s <= 0:
         return state, None
     why, drifted = _due(known, state)
@@ -173,7 +172,7 @@ def _effect(
 
 def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
     """Why to think about the plan now, and the signals that have drifted."""
-    measured = len(state.monitor.batches)
+    measured = max(0, len(state.monitor.observations) - 1)
     if state.reference is None or (state.seen > SURE_BATCHES and not state.is_sure):
         return (f"{measured} batches are measured" if measured >= min(FIRST_BATCHES, known.settings.window) else None), []
     timing = known.settings.timing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
@@ -21,17 +21,26 @@ CHANCE = 4.0
 
 @dataclass(frozen=True)
 class Observation:
-    """One batch, all slots together."""
+    """One batch. After most batches nobody asks for more than its rows: the rest is worked out when somebody does."""
 
     batch: int
     seen_us: int
     """The least of the largest event times of the streams."""
-    statistics: Statistics
-    state_bytes: int
+    slots: tuple[Statistics, ...]
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """All slots together."""
+        return together(self.slots)
+
+    @cached_property
+    def rows(self) -> int:
+        return sum([s.rows for slot in self.slots for s in slot.sources.values()])
 
     @property
-    def rows(self) -> int:
-        return sum(s.rows for s in self.statistics.sources.values())
+    def state_bytes(self) -> int:
+        logs = sum([s.state_bytes for slot in self.slots for s in slot.sources.values()])
+        return logs + sum([s.bytes for slot in self.slots for s in slot.states])
 
     @cached_property
     def counts(self) -> dict[str, tuple[float, float]]:
@@ -70,10 +79,8 @@ def observe(commit: Commit) -> Observation | None:
     """What a commit shows; None if no stream has shown a time yet."""
     if not commit.largest_time_us:
         return None
-    counted = [a.statistics for a in commit.slots.values()]
-    sources = [s for c in counted for s in c.sources.values()]
-    state_bytes = sum(s.state_bytes for s in sources) + sum(s.bytes for c in counted for s in c.states)
-    return Observation(commit.batch, min(commit.largest_time_us.values()), together(counted), state_bytes)
+    seen_us = min(commit.largest_time_us.values())
+    return Observation(commit.batch, seen_us, tuple([a.statistics for a in commit.slots.values()]))
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,11 @@ class Monitor:
     def after(self, observation: Observation) -> Monitor:
         if self.observations and not observation.rows:
             return self
-        return replace(self, observations=(*self.observations, observation)[-self.window - 1 :])
+        return Monitor(self.window, (*self.observations, observation)[-self.window - 1 :])
 
     def latest(self, batches: int) -> Monitor:
         """Only the latest batches: what came before is no longer true."""
-        return replace(self, observations=self.observations[-batches - 1 :])
+        return Monitor(self.window, self.observations[-batches - 1 :])
 
     @property
     def batches(self) -> list[Statistics]:

@@ -8,7 +8,7 @@ Predicates are written as SQL: one call to the JVM instead of one for every node
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -29,6 +29,7 @@ QUERY_ID = "sql.streaming.queryId"
 ZERO = 1 << 61
 """Dials stand so much higher than they show: only large numbers surely reach the JVM as long ones. Times are far smaller."""
 
+ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
@@ -49,7 +50,8 @@ class Push:
             # Times without a zone are no instants to Spark.
             if not isinstance(types[places[source.time]], T.TimestampType):
                 continue
-            wanted = spark_filter(filters[source.name], places)
+            instants = [p for p in places.values() if isinstance(types[p], T.TimestampType)]
+            wanted = spark_filter(filters[source.name], places, instants)
             if wanted is not None:
                 instant = f"unix_micros(`{places[source.time]}`)"
                 idle = f"{SOURCE} = {number} AND NOT coalesce({wanted}, FALSE) AND {instant}"
@@ -122,58 +124,102 @@ class Dial:
         return f"(element_at({DIAL}, {entry} + 1) - {ZERO}L)"
 
 
-def spark_filter(groups: Sequence[Sequence[Expr]], places: Mapping[str, str]) -> str | None:
+def spark_filter(
+    groups: Sequence[Sequence[Expr]], places: Mapping[str, str], instants: Collection[str] = ()
+) -> str | None:
     """SQL for whether a row passes one of some sets of predicates, as far as Spark can tell: it may pass more. None if it
-    cannot. `places` are the physical columns of the source's."""
+    cannot. `places` are the physical columns of the source's; `instants` are those of them that Spark knows as instants."""
+    writer = _Writer(places, instants)
     found = []
     for group in groups:
-        known = [t for t in (_sql(e, places) for e in group) if t is not None]
+        known = [t for t in map(writer.sql, group) if t is not None]
         if not known:
             return None
         found.append(f"({' AND '.join(known)})")
     return f"({' OR '.join(found)})" if found else None
 
 
-def _sql(expr: Expr, places: Mapping[str, str]) -> str | None:
-    """An expression as Spark's SQL, where both surely mean the same."""
-    if isinstance(expr, Column):
-        return f"`{places[expr.name]}`" if _is_plain(expr.type) else None
-    if isinstance(expr, Literal):
-        return _literal(expr) if _is_plain(expr.type) and expr.value is not None else None
-    if not isinstance(expr, Call):
-        return None
-    if expr.op == "is_null" and isinstance(expr.args[0], Column):
-        return f"(`{places[expr.args[0].name]}` IS NULL)"
-    if expr.op == "cast" and not _widens(expr.args[0].type, expr.type):
-        return None
-    args = [_sql(arg, places) for arg in expr.args]
-    known = [a for a in args if a is not None]
-    if len(known) < len(args):
-        return None
-    if expr.op in COMPARISONS:
-        return f"({known[0]} {COMPARISONS[expr.op]} {known[1]})"
-    if expr.op in ("and", "or"):
-        return f"({f' {expr.op.upper()} '.join(known)})"
-    if expr.op == "not":
-        return f"(NOT {known[0]})"
-    if expr.op == "cast":
-        return f"CAST({known[0]} AS {to_spark(expr.type).simpleString()})"
-    return f"({known[0]} IN ({', '.join(known[1:])}))" if expr.op == "in" else None
+class _Writer:
+    """Writes expressions as Spark's SQL, where both surely mean the same."""
+
+    def __init__(self, places: Mapping[str, str], instants: Collection[str]) -> None:
+        self._places, self._instants = places, instants
+
+    def sql(self, expr: Expr) -> str | None:
+        if isinstance(expr, Column):
+            return self._column(expr)
+        if isinstance(expr, Literal):
+            return _literal(expr) if _is_plain(expr.type) else None
+        if not isinstance(expr, Call) or not _is_plain(expr.type) or not _means_the_same(expr):
+            return None
+        if expr.op == "is_null" and isinstance(expr.args[0], Column):
+            return f"(`{self._places[expr.args[0].name]}` IS NULL)"
+        args = [self.sql(arg) for arg in expr.args]
+        known = [a for a in args if a is not None]
+        return _call(expr, known) if len(known) == len(args) else None
+
+    def _column(self, column: Column) -> str | None:
+        place = self._places[column.name]
+        if pa.types.is_timestamp(column.type):
+            # As a number: what a literal of that type says to Spark depends on its time zone.
+            return f"unix_micros(`{place}`)" if place in self._instants else None
+        return f"`{place}`" if _is_plain(column.type) else None
+
+
+def _call(call: Call, args: list[str]) -> str:
+    op = call.op
+    if op == "div":
+        return f"({args[0]} / nullif({args[1]}, 0))"
+    if op in COMPARISONS or op in ARITHMETIC:
+        return f"({args[0]} {(COMPARISONS | ARITHMETIC)[op]} {args[1]})"
+    if op in ("and", "or"):
+        return f"({f' {op.upper()} '.join(args)})"
+    if op == "in":
+        return f"({args[0]} IN ({', '.join(args[1:])}))"
+    if op == "like":
+        return f"({args[0]} LIKE {args[1]})"
+    if op == "cast":
+        return f"CAST({args[0]} AS {to_spark(call.type).simpleString()})"
+    if op == "case":
+        whens = " ".join(f"WHEN {c} THEN {v}" for c, v in zip(args[:-1:2], args[1:-1:2], strict=True))
+        return f"(CASE {whens} ELSE {args[-1]} END)"
+    return {"not": "(NOT {})", "neg": "(- {})", "is_null": "({} IS NULL)"}.get(op, f"{op}({{}})").format(", ".join(args))
+
+
+def _means_the_same(call: Call) -> bool:
+    """Whether an operation on such operands gives in Spark what it gives here. (Integers do not: theirs do not wrap.)"""
+    types = [arg.type for arg in call.args]
+    if call.op in (*ARITHMETIC, "neg", "abs"):
+        return all(map(pa.types.is_floating, types))
+    if call.op == "cast":
+        return _widens(types[0], call.type)
+    if call.op == "like":
+        # What a backslash or a character of several code units is to a pattern is not worth the risk.
+        pattern = call.args[1]
+        return isinstance(pattern, Literal) and isinstance(pattern.value, str) and not set(pattern.value) & set("_\\")
+    if call.op in ("year", "month", "day"):
+        return bool(pa.types.is_date(types[0]))
+    return call.op in {*COMPARISONS, "and", "or", "not", "is_null", "in", "case", "coalesce", "length", "concat", "trim"}
 
 
 def _literal(expr: Literal) -> str:
     """A literal of its own type. Strings are written as their bytes: nothing in them can be taken for syntax."""
     if isinstance(expr.value, str):
         return f"CAST(X'{expr.value.encode().hex()}' AS STRING)"
-    return f"CAST('{expr.value}' AS {to_spark(expr.type).simpleString()})"
+    value, type = expr.value, expr.type
+    if pa.types.is_timestamp(type):
+        value, type = pa.scalar(value, type).cast(pa.int64()).as_py(), pa.int64()
+    written = "NULL" if value is None else f"'{value}'"
+    return f"CAST({written} AS {to_spark(type).simpleString()})"
 
 
 def _is_plain(type: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type) or pa.types.is_string(type)
-    )
+    is_number = pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type)
+    is_time = pa.types.is_date(type) or pa.types.is_timestamp(type)
+    return bool(is_number or is_time or pa.types.is_boolean(type) or pa.types.is_string(type))
 
 
 def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     integers = pa.types.is_integer(given) and pa.types.is_integer(wanted) and given.bit_width <= wanted.bit_width
-    return bool(integers or (pa.types.is_floating(given) and pa.types.is_float64(wanted)))
+    floats = pa.types.is_float64(wanted) and (pa.types.is_floating(given) or pa.types.is_integer(given))
+    return bool(integers or floats)

@@ -150,8 +150,8 @@ def test_a_strategy_may_be_pinned(strategy):
 
 def observation(number: int, rows: int, view_rows: int = 0, state_bytes: int = 0) -> Observation:
     statistics = Statistics({"a": SourceStatistics(rows=rows, stored_rows=rows)})
-    statistics.states = [StateStatistics("a b", view_rows)]
-    return Observation(number, number * 1_000_000, statistics, state_bytes)
+    statistics.states = [StateStatistics("a b", view_rows, state_bytes)]
+    return Observation(number, number * 1_000_000, (statistics,))
 
 
 def monitor_of(*observations: Observation) -> Monitor:
