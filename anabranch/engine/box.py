@@ -37,7 +37,7 @@ from anabranch.engine.kernels.probing import probe_ranges
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
-from anabranch.engine.ordering import EVERY_WORD, limit_words, may_wrap, ordered_words, sort_by_word
+from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, ordered_words, sort_by_word
 from anabranch.engine.preparation import Allowance, Preparation
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
@@ -263,8 +263,10 @@ class Box:
     def _order(self, index: IndexState, rows: Combination, positions: npt.NDArray[np.int64]) -> Words:
         """Rows in the order of the hash of their key in an index; or of the key itself, and without those that have none."""
         if index.is_ordered:
-            (term,) = self._keys(index.terms, rows)
+            *keys, term = self._keys(index.terms, rows)
             words, starts, ends = ordered_words(term), rows.starts, rows.ends
+            if keys:
+                words = keyed_words(hash_keys(keys, len(rows)), words, term.type)
             if term.null_count:
                 valid = term.is_valid().to_numpy(zero_copy_only=False)
                 words, positions, starts, ends = words[valid], positions[valid], starts[valid], ends[valid]
@@ -420,13 +422,14 @@ class Box:
         table = index.spine.table(visible)
         if probe.between is not None:
             parts, done = [], 0
-            ordered, highs = self._ranges(index, probe.between, rows, visible)
+            ordered, highs = self._ranges(index, probe, probe.between, rows, visible)
             while done < len(ordered):
                 left = ordered[done:], highs[done:]
                 matches, lookups, looked_up = probe_ranges(*left, table, window_us, len(left[1]), CHUNK_PAIRS)
                 counts.lookups += int(lookups)
                 counts.candidates += matches.shape[1]
-                parts.append(self._allowed(probe, self._combined(probe, rows, matches)))
+                found = self._combined(probe, rows, matches)
+                parts.append(self._allowed(probe, self._same_keys(probe, rows, matches, found) if probe.keys else found))
                 done += int(looked_up)
             combined = joined(parts, (*rows.ids, *probe.target))
         else:
@@ -438,12 +441,8 @@ class Box:
             counts.lookups += int(lookups)
             counts.candidates += matches.shape[1]
             combined = self._combined(probe, rows, matches)
-            if not index.is_exact and len(combined):
-                bound = keys if keys is not None else self._keys(tuple(k.bound for k in probe.keys), rows)
-                taken = pa.array(matches[0])
-                same = equal_keys([k.take(taken) for k in bound], self._keys(index.terms_of(probe), combined))
-                if not same.all():
-                    combined = combined.where(same)
+            if not index.is_exact:
+                combined = self._same_keys(probe, rows, matches, combined, keys)
             combined = self._allowed(probe, combined)
         counts.matches += len(combined)
         counts.cpu_ns += thread_time_ns() - began
@@ -460,6 +459,22 @@ class Box:
             ids |= {alias: view.part(alias, found) if len(found) else NONE for alias in probe.target}
         return Combination(ids, starts, ends)
 
+    def _same_keys(
+        self,
+        probe: Probe,
+        rows: Combination,
+        matches: npt.NDArray[np.int64],
+        combined: Combination,
+        keys: list[pa.Array] | None = None,
+    ) -> Combination:
+        """What rows have found that has their key, and not only its hash."""
+        if not len(combined):
+            return combined
+        bound = keys if keys is not None else self._keys(tuple(k.bound for k in probe.keys), rows)
+        taken = pa.array(matches[0])
+        same = equal_keys([k.take(taken) for k in bound], self._keys(tuple(k.target for k in probe.keys), combined))
+        return combined if same.all() else combined.where(same)
+
     def _allowed(self, probe: Probe, combined: Combination) -> Combination:
         """What the residual predicates of a probe leave."""
         if probe.residuals and len(combined):
@@ -468,13 +483,18 @@ class Box:
                 combined = combined.where(mask)
         return combined
 
-    def _ranges(self, index: IndexState, between: Range, rows: Combination, visible: bool) -> tuple[Words, Words]:
+    def _ranges(
+        self, index: IndexState, probe: Probe, between: Range, rows: Combination, visible: bool
+    ) -> tuple[Words, Words]:
         """The rows in the order of the least word of their range, and its largest; without those that find nothing."""
-        if may_wrap(between, *index.spine.extent(visible)):
+        if not probe.keys and may_wrap(between, *index.spine.extent(visible)):
             lows, highs = np.full(len(rows), EVERY_WORD[0]), np.full(len(rows), EVERY_WORD[1])
             return sort_by_word(lows, NONE, rows.starts, rows.ends), highs
         lows, highs, valid = limit_words(between, self._keys(tuple(b.bound for b in between.limits), rows), len(rows))
         positions = np.flatnonzero(valid & (lows <= highs))
+        if probe.keys:
+            hashes = hash_keys(self._keys(tuple(k.bound for k in probe.keys), rows), len(rows))
+            lows, highs = (keyed_words(hashes, words, between.term.type) for words in (lows, highs))
         ordered = sort_by_word(lows[positions], positions, rows.starts[positions], rows.ends[positions])
         return ordered, highs[ordered[:, 1].view(np.int64)]
 

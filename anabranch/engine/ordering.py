@@ -16,6 +16,11 @@ from anabranch.plan.ranges import Limit, Range
 
 SIGN = np.uint64(1 << 63)
 LEAST, LARGEST = -(2**63), 2**63 - 1
+VALUE_BITS = 40
+"""Of a word that has a hash and a value: enough for floats to a billionth, and for integers up to half a trillion."""
+ROUNDED_OFF = np.uint64((1 << (64 - VALUE_BITS)) - 1)
+TIME_BITS = 20
+"""Microseconds have so many more: about a second is not told apart."""
 EVERY_WORD = np.uint64(0), np.uint64(2**64 - 1)
 
 Times = npt.NDArray[np.int64]
@@ -98,6 +103,10 @@ def limit_words(between: Range, bounds: Sequence[pa.Array], rows: int) -> tuple[
     valid = np.ones(rows, np.bool_)
     for limit, values in zip(between.limits, bounds, strict=True):
         words = _words(_shifted(_plain(values), limit))
+        if limit.is_strict:
+            # The next word is that of the next value; there is none beyond the last.
+            valid &= words != EVERY_WORD[0 if limit.is_upper else 1]
+            words = words - np.uint64(1) if limit.is_upper else words + np.uint64(1)
         if limit.is_upper:
             np.minimum(highs, words, out=highs)
         else:
@@ -123,6 +132,21 @@ def _shifted(plain: npt.NDArray[Any], limit: Limit) -> npt.NDArray[Any]:
         else:
             plain = np.minimum(plain, LARGEST + int(step)) - int(step)
     return plain
+
+
+def keyed_words(hashes: Words, words: Words, type: pa.DataType) -> Words:
+    """Words by which rows are in order of the first bits of a hash, and among these of a value, whose ordered word is given:
+    not of all of it, but never against its order."""
+    if pa.types.is_floating(type):
+        # Rounded up: so a round number is apart from all that is above it, zero most of all.
+        narrow = (np.minimum(words, ~ROUNDED_OFF) + ROUNDED_OFF) >> np.uint64(64 - VALUE_BITS)
+    else:
+        whole = (words ^ SIGN).view(np.int64)
+        if pa.types.is_timestamp(type):
+            whole = whole >> TIME_BITS
+        half = 1 << (VALUE_BITS - 1)
+        narrow = (np.clip(whole, -half, half - 1) + half).view(np.uint64)
+    return (hashes >> np.uint64(VALUE_BITS) << np.uint64(VALUE_BITS)) | narrow
 
 
 def may_wrap(between: Range, least: int, largest: int) -> bool:

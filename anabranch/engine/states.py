@@ -53,10 +53,6 @@ class IndexState:
     def is_exact(self) -> bool:
         return is_exact([t.type for t in self.terms])
 
-    def terms_of(self, probe: Probe) -> tuple[Expr, ...]:
-        """The terms of the index in the aliases of a probe."""
-        return tuple(k.target for k in probe.keys)
-
 
 class BoxState:
     """All state of a box."""

@@ -19,7 +19,8 @@ def explain_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
     states: dict[Aliases, list[list[str]]] = {(alias,): [] for alias in graph.query.aliases}
     states |= {view: [] for view in views(ways)}
     for index in indexes(ways):
-        states[index.state].append([f"order of {t}" if index.is_ordered else str(t) for t in index.terms])
+        keys = list(map(str, index.terms))
+        states[index.state].append([*keys[:-1], f"order of {keys[-1]}"] if index.is_ordered else keys)
     return {
         "query": graph.query.name,
         "plan": show(plan, graph),
@@ -141,9 +142,9 @@ def _tree(plan: Plan, graph: JoinGraph, indent: str) -> list[str]:
 
 
 def _lookup(probe: Probe) -> str:
-    if probe.keys:
-        return "by " + " and ".join(f"{k.bound} = {k.target}" for k in probe.keys)
-    return "(every row)" if probe.between is None else f"in the range {probe.between}"
+    ways = ["by " + " and ".join(f"{k.bound} = {k.target}" for k in probe.keys)] if probe.keys else []
+    ways += [f"in the range {probe.between}"] if probe.between is not None else []
+    return " ".join(ways) or "(every row)"
 
 
 def _where(predicates: tuple[Expr, ...]) -> str:

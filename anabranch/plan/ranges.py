@@ -28,11 +28,13 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 @dataclass(frozen=True)
 class Limit:
-    """The term with `shifts` added to it, the last one first, is at most (`is_upper`) or at least `bound`."""
+    """The term with `shifts` added to it, the last one first, is at most (`is_upper`) or at least `bound`; below or above it
+    if the limit `is_strict`."""
 
     bound: Expr
     is_upper: bool
     shifts: tuple[Literal, ...] = ()
+    is_strict: bool = False
 
     @property
     def steps(self) -> tuple[float, ...]:
@@ -43,7 +45,7 @@ class Limit:
         taken_off = "".join(
             f" + {-s.value}" if s.value < type(s.value)() else f" - {s.value}" for s in self.shifts
         )
-        return f"{'<=' if self.is_upper else '>='} {self.bound}{taken_off}"
+        return f"{'<' if self.is_upper else '>'}{'' if self.is_strict else '='} {self.bound}{taken_off}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def range_of(residuals: Iterable[Expr], bound: Set[str], target: Set[str]) -> Ra
             ):
                 if _reads_only(ours, bound) and _reads_only(theirs, target) and has_ordered_words(theirs.type):
                     term, shifts = _without_shifts(theirs)
-                    limits.setdefault(term, []).append(Limit(ours, op in ("lt", "le"), shifts))
+                    # What is added to a term may be rounded off or wrap: then equal is not surely equal.
+                    is_strict = op in ("lt", "gt") and not shifts
+                    limits.setdefault(term, []).append(Limit(ours, op in ("lt", "le"), shifts, is_strict))
     found = [Range(term, tuple(of_term)) for term, of_term in limits.items()]
     return max(found, key=lambda r: r.is_closed, default=None)
 

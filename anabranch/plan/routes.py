@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import Aliases, JoinGraph, Key
 from anabranch.plan.jtree import Leaf, Plan
+from anabranch.plan.query import Derived
 from anabranch.plan.ranges import Range
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Look up the state of `target` by `keys`, without any in the range `between` (or else every row of it), then keep what
+    """Look up the state of `target` by `keys`, in the range `between`, or by both (else every row of it), then keep what
     `residuals` allow."""
 
     target: Aliases
@@ -31,9 +32,10 @@ class Probe:
 
     @property
     def index(self) -> Index:
+        terms = tuple(k.target for k in self.keys)
         if self.between is not None:
-            return Index(self.target, (self.between.term,), is_ordered=True)
-        return Index(self.target, tuple(k.target for k in self.keys))
+            return Index(self.target, (*terms, self.between.term), is_ordered=True)
+        return Index(self.target, terms)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class Route:
 
 @dataclass(frozen=True)
 class Index:
-    """A state and the terms by which it is looked up: by their hash, or a single one in its order."""
+    """A state and the terms by which it is looked up: by their hash; or in the order of the last one, among rows with the
+    same hash of those before it."""
 
     state: Aliases
     terms: tuple[Expr, ...]
@@ -87,10 +90,21 @@ def _stages(plan: Plan, alias: str, graph: JoinGraph, is_root: bool) -> list[Sta
     for other in plan.orders[place]:
         target = plan.inputs[other].aliases
         keys = graph.keys_between(bound, target)
-        between = None if keys else graph.range_between(bound, target)
+        between = graph.range_between(bound, target)
+        if keys and between is not None and not _narrows(between, bound, target, graph):
+            between = None
         probes.append(Probe(graph.ordered(target), keys, graph.residuals_at(bound, target), between))
         bound = bound | target
     return [*stages, Stage(graph.ordered(bound), tuple(probes), is_root)]
+
+
+def _narrows(between: Range, bound: Set[str], target: Set[str], graph: JoinGraph) -> bool:
+    """Whether it pays to look up a range among rows of one key. For groups of a subquery it does: at every instant they meet
+    all rows of their key in a window. Elsewhere a key has few partners, and its own index serves other lookups too."""
+    sources = graph.query.input
+    if not all(isinstance(sources(a).source, Derived) for a in bound) or any(limit.shifts for limit in between.limits):
+        return False
+    return not any(isinstance(sources(a).source, Derived) for a in target)
 
 
 def indexes(all_routes: tuple[Route, ...]) -> tuple[Index, ...]:

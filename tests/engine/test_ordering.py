@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from anabranch.engine.expressions import evaluate
 from anabranch.engine.kernels import reference
-from anabranch.engine.ordering import from_ordered_words, limit_words, may_wrap, ordered_words, sort_by_word
+from anabranch.engine.ordering import (
+    from_ordered_words,
+    keyed_words,
+    limit_words,
+    may_wrap,
+    ordered_words,
+    sort_by_word,
+)
 from anabranch.plan.expression import Call, Column, Literal
 from anabranch.plan.ranges import range_of
 
@@ -104,3 +111,14 @@ def test_sorting_by_words_equals_the_twin_of_sorting_by_hashes(rows, placed):
         np.array(words, np.uint64), np.array(positions, np.int64), np.array(starts, np.int64), np.array(ends, np.int64)
     )
     assert found.tolist() == [list(row) for row in reference.sort_by_hash(words, positions, starts, ends)]
+
+
+@pytest.mark.parametrize("kind", IN_ORDER, ids=str)
+def test_words_with_a_hash_are_never_against_the_order(kind):
+    words = ordered_words(pa.array(IN_ORDER[kind], kind))
+    hashes = np.array([0, 5 << 40, 2**64 - 1], np.uint64)
+    for hash in hashes:
+        keyed = keyed_words(np.full(len(words), hash), words, kind)
+        assert bool(np.all(keyed[:-1] <= keyed[1:]))
+        assert set((keyed >> np.uint64(40)).tolist()) == {int(hash) >> 40}
+        assert keyed[0] < keyed[-1]

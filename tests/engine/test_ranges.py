@@ -151,3 +151,30 @@ def test_much_that_is_found_is_checked_in_parts():
 test_theta, test_theta_long = properties(
     check, 60, 3_000, shape=shapes(theta=True, subquery=False, rows=30), stops=st.lists(st.integers(0, 7), max_size=3)
 )
+
+
+GROUPED = (
+    "a.n > g.least", "a.n <= g.n AND a.n >= g.least", "a.edge >= g.edge", "a.i < g.i", "a.x > 0.5e0 * g.x", "a.x <= g.x",
+    "a.f >= g.f", "a.d < g.d", "a.day >= g.day", "a.at < g.at", "a.x > g.mean", "a.n < g.n AND a.x >= g.x",
+)  # fmt: skip
+
+
+def grouped_query(where: str) -> Query:
+    """Rows beside the groups of their key: a range is looked up among the rows of a key."""
+    most = ", ".join(f"MAX({name}) AS {name}" for name in COLUMNS if name not in ("b", "d"))
+    inner = f"SELECT id % 7 AS k, {most}, MAX(d) AS d, MIN(n) AS least, AVG(x) AS mean FROM a [RANGE 1 SECOND]"
+    groups = f"({inner} GROUP BY id % 7 SLIDE 500 MILLISECONDS) g"
+    sql = f"SELECT a.id, g.k FROM a [RANGE 1500 MILLISECONDS] JOIN {groups} ON a.id % 7 = g.k WHERE {where}"
+    fields = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
+    script = f"CREATE STREAM a ({fields}, id BIGINT, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;"
+    return parse_script(f"{script} CREATE QUERY q AS {sql}").queries[0].query
+
+
+@pytest.mark.parametrize("where", GROUPED)
+def test_ranges_among_the_rows_of_a_key(where):
+    query, batches = grouped_query(where), batches_of(7, "a", count=20)
+    graph = JoinGraph(query)
+    assert [len(i.terms) for i in indexes(routes(left_deep(graph), graph)) if i.is_ordered] == [2], "by key and range"
+    found = results(query, [*batches, {}, {}], stop=9)
+    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}))), wrong
+    assert found
