@@ -29,7 +29,7 @@ from anabranch.plan.query import Field
 from anabranch.session import Session
 from anabranch.spark import sinks
 from anabranch.spark.frames import UnsupportedFrameError
-from anabranch.spark.host import Host
+from anabranch.spark.host import SETTINGS, Host
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.spark.feeding import finish
 
@@ -204,13 +204,16 @@ def test_run(spark: SparkSession, folder: Path) -> None:
 
 
 def test_settings_of_the_session_stay(spark: SparkSession, folder: Path) -> None:
-    names = ["spark.sql.adaptive.enabled", "spark.sql.execution.arrow.maxRecordsPerBatch"]
+    names = list(SETTINGS)
     before = [spark.conf.get(name) for name in names]
     spark.conf.set(names[0], "true")
     spark.conf.set(names[1], "1234")
+    seen = []
     try:
-        finish(two_streams(spark, folder, sinks.memory()).start(availableNow=True))
+        watch = lambda results, number: seen.append([results.sparkSession.conf.get(name) for name in names])  # noqa: E731
+        finish(two_streams(spark, folder, watch).start(availableNow=True))
         assert [spark.conf.get(name) for name in names] == ["true", "1234"]
+        assert seen == [list(SETTINGS.values())] * 2, "a query has its own, in batches and in its closing step"
     finally:
         for name, value in zip(names, before, strict=True):
             spark.conf.set(name, value or "")
