@@ -31,7 +31,7 @@ class Observation:
     @cached_property
     def statistics(self) -> Statistics:
         """All slots together."""
-        return together(self.slots)
+        return together(self.slots) if len(self.slots) != 1 else self.slots[0]
 
     @cached_property
     def rows(self) -> int:
