@@ -3,7 +3,7 @@
 Late rows and rows without a time go on all the same, to be counted. The largest event time moves the watermark, also that of
 a row that stays behind: Spark observes it on the way.
 
-Predicates are written as SQL: one call to the JVM instead of one for every node of an expression, in each batch.
+All of it is planned once, with the streaming query; the watermark, which differs from batch to batch, is a `Dial`.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Dial:
     """A number in a plan of Spark's that is another in every batch.
 
     A literal would have the query planned anew, and its code compiled anew, in every batch. This is an entry of an array,
-    which plans hold by reference and tasks get as it is when their batch starts. The array has several entries and is looked
-    up by a column, so that the optimiser does not put the number itself in its place.
+    which plans hold by reference and tasks get as it is when their batch starts. The array has an entry for each source and
+    is looked up by the number of a row's, so that the optimiser does not put the number itself in its place.
     """
 
     def __init__(self, spark: SparkSession, entries: int) -> None:
