@@ -9,6 +9,7 @@ All of it is planned once, with the streaming query; the watermark, which differ
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
@@ -42,6 +43,8 @@ class Push:
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
         self._sources = len(packing.sources)
         self._watermark: Dial | None = None
+        self._running: Any = None
+        """What the JVM knows the streaming query as, once it has run a batch."""
         for source in query.base_sources:
             number = packing.sources.index(source.name)
             places = dict(packing.places[number])
@@ -84,9 +87,11 @@ class Push:
         this thread has computed."""
         if not self.idle:
             return None
-        running = spark.streams.get(str(spark.sparkContext.getLocalProperty(QUERY_ID)))
-        assert running is not None, "a batch belongs to a query that runs"
-        metrics = running._jsq.streamingQuery().lastExecution().observedMetrics()
+        if self._running is None:
+            query = spark.streams.get(str(spark.sparkContext.getLocalProperty(QUERY_ID)))
+            assert query is not None, "a batch belongs to a query that runs"
+            self._running = query._jsq.streamingQuery()
+        metrics = self._running.lastExecution().observedMetrics()
         if not metrics.contains(OBSERVED):
             # Without the largest event time the watermark would not be what the rows say.
             raise StateError("Spark did not tell what it saw of the batch; start the query again")
