@@ -1,8 +1,8 @@
 """One continuous query on Spark: what happens on the driver in each micro-batch.
 
-`dataflow` is what every batch of rows goes through: predicates, the exchange, one task per slot. Spark plans it with the
-streaming query. `step` is the function of `foreachBatch`. It writes `control/n`, which tells the tasks what to do, collects
-what they report, writes `commit/n`, and delivers. Everything a batch depends on is in the commit it starts from, so a
+`dataflow` is what every batch of rows goes through: predicates, the exchange, one task per slot. It is part of the streaming
+query. `step` is the function of `foreachBatch`. It writes `control/n`, which tells the tasks what to do, collects what they
+report, writes `commit/n`, and delivers. Everything a batch depends on is in the commit it starts from, so a
 batch can run again: after a failed sink, a lost driver, or because Spark never heard that it was done.
 
 Spark numbers the triggers, we number the steps: a closing step, made when input has ended, has no trigger of its own.

@@ -3,7 +3,7 @@
 Late rows and rows without a time go on all the same, to be counted. The largest event time moves the watermark, also that of
 a row that stays behind: Spark observes it on the way.
 
-All of it is planned once, with the streaming query; the watermark, which differs from batch to batch, is a `Dial`.
+All of it is part of the streaming query; the watermark, which differs from batch to batch, is a `Dial`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Push:
                 self.idle[source.name] = number, idle, instant
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        """The frame without the rows that are of no use. It is planned once, for all batches."""
+        """The frame without the rows that are of no use, in all batches."""
         if not self.idle:
             return frame
         self._watermark = Dial(frame.sparkSession, self._sources)
@@ -104,9 +104,9 @@ class Push:
 class Dial:
     """A number in a plan of Spark's that is another in every batch.
 
-    A literal would have the query planned anew, and its code compiled anew, in every batch. This is an entry of an array,
-    which plans hold by reference and tasks get as it is when their batch starts. The array has an entry for each source and
-    is looked up by the number of a row's, so that the optimiser does not put the number itself in its place.
+    A literal would be part of the code that Spark makes, and have it compiled anew in every batch. This is an entry of an
+    array, which plans hold by reference and tasks get as it is when their batch starts. There is an entry for each source,
+    looked up by the number of a row's, so that the optimiser does not put the number itself in its place.
     """
 
     def __init__(self, spark: SparkSession, entries: int) -> None:

@@ -1,6 +1,6 @@
 """What runs in a Python worker: one batch of one slot.
 
-A query has one task for all its batches, which Spark plans with the query. What a batch asks of it is in the batch's control
+A query has one task for all its batches, part of the streaming query. What a batch asks of it is in the batch's control
 record and in the commit that the batch starts from.
 
 A worker keeps the boxes it has attached. The next batch of a slot may run in any worker; the token of the attempt whose
