@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from anabranch.errors import AnabranchError
+
+if TYPE_CHECKING:
+    from anabranch.session import Run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; errors are told in a few lines, with a stack trace only if asked for."""
     given = _parser().parse_args(arguments)
+    if not given.debug and not logging.root.handlers:
+        logging.root.addHandler(logging.NullHandler())  # Py4J logs an interruption at length
     try:
         return int(given.command(given) or 0)
     except KeyboardInterrupt:
@@ -116,8 +126,9 @@ def _run(given: argparse.Namespace) -> int:
         return sinks.parquet(os.path.join(given.output, query)) if given.output else sinks.console()
 
     session.script(text, sink, given.files_per_batch)
-    run = session.start(availableNow=True) if given.once else session.start(processingTime="0 seconds")
-    return watch(run, sys.stderr.isatty())
+    trigger = {"availableNow": True} if given.once else {"processingTime": "0 seconds"}
+    watch(lambda: session.start(**trigger), sys.stderr.isatty())
+    return 0
 
 
 def _explain(given: argparse.Namespace) -> int:
@@ -221,37 +232,62 @@ def warm_up_visibly() -> None:
     print(f" {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
-def watch(run: object, live: bool) -> int:
-    """Prints progress until all queries have ended: a line that is rewritten on a terminal, a line per batch elsewhere."""
-    from anabranch.session import Run
-
-    assert isinstance(run, Run)
+def watch(start: Callable[[], Run], live: bool) -> Run:
+    """Starts queries and prints their progress until all have ended: a line that is rewritten on a terminal, a line per
+    batch elsewhere."""
     shown: dict[str, int] = {}
+    with _interrupts_kept() as interrupted:
+        run = start()
+        try:
+            ended = False
+            while not ended:
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
+                ended = run.await_termination(0.2)
+                _show_progress(run, shown, live)
+        except BaseException:
+            run.stop()
+            raise
+    if live:
+        print(file=sys.stderr)
+    return run
+
+
+def _show_progress(run: Run, shown: dict[str, int], live: bool) -> None:
+    """Prints the batches that were not shown yet."""
+    for name, steps in run.progress.items():
+        for step in steps:
+            if step.batch > shown.get(name, -1):
+                shown[name] = step.batch
+                rows, spent = sum(step.rows.values()), sum(step.wall_s[k] for k in ("control", "tasks", "commit"))
+                line = (
+                    f"{name}: batch {step.batch}, {rows:,} rows in {spent:.2f} s, {step.results:,} results, "
+                    f"{sum(step.late_rows.values()):,} late, {step.state_rows:,} rows in state "
+                    f"({step.state_bytes / 1e6:.1f} MB), plan {step.plan}"
+                    + (f" on the way to {step.target}" if step.target is not None else "")
+                )
+                print(f"\r{line:<150}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[threading.Event]:
+    """Ctrl-C only sets a mark; a second one interrupts. PySpark's way, to call Java from within the signal, fails if the
+    signal comes while Java is being called, and says so at length."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # signals are not ours to handle
+        yield interrupted
+        return
+
+    def mark(number: int, frame: object) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    before = signal.signal(signal.SIGINT, mark)
     try:
-        while True:
-            ended = run.await_termination(0.2)
-            for name, steps in run.progress.items():
-                for step in steps:
-                    if step.batch > shown.get(name, -1):
-                        shown[name] = step.batch
-                        rows, spent = (
-                            sum(step.rows.values()),
-                            sum(step.wall_s[k] for k in ("control", "tasks", "commit")),
-                        )
-                        late = sum(step.late_rows.values())
-                        line = (
-                            f"{name}: batch {step.batch}, {rows:,} rows in {spent:.2f} s, {step.results:,} results, "
-                            f"{late:,} late, {step.state_rows:,} rows in state ({step.state_bytes / 1e6:.1f} MB), "
-                            f"plan {step.plan}" + (f" on the way to {step.target}" if step.target is not None else "")
-                        )
-                        print(f"\r{line:<150}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
-            if ended:
-                if live:
-                    print(file=sys.stderr)
-                return 0
-    except BaseException:
-        run.stop()
-        raise
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _cause(error: BaseException) -> BaseException:

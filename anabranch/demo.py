@@ -82,8 +82,7 @@ def run(seconds: int, rows: int) -> int:
             SCRIPT.format(folder=folder), lambda name: sinks.parquet(f"{folder}/{name}"), max_files_per_trigger=1
         )
         print(session.explain("fulfilled"), "\n")
-        started = session.start(availableNow=True)
-        watch(started, sys.stderr.isatty())
+        started = watch(lambda: session.start(availableNow=True), sys.stderr.isatty())
         steps = started.progress["fulfilled"]
         results = pq.read_table(f"{folder}/fulfilled")
         print(

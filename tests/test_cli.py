@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -226,30 +227,40 @@ def test_interrupted(script: Path) -> None:
     folder = script.parent
     for number in range(1, 40):
         write_batch(folder, number)
-    out, checkpoint = folder / "out", folder / "checkpoint"
-    command = [sys.executable, "-m", "anabranch.cli", "run", "--master", "local[2]", "--files-per-batch", "1"]
-    command += ["--output", str(out), "--checkpoint", str(checkpoint), str(script)]
-    with open(folder / "stderr", "wb") as errors:
+    out = folder / "out"
+    options = ("--output", str(out), "--files-per-batch", "1")
+    told = interrupted_run(script, lambda told: (out / "pairs" / "batch=2").exists(), *options)
+    assert "batch 1," in told
+    assert run_once(script, "--output", str(out)) == 0
+    assert len(pq.read_table(out / "same")) == 80
+
+
+@on_spark
+def test_interrupted_at_start(script: Path) -> None:
+    assert "batch" not in interrupted_run(script, lambda told: "Spark log level" in told)
+
+
+def interrupted_run(script: Path, is_time: Callable[[str], bool], *options: str) -> str:
+    """Runs a script, interrupts it when it is time, and returns what it has told."""
+    command = [sys.executable, "-m", "anabranch.cli", "run", "--master", "local[2]", *options]
+    command += ["--checkpoint", str(script.parent / "checkpoint"), str(script)]
+    path = script.parent / "stderr"
+    with open(path, "wb") as errors:
         process = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors)
         try:
-            wait_for(out / "pairs" / "batch=2", process)
+            deadline = time.monotonic() + WAIT_S
+            while not is_time(path.read_text()) and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert is_time(path.read_text()), "the run has ended, or hangs"
             process.send_signal(signal.SIGINT)
             assert process.wait(WAIT_S) == 130
         finally:
             process.kill()
             process.wait()
-    told = (folder / "stderr").read_text()
+    told = path.read_text()
     assert told.rstrip().endswith("stopped"), told[-2000:]
     assert_no_trace(told)
-    assert run_once(script, "--output", str(out)) == 0
-    assert len(pq.read_table(out / "same")) == 80
-
-
-def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert path.exists(), "the run has ended, or hangs"
+    return told
 
 
 # demo
