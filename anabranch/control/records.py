@@ -237,6 +237,13 @@ class LeavingRecord(msgspec.Struct, frozen=True):
     until_us: int
 
 
+class SelectRecord(msgspec.Struct, frozen=True):
+    """A select that stands above a join: see `anabranch.plan.selects.Raised`."""
+
+    above: str
+    until_us: int | None = None
+
+
 class Control(msgspec.Struct, frozen=True):
     """What a batch starts from, written before it runs. A batch that runs again starts from the same.
 
@@ -255,6 +262,8 @@ class Control(msgspec.Struct, frozen=True):
     leaving: LeavingRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
+    selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
+    """The predicates of single inputs that are evaluated above a join, by their texts."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -275,6 +284,7 @@ class Commit(msgspec.Struct, frozen=True):
     """The file that each stored table was last read from."""
     below: str = ""
     leaving: LeavingRecord | None = None
+    selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
 
     def files(self) -> frozenset[str]:
         return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))

@@ -45,7 +45,7 @@ from anabranch.engine.sample import sample
 from anabranch.engine.spine import Spine
 from anabranch.engine.states import WHOLE, BoxState, IndexState, InputState
 from anabranch.engine.view import View
-from anabranch.plan.expression import Column, Expr
+from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.migration import Course
@@ -100,7 +100,7 @@ class Box:
         before, known = self.state, self.preparation
         complete = set(known.kept_views()) - (known.parallel_views() if known.left() else set())
         builds, self.course = known.builds, course
-        self.state = BoxState(self.graph, course, before.grid, before.cell, before.parted, before)
+        self.state = BoxState(self.graph, course, before.grid, before.cell, before.parted, before, horizon_us)
         self.preparation = Preparation(self)
         fresh = self.preparation.parallel_views()
         for aliases in fresh:
@@ -120,7 +120,7 @@ class Box:
             if name in rows:
                 stored[name] = self._accept(log, rows[name], watermark_us)
         self._spent("accept", began)
-        self._run(batch, stored, horizon_us, emit=True)
+        self._run(batch, stored, horizon_us, emit=True, fresh=True)
         if self.aggregator is not None:
             began = thread_time_ns()
             self.aggregator.settle(batch)
@@ -203,11 +203,14 @@ class Box:
         times = pa.array(starts_of(input_state.source, rows))
         return member_mask(self.state.grid, self.state.cell, input_state.alias, fetch, times, rows.num_rows)
 
-    def _run(self, batch: int, stored: Mapping[str, pa.RecordBatch], horizon_us: int, emit: bool) -> None:
+    def _run(
+        self, batch: int, stored: Mapping[str, pa.RecordBatch], horizon_us: int, emit: bool, fresh: bool = False
+    ) -> None:
+        """Takes rows along their routes. `fresh` ones have just passed the filters of some input over their source."""
         began = thread_time_ns()
         for name, segment in stored.items():
             if segment.num_rows:
-                self._append(batch, self.state.logs[name], segment)
+                self._append(batch, self.state.logs[name], segment, fresh)
         self._spent("index", began)
         # Stored tables first: no row of a stream is there before them.
         ways = zip(self.state.inputs, self.state.routes, strict=True)
@@ -225,7 +228,7 @@ class Box:
         if self.state.passing_log is not None:
             self.state.passing_log.clear()
 
-    def _append(self, batch: int, log: Log, rows: pa.RecordBatch) -> None:
+    def _append(self, batch: int, log: Log, rows: pa.RecordBatch, fresh: bool) -> None:
         """Adds rows to a log, and to every index over it."""
         if batch not in log.segments and self.state.keeps_rows:
             data = encode(rows)
@@ -236,7 +239,7 @@ class Box:
         starts = starts_of(log.source, rows)
         for input_state in self.state.inputs:
             if input_state.source is log.source:
-                self._deltas[input_state.alias] = self._delta(log, input_state, rows, starts)
+                self._deltas[input_state.alias] = self._delta(log, input_state, rows, starts, fresh)
         for index in self.state.indexes.values():
             if index.source is not log.source:
                 continue
@@ -314,7 +317,7 @@ class Box:
         i = self.state.input(inputs[0])
         log = self.state.logs[i.source.name]
         rows = log.segments[batch].rows
-        delta = self._delta(log, i, rows, starts_of(log.source, rows))
+        delta = self._delta(log, i, rows, starts_of(log.source, rows), fresh=False)
         return delta.combination(batch), delta.positions
 
     def _batches(self, index: IndexState) -> Iterable[int]:
@@ -338,11 +341,21 @@ class Box:
                 np.maximum(starts, part, out=starts)
                 if i.window_us != FOREVER_US:
                     np.minimum(ends, part + i.window_us, out=ends)
-        return rows, np.flatnonzero(kept)
+        places, passing = np.flatnonzero(kept), self._passing(self.state.passed(view.aliases), rows)
+        return (rows, places) if passing is None else (rows.where(passing), places[passing])
 
-    def _delta(self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64]) -> Delta:
+    def _delta(
+        self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64], fresh: bool
+    ) -> Delta:
         positions = np.arange(rows.num_rows, dtype=np.int64)
-        mask = self._mask(input_state.filters, rows) if len(self.state.filters[log.source.name]) > 1 else None
+        filters: tuple[Expr, ...] = ()
+        if len(self.state.filters[log.source.name]) > 1:
+            filters = input_state.filters
+        elif not fresh:
+            # They may be stored because a select stood above a join (*state filtering*: 002, section 13.2).
+            names = set(rows.schema.names)
+            filters = tuple(f for f in input_state.selects if all(c.name in names for c in columns_of(f)))
+        mask = self._mask(filters, rows)
         if self.state.shares_slot(log.source):
             members = self._members(input_state, rows)
             mask = members if mask is None else mask & members
@@ -390,7 +403,7 @@ class Box:
         if not len(rows):
             return
         if step == len(stage.probes):
-            yield rows
+            yield self._selected(stage, rows) if stage.selects else rows
             return
         first = 0
         while first < len(rows):
@@ -400,6 +413,30 @@ class Box:
             found = self.preparation.new_only(self._probe(route, stage, step, chunk), since)
             yield from self.stage(route, stage, found, since, step + 1)
             first = last
+
+    def _selected(self, stage: Stage, rows: Combination) -> Combination:
+        """What the selects leave that stand above a join."""
+        began = thread_time_ns()
+        passing = self._passing(stage.selects, rows)
+        self._spent("select", began)
+        return rows if passing is None else rows.where(passing)
+
+    def _passing(self, predicates: Iterable[Expr], rows: Combination) -> npt.NDArray[np.bool_] | None:
+        """Which combined rows pass predicates of single inputs; None if all do. A row that was stored without a column of
+        one had passed it before."""
+        found: npt.NDArray[np.bool_] | None = None
+        for predicate in predicates if len(rows) else ():
+            (alias,) = aliases_of(predicate)
+            log = self.state.logs[self.state.input(alias).source.name]
+            passed = frozenset[int]().union(*(log.lacking(c.name) for c in columns_of(predicate)))
+            if len(passed) == len(log.segments):
+                continue
+            mask = predicate_mask((predicate,), self._fetch(rows), len(rows))
+            assert mask is not None
+            if passed:
+                mask = mask | np.isin(rows.ids[alias] >> 32, list(passed))
+            found = mask if found is None else found & mask
+        return None if found is None or found.all() else found
 
     def _chunk_rows(self, alias: str, probe: Probe, rows: int) -> int:
         """How many rows are looked up at once: fewer where each of them meets many. A few show how many, at first."""
@@ -612,7 +649,8 @@ class _Fetch:
         found = self.rows.fetched.get(column)
         if found is None and self.rows.whole is not None and self.rows.whole[0] == column.alias:
             segment = self.rows.whole[1]
-            found = segment.column(segment.schema.get_field_index(column.name))
+            place = segment.schema.get_field_index(column.name)
+            found = segment.column(place) if place >= 0 else None
         if found is None:
             log = self.state.logs[self.state.input(column.alias).source.name]
             found = self.rows.fetched[column] = log.column(column.name, self.rows.ids[column.alias])

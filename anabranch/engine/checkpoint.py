@@ -245,8 +245,8 @@ class Checkpoint:
                 if run.record is None:
                     run.record = _record(name, run, files.of(f"run{run.tier}"))
                     self._fresh_runs.add(name)
-                elif run.record.lo != run.lo or run.record.hi != run.hi:
-                    run.record = msgspec.structs.replace(run.record, lo=run.lo, hi=run.hi)
+                elif (run.record.index, run.record.lo, run.record.hi) != (name, run.lo, run.hi):
+                    run.record = msgspec.structs.replace(run.record, index=name, lo=run.lo, hi=run.hi)
                 segments.append(run.record)
         return tuple(segments)
 

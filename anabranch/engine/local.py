@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.course import course_after, course_of, following, leaving_record, migration_record, plan_text
+from anabranch.control.course import course_after, course_fields, course_of, following
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
@@ -27,8 +27,9 @@ from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse
-from anabranch.plan.migration import Course, Migration, Strategy, switched, why_not_parallel
+from anabranch.plan.migration import Course, Migration, Strategy, switched, why_not_parallel, with_selects
 from anabranch.plan.query import BEGINNING_US, Query, Table
+from anabranch.plan.selects import raise_selects
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -123,25 +124,30 @@ class LocalRun:
         strategy: Strategy = Strategy.MOVING_STATE,
         pause_us: int = 0,
         below: str | None = None,
+        selects: Mapping[str, str] | None = None,
     ) -> None:
         """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
-        that serves this one too is kept. `below` names the input whose rows are grouped before the join ("": none)."""
+        that serves this one too is kept. `below` names the input whose rows are grouped before the join ("": none),
+        `selects` those that stand above a join (`anabranch.plan.selects.raise_selects`)."""
+        seen = self.commit.largest_time_us if self.commit is not None else {}
         if below is not None and below != self.course.below:
             graph = self.forms.graphs.get(below)
             if graph is None:
                 raise MigrationError(self.forms.why_not(self.course.below, below) or "")
             target = parse(target, graph) if isinstance(target, str) else target
             check(target, graph)
-            seen = self.commit.largest_time_us if self.commit is not None else {}
             self.course = switched(self.forms, self.course, target, below, strategy, seen)
             return
         target = parse(target, self.graph) if isinstance(target, str) else target
         check(target, self.graph)
+        if strategy is Strategy.PARALLEL_TRACK and (reason := why_not_parallel(self.graph, self.course.plan, target)):
+            raise MigrationError(reason)
+        if selects is not None:
+            raised = raise_selects(self.forms.written, selects)
+            self.course = with_selects(self.course, self.graph, raised, strategy, seen)
         if strategy is Strategy.MOVING_STATE or target == self.course.plan:
             self.course = replace(self.course, plan=target, migration=None)
             return
-        if strategy is Strategy.PARALLEL_TRACK and (reason := why_not_parallel(self.graph, self.course.plan, target)):
-            raise MigrationError(reason)
         self.course = replace(self.course, migration=Migration(target, strategy, self.last_batch + 1, pause_us))
 
     @property
@@ -160,12 +166,8 @@ class LocalRun:
         seen = base.largest_time_us if base is not None else {}
         watermark_us = watermark_of(self.forms.written, seen)
         self.course = following(self.course, base, self.forms)
-        plan, migration = plan_text(self.course, self.forms), migration_record(self.course, self.forms)
-        below, leaving = self.course.below, leaving_record(self.course, self.forms)
-        self.controls.write(
-            batch,
-            Control(batch, batch, watermark_us, self._identity, plan, migration=migration, below=below, leaving=leaving),
-        )
+        course = course_fields(self.course, self.forms)
+        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, **course))
         try:
             emitted_us = base.watermark_us if base is not None else BEGINNING_US
             slot = self._attached(base, watermark_us, emitted_us)
@@ -174,11 +176,8 @@ class LocalRun:
             state = slot.save(batch, token)
             statistics = slot.statistics
             attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), statistics)
-            times = seen_after(seen, [statistics])
-            commit = Commit(
-                batch, batch, watermark_us, self._identity, plan, times, {SLOT: attempt}, migration=migration,
-                below=below, leaving=leaving,
-            )  # fmt: skip
+            slots, times = {SLOT: attempt}, seen_after(seen, [statistics])
+            commit = Commit(batch, batch, watermark_us, self._identity, largest_time_us=times, slots=slots, **course)
             self.commits.write(batch, commit)
             self.commit = commit
             slot.relocate()
@@ -187,7 +186,7 @@ class LocalRun:
             self._slot = None
             raise
         self._release(base, commit, state)
-        if self.course.migration is not None or self.course.leaving is not None:
+        if not self.course.is_settled:
             self.course = course_after(commit, self.forms)
         table = pa.Table.from_batches(results, schema=self.forms.written.output_schema)
         return Step(batch, watermark_us, table, statistics)

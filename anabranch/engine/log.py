@@ -42,19 +42,24 @@ class Log:
 
     def __init__(self, source: Stream | Table, schema: pa.Schema) -> None:
         self.source, self.schema = source, schema
+        """What new rows are stored with. Segments may have other columns: those of selects come and go with them."""
         self.segments: dict[int, Stored] = {}
         self.rows = 0
         self.bytes = 0
         self._columns: dict[str, ColumnStore] = {}
-        self._places = {name: i for i, name in enumerate(schema.names)}
+        self._stuffed: dict[tuple[int, str], pa.Array] = {}
+        self._lacking: dict[str, set[int]] = {}
 
     def add(self, batch: int, stored: Stored) -> None:
         self.segments[batch] = stored
         self.rows += stored.rows.num_rows
         self.bytes += stored.data.size
+        for name, batches in self._lacking.items():
+            if name not in stored.rows.schema.names:
+                batches.add(batch)
 
     def clear(self) -> None:
-        self.segments, self._columns = {}, {}
+        self.segments, self._columns, self._stuffed, self._lacking = {}, {}, {}, {}
         self.rows = self.bytes = 0
 
     def relocate(self, batch: int, data: pa.Buffer, record: LogSegment) -> None:
@@ -65,17 +70,33 @@ class Log:
 
     def column(self, name: str, ids: Ids) -> pa.Array:
         """Values of a column for the rows with these ids."""
-        place = self._places[name]
         store = self._columns.get(name)
         if store is None:
-            base = min(self.segments, default=0)
-            store = self._columns[name] = ColumnStore(self.schema.field(place).type, base)
+            base, declared = min(self.segments, default=0), self.source.field(name)
+            assert declared is not None, name
+            store = self._columns[name] = ColumnStore(declared.type, base)
         if len(store.known) != len(self.segments):
             for batch in self.segments.keys() - store.known:
-                store.learn(batch, self.segments[batch].rows.column(place))
+                store.learn(batch, self._values(batch, name, store.type))
         if store.is_fast:
             return store.gather(ids, {})
-        return store.gather(ids, {b: s.rows.column(place) for b, s in self.segments.items()})
+        return store.gather(ids, {b: self._values(b, name, store.type) for b in self.segments})
+
+    def _values(self, batch: int, name: str, type: pa.DataType) -> pa.Array:
+        """A column of a segment. One that it lacks is filled with NULL (*state stuffing*: 002, section 13.2)."""
+        rows = self.segments[batch].rows
+        place = rows.schema.get_field_index(name)
+        if place >= 0:
+            return rows.column(place)
+        if (batch, name) not in self._stuffed:
+            self._stuffed[batch, name] = pa.nulls(rows.num_rows, type)
+        return self._stuffed[batch, name]
+
+    def lacking(self, name: str) -> set[int]:
+        """The batches whose segments were stored without a column: their rows had passed all that asks for it."""
+        if name not in self._lacking:
+            self._lacking[name] = {b for b, s in self.segments.items() if name not in s.rows.schema.names}
+        return self._lacking[name]
 
     def times(self, ids: Ids) -> npt.NDArray[np.int64]:
         """The event times of rows of a stream."""
@@ -95,6 +116,9 @@ class Log:
             self.rows -= stored.rows.num_rows
             self.bytes -= stored.data.size
         if dead:
+            for batches in self._lacking.values():
+                batches.difference_update(dead)
+            self._stuffed = {key: v for key, v in self._stuffed.items() if key[0] in self.segments}
             base = min(self.segments, default=max(dead) + 1)
             for column in self._columns.values():
                 column.known.difference_update(dead)

@@ -4,6 +4,9 @@ An index over a source is named by what is in it: the source, the filters and th
 of aliases. Two inputs over the same stream share it where these agree, whatever their windows; it then keeps rows as long
 as the longest of them needs. A view is named by its inputs, its indexes by the view and the terms. An index is
 by the hash of its terms, or ordered by the values of one.
+
+A select that stands above a join (`anabranch.plan.selects`) is no filter of its input, and so not in the name of an index
+over the source; an index over a view that is below the select is named with it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from anabranch.plan.expression import Column, Expr, columns_of, replace
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.migration import Course
-from anabranch.plan.query import Stream, Table
+from anabranch.plan.query import BEGINNING_US, Input, Stream, Table
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
 
 WHOLE = Grid()
@@ -36,6 +39,12 @@ class InputState:
     source: Stream | Table
     window_us: int
     filters: tuple[Expr, ...]
+    selects: tuple[Expr, ...] = ()
+    """Those of them that may stand elsewhere."""
+    raised: tuple[Expr, ...] = ()
+    """Predicates of it that stand above a join."""
+    lowered: tuple[Expr, ...] = ()
+    """Predicates that stand above a join only for the sake of rows that are stored: new ones must pass them, too."""
 
 
 @dataclass
@@ -65,15 +74,15 @@ class BoxState:
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         previous: BoxState | None = None,
+        horizon_us: int = BEGINNING_US,
     ) -> None:
-        """State for a course; what the course before it kept too is taken over (002, section 12.1.2: *state moving*)."""
+        """State for a course; what the course before it kept too is taken over (002, section 12.1.2: *state moving*). All
+        that is stored and has not ended at the horizon has passed the selects that are down by then."""
         self.graph, self.grid, self.cell, self.parted = graph, grid, cell, parted
-        self.routes = routes(course.plan, graph)
-        self.target_routes = routes(course.target, graph) if course.target is not None else ()
-        self.inputs = tuple(
-            InputState(i.alias, i.source, i.window.length_us, i.filters + graph.implied_filters(i.alias))
-            for i in graph.query.inputs
-        )
+        self.selects = course.selects
+        self.routes = routes(course.plan, graph, course.selects)
+        self.target_routes = routes(course.target, graph, course.selects) if course.target is not None else ()
+        self.inputs = tuple(self._input(i) for i in graph.query.inputs)
         self._inputs = {i.alias: i for i in self.inputs}
         self.keeps_rows = len(self.inputs) > 1
         """Rows of a single input meet no others: they need not be stored."""
@@ -85,16 +94,24 @@ class BoxState:
         self.logs: dict[str, Log] = {}
         for source in graph.query.sources:
             stored = self._stored_columns(source)
-            read = stored | self._columns_read(f for i in self.inputs if i.source is source for f in i.filters)
+            asked = (f for i in self.inputs if i.source is source for f in (*i.filters, *i.raised, *i.lowered))
+            read = stored | self._columns_read(asked)
             self.read_columns[source.name] = tuple(f.name for f in source.fields if f.name in read)
             self.logs[source.name] = Log(
                 source, pa.schema([pa.field(f.name, f.type) for f in source.fields if f.name in stored])
             )
         if previous is not None:
+            for name, log in previous.logs.items():
+                log.schema = self.logs[name].schema
             self.logs = previous.logs
         passing = graph.query.passing_stream
         self.passing_log = None if passing is None else self.logs[self._inputs[passing].source.name]
         """The log of a stream whose rows are of no use after their batch."""
+        self._is_down = frozenset(
+            s.predicate
+            for s in (previous.selects if previous is not None else ())
+            if s.until_us is not None and s.until_us <= horizon_us
+        )
         known: dict[Aliases, View] = previous.views if previous is not None else {}
         self.views: dict[Aliases, View] = {}
         for aliases in views(self.routes + self.target_routes):
@@ -104,7 +121,8 @@ class BoxState:
         self.indexes: dict[str, IndexState] = {}
         self._index_names: dict[Index, str] = {}
         for index in indexes(self.routes + self.target_routes):
-            name = self._index_names[index] = self._name(index)
+            self._index_names[index] = self._name(index)
+        for index, name in self._index_names.items():
             if name not in self.indexes:
                 self.indexes[name] = self._index(name, index, previous)
         self.served_indexes = frozenset(self._index_names[index] for index in indexes(self.routes))
@@ -113,8 +131,25 @@ class BoxState:
             for aliases in self.views
         }
 
+    def _input(self, i: Input) -> InputState:
+        above = [s for s in self.selects if s.alias == i.alias]
+        raised = tuple(s.predicate for s in above if s.until_us is None)
+        lowered = tuple(s.predicate for s in above if s.until_us is not None)
+        kept = tuple(f for f in i.filters if f not in raised and f not in lowered)
+        filters = kept + self.graph.implied_filters(i.alias)
+        return InputState(i.alias, i.source, i.window.length_us, filters, kept, raised, lowered)
+
     def input(self, alias: str) -> InputState:
         return self._inputs[alias]
+
+    def passed(self, aliases: Aliases) -> tuple[Expr, ...]:
+        """The selects that combined rows of some inputs have passed."""
+        below = [s for alias in aliases for s in self.input(alias).selects]
+        return (*below, *(s.predicate for s in self.selects if s.above <= set(aliases)))
+
+    def open_selects(self, aliases: Aliases) -> frozenset[Expr]:
+        """The selects that they have still before them."""
+        return frozenset(s.predicate for s in self.selects if s.is_open(set(aliases)))
 
     def index_of(self, probe: Probe) -> IndexState:
         return self.indexes[self._index_names[probe.index]]
@@ -144,11 +179,26 @@ class BoxState:
     def _index(self, name: str, index: Index, previous: BoxState | None) -> IndexState:
         is_view = len(index.state) > 1
         source = None if is_view else self.input(index.state[0]).source
-        if previous is not None and name in previous.indexes:
-            spine = previous.indexes[name].spine
+        matching = None if previous is None else self._matching(name, index, previous)
+        if matching is not None:
+            spine = matching.spine
+            spine.name = name
         else:
             spine = Spine(name, 0 if source is None else self.retention_us[source.name], is_view, self._phase())
         return IndexState(name, source, index.state, index.terms, spine, index.is_ordered)
+
+    def _matching(self, name: str, index: Index, previous: BoxState) -> IndexState | None:
+        """The index of another course that can be taken over: the same one; or one whose rows have passed more selects, for
+        those that are missing would not pass them later (002, section 13.3.2). It must have served this input alone."""
+        if name in previous.indexes:
+            return previous.indexes[name]
+        known = previous._index_names.get(index)
+        if known is None or known in self._index_names.values():
+            return None
+        if not previous.open_selects(index.state) - self._is_down <= self.open_selects(index.state):
+            return None
+        shared = len(index.state) == 1 and sum(i.source is self.input(index.state[0]).source for i in self.inputs) > 1
+        return None if shared else previous.indexes[known]
 
     def _phase(self) -> int:
         """Spines take turns with their merges: modulo 4, 16, 64 and 256 the phases of four spines are evenly apart."""
@@ -157,7 +207,9 @@ class BoxState:
     def _name(self, index: Index) -> str:
         by = "ordered by" if index.is_ordered else "by"
         if len(index.state) > 1:
-            return f"({' '.join(index.state)}) {by} ({', '.join(map(str, index.terms))})"
+            whole = f"({' '.join(index.state)}) {by} ({', '.join(map(str, index.terms))})"
+            left = " and ".join(sorted(map(str, self.open_selects(index.state))))
+            return whole + (f" before {left}" if left else "")
         i = self.input(index.state[0])
         terms = ", ".join(str(_unaliased(t, i)) for t in index.terms)
         filters = " and ".join(sorted(str(_unaliased(f, i)) for f in i.filters))
@@ -180,13 +232,15 @@ class BoxState:
         found: dict[frozenset[Expr], tuple[Expr, ...]] = {}
         for i in self.inputs:
             if i.source is source:
-                found.setdefault(frozenset(_unaliased(f, i) for f in i.filters), i.filters)
+                asked = (*i.filters, *i.lowered)
+                found.setdefault(frozenset(_unaliased(f, i) for f in asked), asked)
         return list(found.values())
 
     def _stored_columns(self, source: Stream | Table) -> set[str]:
         """The columns the log keeps; those of filters only where inputs over one source differ in them, for a replay must
-        tell which rows are whose."""
+        tell which rows are whose; and those of selects that stand above a join."""
         stored = {c for i in self.inputs if i.source is source for c in self.graph.query.needed_columns(i.alias)}
+        stored |= self._columns_read(f for i in self.inputs if i.source is source for f in i.raised)
         if len(self.filters[source.name]) > 1:
             stored |= self._columns_read(f for group in self.filters[source.name] for f in group)
         if isinstance(source, Stream):

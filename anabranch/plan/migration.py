@@ -8,13 +8,14 @@ The three ways are those of 002 (chapter 12) and one of our own:
   new rows alone, until no old row is valid any more;
 - *gradual*: the old plan serves while the views of the new one are recomputed piece by piece, a little in each batch.
 
-Groups go below a join, or above it again, by moving state or on a parallel track (002, chapter 14).
+Groups go below a join, or above it again, by moving state or on a parallel track (002, chapter 14). Selects go above a join
+at once, and down again by moving state, which filters what is stored (chapter 13), or else wait until that has ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from anabranch.errors import MigrationError
@@ -22,6 +23,7 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, joins_of
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream
+from anabranch.plan.selects import Raised, Selects
 
 
 class Strategy(StrEnum):
@@ -56,12 +58,13 @@ class Leaving:
 @dataclass(frozen=True)
 class Course:
     """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `below` names the
-    form of the query; the plan is one of that form."""
+    form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both plans."""
 
     plan: Plan
     migration: Migration | None = None
     below: str = ""
     leaving: Leaving | None = None
+    selects: Selects = ()
 
     def is_like(self, other: Course) -> bool:
         """Whether another course is in the same form, and leaves the same one."""
@@ -70,7 +73,13 @@ class Course:
     @property
     def own(self) -> Course:
         """The course as the boxes of its form have it."""
-        return Course(self.plan, self.migration)
+        return Course(self.plan, self.migration, selects=self.selects)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is on its way."""
+        is_down = all(s.until_us is None for s in self.selects)
+        return self.migration is None and self.leaving is None and is_down
 
     @property
     def target(self) -> Plan | None:
@@ -99,6 +108,8 @@ def why_not_switch(forms: Forms, course: Course, below: str, strategy: Strategy)
     """Why groups cannot go from where they are to where they should be; None if they can."""
     if course.leaving is not None:
         return "groups are on their way already: wait until the query has left the form it was in"
+    if course.selects:
+        return "a select stands above a join: have it evaluated at its stream before groups go elsewhere"
     if reason := forms.why_not(course.below, below):
         return reason
     grouped = forms.grouped(course.below, below)
@@ -114,6 +125,52 @@ def why_not_switch(forms: Forms, course: Course, below: str, strategy: Strategy)
             f"a parallel track waits until the last old row has ended, and rows of {grouped.alias} [UNBOUNDED] never do"
             + ("" if course.below else f": take {Strategy.MOVING_STATE}")
         )
+    return None
+
+
+def with_selects(
+    course: Course, graph: JoinGraph, selects: Selects, strategy: Strategy, seen: Mapping[str, int]
+) -> Course:
+    """The course whose selects go to where they should stand; `seen` are the largest event times so far."""
+    if reason := why_not_raise(course, graph, selects, strategy):
+        raise MigrationError(reason)
+    staying = {s.predicate for s in selects}
+    waiting: Selects = ()
+    if strategy is not Strategy.MOVING_STATE:
+        going = [s for s in course.selects if s.predicate not in staying and why_not_wait(graph, s) is None]
+        waiting = tuple(s if s.until_us is not None else replace(s, until_us=_ends_us(graph, s, seen)) for s in going)
+    return replace(course, selects=(*selects, *waiting))
+
+
+def _ends_us(graph: JoinGraph, select: Raised, seen: Mapping[str, int]) -> int:
+    """When all rows that a select's input has brought so far have ended."""
+    i = graph.query.input(select.alias)
+    largest_us = seen.get(i.source.name)
+    return BEGINNING_US if largest_us is None else largest_us + i.window.length_us
+
+
+def why_not_raise(course: Course, graph: JoinGraph, selects: Selects, strategy: Strategy) -> str | None:
+    """Why selects cannot go to where they should stand; None if they can."""
+    if selects and (course.below or course.leaving is not None):
+        return "rows are grouped before they are joined: have groups above the join before a select goes there"
+    if strategy is Strategy.PARALLEL_TRACK:
+        places = {s.predicate: s.above for s in selects}
+        for select in course.selects:
+            above = places.get(select.predicate)
+            if above is None and (reason := why_not_wait(graph, select)):
+                return reason
+            if above is not None and not select.above <= above:
+                return f"{select.predicate} can wait on its way to its stream only: take {Strategy.MOVING_STATE}"
+    return None
+
+
+def why_not_wait(graph: JoinGraph, select: Raised) -> str | None:
+    """Why a select cannot wait until what was stored unfiltered has ended; None if it can."""
+    i, instead = graph.query.input(select.alias), f"take {Strategy.MOVING_STATE}"
+    if i.window.length_us == FOREVER_US:
+        return f"{select.predicate} would wait until the last old row has ended, and rows of {i.alias} never do: {instead}"
+    if sum(other.source.name == i.source.name for other in graph.query.inputs) > 1:
+        return f"{i.source.name} stands in FROM twice, so that its rows are stored for others too: {instead}"
     return None
 
 

@@ -18,6 +18,7 @@ from anabranch.plan.join_graph import Aliases, JoinGraph, Key
 from anabranch.plan.jtree import Leaf, Plan
 from anabranch.plan.query import Derived
 from anabranch.plan.ranges import Range
+from anabranch.plan.selects import Selects
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Stage:
     joined: Aliases
     probes: tuple[Probe, ...]
     is_root: bool
+    selects: tuple[Expr, ...] = ()
+    """Predicates of single inputs that combined rows must pass here."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,9 @@ class Index:
     is_ordered: bool = False
 
 
-def routes(plan: Plan, graph: JoinGraph) -> tuple[Route, ...]:
+def routes(plan: Plan, graph: JoinGraph, selects: Selects = ()) -> tuple[Route, ...]:
     """The route of each input, in the order of the query."""
-    found = (Route(alias, tuple(_stages(plan, alias, graph, is_root=True))) for alias in graph.query.aliases)
+    found = (Route(alias, tuple(_stages(plan, alias, graph, selects, is_root=True))) for alias in graph.query.aliases)
     stream = graph.query.passing_stream
     return tuple(found) if stream is None else tuple(_past_tables(route, stream) for route in found)
 
@@ -76,15 +79,16 @@ def routes(plan: Plan, graph: JoinGraph) -> tuple[Route, ...]:
 def _past_tables(route: Route, stream: str) -> Route:
     if route.alias == stream:
         probes = tuple(probe for stage in route.stages for probe in stage.probes)
-        return Route(stream, (Stage(route.stages[-1].joined, probes, is_root=True),))
+        selects = tuple(predicate for stage in route.stages for predicate in stage.selects)
+        return Route(stream, (Stage(route.stages[-1].joined, probes, is_root=True, selects=selects),))
     return Route(route.alias, tuple(stage for stage in route.stages if stream not in stage.joined), reaches_root=False)
 
 
-def _stages(plan: Plan, alias: str, graph: JoinGraph, is_root: bool) -> list[Stage]:
+def _stages(plan: Plan, alias: str, graph: JoinGraph, selects: Selects, is_root: bool) -> list[Stage]:
     if isinstance(plan, Leaf):
         return []
     place = next(i for i, child in enumerate(plan.inputs) if alias in child.aliases)
-    stages = _stages(plan.inputs[place], alias, graph, is_root=False)
+    stages = _stages(plan.inputs[place], alias, graph, selects, is_root=False)
     bound: Set[str] = plan.inputs[place].aliases
     probes = []
     for other in plan.orders[place]:
@@ -95,7 +99,9 @@ def _stages(plan: Plan, alias: str, graph: JoinGraph, is_root: bool) -> list[Sta
             between = None
         probes.append(Probe(graph.ordered(target), keys, graph.residuals_at(bound, target), between))
         bound = bound | target
-    return [*stages, Stage(graph.ordered(bound), tuple(probes), is_root)]
+    parts = [child.aliases for child in plan.inputs]
+    here = tuple(s.predicate for s in selects if s.stands_at(plan.aliases, parts))
+    return [*stages, Stage(graph.ordered(bound), tuple(probes), is_root, here)]
 
 
 def _narrows(between: Range, bound: Set[str], target: Set[str], graph: JoinGraph) -> bool:

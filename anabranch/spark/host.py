@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.control.course import course_after, following, leaving_record, migration_record, plan_text
+from anabranch.control.course import course_after, course_fields, following
 from anabranch.control.journal import Journal
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.loop import Loop, Proposal
@@ -357,15 +357,12 @@ class Host:
         seen = base.largest_time_us if base is not None else {}
         watermark_us = watermark_of(self.query, seen)
         self._redirect(batch, base)
-        plan, migration = plan_text(self.course, self.forms), migration_record(self.course, self.forms)
-        below, leaving = self.course.below, leaving_record(self.course, self.forms)
+        course = course_fields(self.course, self.forms)
         read_us = dict(base.tables_read_us) if base is not None else {}
         due = self._tables(batch, watermark_us, base, read_us)
         tables = {**base.tables, **due} if base is not None else due
-        control = Control(
-            batch, trigger, watermark_us, self.identity, plan, self.layout, migration, below, leaving,
-            tables if self.spread.is_free else due,
-        )  # fmt: skip
+        taken = tables if self.spread.is_free else due
+        control = Control(batch, trigger, watermark_us, self.identity, layout=self.layout, tables=taken, **course)
         self.controls.write(batch, control)
         self.push.set_watermark(watermark_us)
         out.sparkSession.sparkContext.setLocalProperty(BATCH, str(batch))
@@ -387,9 +384,9 @@ class Host:
                 _count_all(counted, seen_by_spark)
                 counted.append(seen_by_spark)
             commit = Commit(
-                batch, trigger, watermark_us, self.identity, plan, seen_after(seen, counted),
-                {str(a.slot): a for a in attempts}, self.layout, read_us, migration, tables,
-                below, leaving,
+                batch, trigger, watermark_us, self.identity, largest_time_us=seen_after(seen, counted),
+                slots={str(a.slot): a for a in attempts}, layout=self.layout, tables_read_us=read_us, tables=tables,
+                **course,
             )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit

@@ -4,7 +4,7 @@ and come in the batches in which they would have come."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from anabranch.errors import MigrationError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, show
 from anabranch.plan.migration import Strategy
+from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
@@ -29,18 +30,17 @@ from tests.engine.test_oracle import FAILED_ONCE, assert_same, files, named, sta
 from tests.scenarios import Scenario, properties, random_plan, scenarios
 
 Action = tuple[str, int, str, int]
-"""What happens before a batch ("go on", "migrate", "crash" or "again"), the plan to go to, the strategy, and the pause."""
+"""What happens before a batch ("go on", "migrate", "raise", "crash", "again" or "turn"), the plan to go to, the strategy,
+and the pause."""
 
-ACTIONS = st.lists(
-    st.tuples(
-        st.sampled_from(["go on", "migrate", "migrate", "crash", "again", "turn"]),
-        st.integers(0, 3),
-        st.sampled_from([s.value for s in Strategy]),
-        st.sampled_from([0, 0, 1_000_000_000]),
-    ),
-    min_size=1,
-    max_size=9,
-)
+
+def actions_of(*what: str) -> st.SearchStrategy[list[Action]]:
+    plans, pauses = st.integers(0, 3), st.sampled_from([0, 0, 1_000_000_000])
+    action = st.tuples(st.sampled_from(what), plans, st.sampled_from([s.value for s in Strategy]), pauses)
+    return st.lists(action, min_size=1, max_size=9)
+
+
+ACTIONS = actions_of("go on", "migrate", "migrate", "crash", "again", "turn")
 
 
 def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: int) -> None:
@@ -52,8 +52,9 @@ def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: 
     with mock.patch("anabranch.engine.preparation.PIECE_ROWS", piece_rows):
         for batch in range(len(scenario.batches) + 1):
             what, plan, strategy, pause_us = actions[batch % len(actions)]
-            if what == "migrate":
-                migrate(run, scenario.plans[plan % len(scenario.plans)], Strategy(strategy), pause_us)
+            if what in ("migrate", "raise"):
+                selects = random_selects(scenario.query, batch + 100 * plan) if what == "raise" else None
+                migrate(run, scenario.plans[plan % len(scenario.plans)], Strategy(strategy), pause_us, selects)
             elif what == "crash":
                 run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
             elif what == "turn":
@@ -70,12 +71,25 @@ def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: 
     assert_same(found, scenario)
 
 
-def migrate(run: LocalRun, plan: str, strategy: Strategy, pause_us: int) -> None:
+def migrate(
+    run: LocalRun, plan: str, strategy: Strategy, pause_us: int, selects: Mapping[str, str] | None = None
+) -> None:
     try:
-        run.migrate(plan, strategy, pause_us)
+        run.migrate(plan, strategy, pause_us, selects=selects)
     except MigrationError:
         assert strategy is Strategy.PARALLEL_TRACK
-        run.migrate(plan, Strategy.GRADUAL, pause_us)
+        run.migrate(plan, Strategy.GRADUAL, pause_us, selects=selects)
+
+
+def random_selects(query: Query, seed: int) -> dict[str, str]:
+    """Some selects above some inputs."""
+    rng, found = np.random.default_rng(seed), dict[str, str]()
+    for i in query.inputs:
+        others = [a for a in query.aliases if a != i.alias]
+        for predicate in i.filters:
+            if others and rng.random() < 0.6:
+                found[str(predicate)] = " ".join([i.alias, *rng.permutation(others)[: rng.integers(1, len(others) + 1)]])
+    return found
 
 
 def take_turn(run: LocalRun, scenario: Scenario, other: Any) -> Any:
@@ -100,27 +114,33 @@ test_migrations, test_migrations_long = properties(
     actions=ACTIONS,
     piece_rows=st.sampled_from([1, 2, 5]),
 )
-def busy(seed: int, inputs: int, batches: int) -> Scenario:
+def busy(seed: int, inputs: int, batches: int, predicates: Sequence[str] = ()) -> Scenario:
     """A chain whose rows have several partners each, so that every view has rows at any time: from left to right, and under
     three random trees."""
     rng = np.random.default_rng(seed)
     names = "abcde"[:inputs]
-    create = "".join(f"CREATE STREAM {s} (k BIGINT, l BIGINT, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;" for s in names)
+    columns = "k BIGINT, l BIGINT, ts TIMESTAMP" + (", x BIGINT, s STRING" if predicates else "")
+    create = "".join(f"CREATE STREAM {s} ({columns}) TIME ts LATENESS 1 SECOND;" for s in names)
     windows = ", ".join(f"{s} [RANGE {rng.integers(2, 7)} SECONDS]" for s in names)
     where = " AND ".join(f"{x}.{'kl'[i % 2]} = {y}.{'kl'[i % 2]}" for i, (x, y) in enumerate(pairwise(names)))
+    where += "".join(f" AND {p.format(s=s)}" for s in names for p in predicates if rng.random() < 0.6)
     select = ", ".join(f"{s}.ts AS t{s}" for s in names)
     script = f"{create} CREATE QUERY q AS SELECT {select} FROM {windows} WHERE {where}"
     graph = JoinGraph(parse_script(script).queries[0].query)
     plans = (left_deep(graph), *(random_plan(rng, graph) for _ in range(3)))
-    domain = {3: 5, 4: 8, 5: 12}[inputs]
+    domain = {2: 4, 3: 5, 4: 8, 5: 12}[inputs]
 
-    def rows(number: int) -> list[tuple[int, int, int]]:
+    def rows(number: int) -> list[tuple[Any, ...]]:
         times = number * 1_000_000 + rng.integers(-900_000, 1_000_000, 4)
-        return [(int(k), int(v), int(t)) for k, v, t in zip(*rng.integers(0, domain, (2, 4)), times, strict=True)]
+        found = [(int(k), int(v), int(t)) for k, v, t in zip(*rng.integers(0, domain, (2, 4)), times, strict=True)]
+        return [(*row, int(rng.integers(9)), rng.choice(TEXTS)) for row in found] if predicates else found
 
     cut = tuple({s: rows(n) for s in names if rng.random() < 0.9} for n in range(batches))
     return Scenario(script, tuple(show(p, graph) for p in plans), cut)
 
+
+TEXTS = np.array(["", "some", "other", "another", None], object)
+PREDICATES = ("{s}.x < 7", "{s}.s LIKE '%o%'", "({s}.x <> 3 OR {s}.s IS NULL)")
 
 GO_ON: Action = ("go on", 0, "gradual", 0)
 
@@ -198,4 +218,28 @@ def check_continuous(shape: Shape, seed: int, actions: Sequence[Action]) -> None
 
 test_migrations_of_continuous_queries, test_migrations_of_continuous_queries_long = properties(
     check_continuous, 40, 5_000, shape=shapes(), seed=st.integers(0, 2**32 - 1), actions=ACTIONS
+)
+
+
+# -- selects and projects --------------------------------------------------------------------------------------------------
+
+RAISING = actions_of("go on", "migrate", "raise", "raise", "raise", "crash", "again", "turn")
+
+test_selects_that_move, test_selects_that_move_long = properties(
+    check_migrations,
+    60,
+    10_000,
+    scenario=st.builds(
+        busy, st.integers(0, 2**32 - 1), st.sampled_from([2, 3, 4]), st.sampled_from([8, 16, 24]), st.just(PREDICATES)
+    ),
+    actions=RAISING,
+    piece_rows=st.sampled_from([1, 3]),
+)
+test_selects_of_any_query, test_selects_of_any_query_long = properties(
+    check_migrations,
+    80,
+    10_000,
+    scenario=scenarios(inputs=(3, 4, 2), batches=(6, 9, 17)),
+    actions=RAISING,
+    piece_rows=st.sampled_from([1, 5]),
 )
