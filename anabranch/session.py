@@ -38,6 +38,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Course
 from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.plan.selects import raise_selects
 from anabranch.plan.spread import Spread, all_inputs
 from anabranch.settings import Adapt, Budget, strategy_of
 from anabranch.spark.create import create_session
@@ -411,18 +412,23 @@ class Run:
         strategy: str | None = None,
         pause: str = "500 milliseconds",
         groups_below: str | None = None,
+        selects_above: Mapping[str, str] | None = None,
     ) -> None:
         """Changes the plan of a query from its next batch on, without a result lost or repeated. `strategy` is
         "moving-state", "parallel-track" or "gradual", by default the cheapest of which no batch waits longer than `pause`.
         A migration under way is given up for it. `groups_below` names an input whose rows are grouped before they are
-        joined, or "" to have the groups above the join again."""
+        joined, or "" to have the groups above the join again. `selects_above` names predicates that rows pass only where
+        they are joined: all of an input (`{"a": "a b"}`: above the join of a and b), those that read a column
+        (`{"a.s": "a b"}`), or single ones by their text as `explain` shows it; those that are not named are evaluated when
+        a row comes in, as all are by default."""
         host = self._host(name)
         way = strategy_of(strategy) if strategy is not None else None
         below = host.course.below if groups_below is None else groups_below
         if below not in host.forms.graphs:
             raise MigrationError(host.forms.why_not(host.course.below, below) or f"there is no input {below}")
         parsed = parse(plan, host.forms.graphs[below])
-        host.request(host.loop.proposal(host.course, parsed, way, parse_duration(pause), below))
+        selects = None if selects_above is None else raise_selects(host.query, selects_above)
+        host.request(host.loop.proposal(host.course, parsed, way, parse_duration(pause), below, selects))
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""

@@ -39,6 +39,7 @@ from anabranch.optimize.planner import decide
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep, parse, show
 from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.selects import Selects
 from bench import real, report
 from bench.data import mark_written, write_batches
 from bench.rivals.spark_native import Spec, launch
@@ -102,7 +103,13 @@ class Schedule:
         return Proposal(plan, self.strategy, "as it was foreseen", self.pause_us)
 
     def proposal(
-        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, below: str | None = None
+        self,
+        course: Course,
+        plan: Plan,
+        strategy: Strategy | None,
+        pause_us: int,
+        below: str | None = None,
+        selects: Selects | None = None,
     ) -> Proposal:
         return Proposal(plan, strategy or Strategy.MOVING_STATE, "by request", pause_us)
 

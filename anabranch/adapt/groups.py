@@ -20,6 +20,7 @@ from anabranch.plan.expression import aliases_of
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Course, Strategy, why_not_switch
 from anabranch.plan.query import Stream, Table
+from anabranch.plan.selects import Selects
 
 
 class GroupingLoop:
@@ -46,11 +47,17 @@ class GroupingLoop:
         return said
 
     def proposal(
-        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, below: str | None = None
+        self,
+        course: Course,
+        plan: Plan,
+        strategy: Strategy | None,
+        pause_us: int,
+        below: str | None = None,
+        selects: Selects | None = None,
     ) -> Proposal:
         """What a user asks for."""
         if below is None or below == course.below:
-            return self.loops[course.below].proposal(course, plan, strategy, pause_us)
+            return self.loops[course.below].proposal(course, plan, strategy, pause_us, selects)
         loop = self.loops[course.below]
         facts = measured_facts(self.forms, course, loop.state.monitor, self.known.otherwise)
         way = strategy or self._way(course, below, facts, pause_us / 1e6)[0]

@@ -26,11 +26,12 @@ from anabranch.control.records import Commit
 from anabranch.cost.facts import EMPTY, HORIZON_S, Given, Measured
 from anabranch.cost.model import Cost, CostModel, UnitCosts
 from anabranch.cost.refine import refined
-from anabranch.migrate.estimate import Estimate, Estimates, estimate, parallel_duration_s
+from anabranch.migrate.estimate import Estimate, Estimates, estimate, parallel_duration_s, with_filtering
 from anabranch.optimize.planner import Bounds, decide, show_bytes
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.selects import Selects
 
 FIRST_BATCHES = 4
 """So many batches with rows are seen before a plan is first decided on by what was measured: a bad one costs too much."""
@@ -278,14 +279,19 @@ class AdaptiveLoop:
         self.state, said = step(self.known, self.state, course, observation)
         return said
 
-    def proposal(self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int) -> Proposal:
+    def proposal(
+        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, selects: Selects | None = None
+    ) -> Proposal:
         """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""
         monitor, known = self.state.monitor, self.known
         facts = Measured(course.plan, monitor.batches, monitor.span_s, known.otherwise)
         model = CostModel(facts.graph(known.graph), known.units)
         batch_s = monitor.span_s / max(1, len(monitor.batches)) or known.units.batch_s
         found = estimate(model, known.graph, course.plan, plan, known.slots, batch_s, pause_us / 1e6)
+        if selects is not None:
+            found = with_filtering(found, model, known.graph, course, plan, selects, known.slots)
         details = {
             "estimates": {s.value: _figures(e) for s, e in found.possible.items()}, "from": show(course.plan, known.graph),
         }  # fmt: skip
-        return Proposal(plan, strategy or found.best(pause_us / 1e6).strategy, "by request", pause_us, details)
+        way = strategy or found.best(pause_us / 1e6).strategy
+        return Proposal(plan, way, "by request", pause_us, details, selects=selects)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from anabranch.control.records import Commit
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.selects import Selects
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Proposal:
     details: Mapping[str, Any] = field(default_factory=dict)
     below: str | None = None
     """The form of the query that the plan is of (`anabranch.plan.eager.Forms`); None: the one that it has."""
+    selects: Selects | None = None
+    """Those that stand above a join; None: those that do."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,12 @@ class Loop(Protocol):
         """Takes note of a batch; says what to do about it."""
 
     def proposal(
-        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, below: str | None = None
+        self,
+        course: Course,
+        plan: Plan,
+        strategy: Strategy | None,
+        pause_us: int,
+        below: str | None = None,
+        selects: Selects | None = None,
     ) -> Proposal:
         """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""

@@ -99,11 +99,12 @@ class Box:
         the next one, as far as results need it."""
         before, known = self.state, self.preparation
         complete = set(known.kept_views()) - (known.parallel_views() if known.left() else set())
+        goes_on = course.migration is not None and course.migration == self.course.migration
         builds, self.course = known.builds, course
         self.state = BoxState(self.graph, course, before.grid, before.cell, before.parted, before, horizon_us)
         self.preparation = Preparation(self)
         fresh = self.preparation.parallel_views()
-        for aliases in fresh:
+        for aliases in fresh if not goes_on else ():
             self.state.forget_view(aliases)
         lacking = {v for v in self.state.views if v not in complete and v not in fresh}
         self.preparation.lacks(lacking, {v: b for v, b in builds.items() if v in self.state.views and v not in fresh})

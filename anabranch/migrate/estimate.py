@@ -11,18 +11,23 @@
   to date in the meantime; a batch waits for as long as is allowed.
 
 To each is added what the old plan needs more than the new one, for as long as it goes on.
+
+A select that goes down has moving state build the indexes anew that show rows which have not passed it (*state filtering*,
+section 13.2); by the other two it waits until these have ended, which costs next to nothing. Upwards there is nothing to do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.cost.model import CostModel
 from anabranch.migrate.matching import match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Join, Plan, joins_of
-from anabranch.plan.migration import Strategy, why_not_parallel
+from anabranch.plan.migration import Course, Strategy, why_not_parallel, why_not_raise, why_not_wait
 from anabranch.plan.query import FOREVER_US, Stream
+from anabranch.plan.routes import indexes, routes
+from anabranch.plan.selects import Selects
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,8 @@ def estimate(
     else:
         both = parallel_duration_s(graph)
         fixed = model.fixed().cpu
-        found[Strategy.PARALLEL_TRACK] = Estimate(
-            Strategy.PARALLEL_TRACK, both * max(0.0, after - fixed) * 0.75, 0.0, both, saved * both
-        )
+        twice = 0.0 if old == new else both * max(0.0, after - fixed) * 0.75
+        found[Strategy.PARALLEL_TRACK] = Estimate(Strategy.PARALLEL_TRACK, twice, 0.0, both, saved * both)
         lasting = min(lasting, both)
     kept = set(match_states(old, new, graph).unmatched)
     upkeep = sum(cost.cpu for node, cost in model.nodes(new) if graph.ordered(node.aliases) in kept)
@@ -126,3 +130,31 @@ def estimate(
         Strategy.GRADUAL, recompute + upkeep * lasting, min(pause_s, recompute / slots), lasting, saved * lasting
     )
     return Estimates(found, refused)
+
+
+def filtering_cpu_s(model: CostModel, graph: JoinGraph, plan: Plan, before: Selects, after: Selects) -> float:
+    """Building the indexes anew whose rows must have passed more selects than they have."""
+    spent, u = 0.0, model.units
+    for index in indexes(routes(plan, graph)):
+        inputs = set(index.state)
+        if {s.predicate for s in before if s.is_open(inputs)} - {s.predicate for s in after if s.is_open(inputs)}:
+            insert = u.insert if len(inputs) == 1 else u.view_insert or u.insert
+            spent += model.stored_rows(model.graph.mask(index.state)) * (u.accept + insert)
+    return spent
+
+
+def with_filtering(
+    found: Estimates, model: CostModel, graph: JoinGraph, course: Course, plan: Plan, selects: Selects, slots: int
+) -> Estimates:
+    """The strategies from one plan to another when selects go elsewhere, too."""
+    spent = filtering_cpu_s(model, graph, plan, course.selects, selects)
+    staying = {s.predicate for s in selects}
+    can_wait = all(why_not_wait(graph, s) is None for s in course.selects if s.predicate not in staying)
+    possible, refused = dict(found.possible), dict(found.refused)
+    if reason := why_not_raise(course, graph, selects, Strategy.PARALLEL_TRACK):
+        possible.pop(Strategy.PARALLEL_TRACK, None)
+        refused.setdefault(Strategy.PARALLEL_TRACK, reason)
+    for strategy, e in possible.items():
+        if strategy is Strategy.MOVING_STATE or not can_wait:
+            possible[strategy] = replace(e, cpu_s=e.cpu_s + spent, pause_s=e.pause_s + spent / slots)
+    return Estimates(possible, refused)

@@ -139,7 +139,8 @@ def with_selects(
     if strategy is not Strategy.MOVING_STATE:
         going = [s for s in course.selects if s.predicate not in staying and why_not_wait(graph, s) is None]
         waiting = tuple(s if s.until_us is not None else replace(s, until_us=_ends_us(graph, s, seen)) for s in going)
-    return replace(course, selects=(*selects, *waiting))
+    order = [predicate for i in graph.query.inputs for predicate in i.filters]
+    return replace(course, selects=tuple(sorted((*selects, *waiting), key=lambda s: order.index(s.predicate))))
 
 
 def _ends_us(graph: JoinGraph, select: Raised, seen: Mapping[str, int]) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from anabranch.errors import MigrationError
-from anabranch.plan.expression import Expr, aliases_of
+from anabranch.plan.expression import Expr, aliases_of, columns_of
 from anabranch.plan.query import Query
 
 
@@ -47,16 +47,17 @@ Selects = tuple[Raised, ...]
 
 
 def raise_selects(query: Query, given: Mapping[str, str]) -> Selects:
-    """What somebody asks for: predicates by their text, or all of an input by its name, and the inputs above which they go
-    (`{"a": "a b"}`). Those that are not named stand at their stream."""
+    """What somebody asks for: predicates, and the inputs above which they go. All of an input are named by it
+    (`{"a": "a b"}`), those that read a column by that (`{"a.s": "a b"}`), single ones by their text as `explain` shows it.
+    What is not named stands at its stream."""
     known = {str(f): f for i in query.inputs for f in i.filters}
     places: dict[str, frozenset[str]] = {}
     for name, text in given.items():
         above = frozenset(text.replace(",", " ").split())
         if odd := above - set(query.aliases):
             raise MigrationError(f"there is no input {min(odd)} to put {name} above; there are: {_list(query.aliases)}")
-        named = [str(f) for f in query.input(name).filters] if name in query.aliases else [name]
-        if not named or named[0] not in known:
+        named = [text for text, f in known.items() if name in (text, *aliases_of(f), *map(str, columns_of(f)))]
+        if not named:
             raise MigrationError(f"{name} names no predicate of one input; there are: {_list(known) or 'none'}")
         for predicate in named:
             (alias,) = aliases_of(known[predicate])

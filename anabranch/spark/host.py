@@ -10,6 +10,7 @@ Spark numbers the triggers, we number the steps: a closing step, made when input
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,13 +39,24 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
-from anabranch.plan.migration import Course, Migration, Strategy, switched, why_not_parallel, why_not_switch
+from anabranch.plan.migration import (
+    Course,
+    Migration,
+    Strategy,
+    switched,
+    why_not_parallel,
+    why_not_raise,
+    why_not_switch,
+    with_selects,
+)
 from anabranch.plan.query import BEGINNING_US, INSTANT, Query
+from anabranch.plan.selects import Selects, shown_selects
 from anabranch.plan.spread import Spread
 from anabranch.spark.create import log_settings
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
 from anabranch.spark.push import Push
+from anabranch.spark.reader import RAISED
 from anabranch.spark.sinks import Sink
 from anabranch.spark.task import BATCH, META, Combination, Task
 from anabranch.storage.filesystem import Filesystem
@@ -124,6 +136,8 @@ class Host:
         self.needs_approval = False
         self.pending: Proposal | None = None
         """A change that waits for approval."""
+        self._raised: list[str] = []
+        """The predicates that sources were last told to leave to the tasks."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
         self._began: tuple[int, float, Proposal] | None = None
 
@@ -144,7 +158,7 @@ class Host:
 
     @property
     def plan_text(self) -> str:
-        return shown(self.course.plan, self.forms, self.course.below)
+        return shown(self.course.plan, self.forms, self.course.below, self.course.selects)
 
     def open(self, run: str) -> None:
         """Finds what there is to go on from. `run` tells the boxes of this run from those of others in a worker."""
@@ -174,11 +188,12 @@ class Host:
             self.course = after
             way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
             self._tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
-            if after.migration is None and after.leaving is None and self._left_migrating():
+            if after.is_settled and self._left_migrating():
                 record = self.commit.migration
                 self._ended(self.commit, record.since if record is not None else batch, self.commit.plan, None)
         else:
-            old, self.course = shown(after.plan, self.forms, after.below), replace(after, plan=asked, migration=None)
+            old = shown(after.plan, self.forms, after.below, after.selects)
+            self.course = replace(after, plan=asked, migration=None)
             self._tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
 
     def _left_migrating(self) -> bool:
@@ -200,6 +215,10 @@ class Host:
     def _why_not(self, proposal: Proposal) -> str | None:
         if proposal.below is not None and proposal.below != self.course.below:
             return why_not_switch(self.forms, self.course, proposal.below, proposal.strategy)
+        if proposal.selects is not None and (
+            reason := why_not_raise(self.course, self.graph, proposal.selects, proposal.strategy)
+        ):
+            return reason
         if proposal.strategy is Strategy.PARALLEL_TRACK:
             return why_not_parallel(self.graph, self.course.plan, proposal.plan)
         return None
@@ -216,25 +235,30 @@ class Host:
     def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
         below = self.course.below if proposal.below is None else proposal.below
-        old, target = self.plan_text, shown(proposal.plan, self.forms, below)
+        selects = self.course.selects if proposal.selects is None else proposal.selects
+        old, target = self.plan_text, shown(proposal.plan, self.forms, below, selects)
         way = self.course.target
         if way is not None and way != proposal.plan:
             self._tell(batch - 1, "cancelled", f"the way to {show(way, self.graph)}: {proposal.text}")
-        if below == self.course.below and proposal.plan == self.course.plan:
+        if below == self.course.below and proposal.plan == self.course.plan and selects == self.course.selects:
             self.course, self._began = replace(self.course, migration=None), None
             return
+        seen = base.largest_time_us if base is not None else {}
         strategy, text, reason = proposal.strategy, proposal.text, self._why_not(proposal)
+        if reason is not None and (
+            below != self.course.below or why_not_raise(self.course, self.graph, selects, Strategy.GRADUAL)
+        ):
+            self._tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {reason}")
+            return
         if below != self.course.below:
-            if reason is not None:
-                self._tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {reason}")
-                return
-            seen = base.largest_time_us if base is not None else {}
             self.course = switched(self.forms, self.course, proposal.plan, below, strategy, seen)
         else:
             if reason is not None:
                 # The plan has changed since it was asked for.
                 strategy, text = Strategy.GRADUAL, f"{text}; {reason}"
-            if strategy is Strategy.MOVING_STATE:
+            if proposal.selects is not None:
+                self.course = with_selects(self.course, self.graph, selects, strategy, seen)
+            if strategy is Strategy.MOVING_STATE or proposal.plan == self.course.plan:
                 self.course = replace(self.course, plan=proposal.plan, migration=None)
             else:
                 migration = Migration(proposal.plan, strategy, batch, proposal.pause_us)
@@ -246,9 +270,9 @@ class Host:
     def _follow_migration(self, commit: Commit) -> None:
         """After a batch: a migration that every slot is ready for ends, and what it took is told."""
         began = self._began
-        if self.course.migration is not None or self.course.leaving is not None:
+        if not self.course.is_settled:
             old, self.course = self.plan_text, course_after(commit, self.forms)
-            if self.course.migration is not None or self.course.leaving is not None:
+            if not self.course.is_settled:
                 return
             since = began[0] if began is not None else commit.batch
             if commit.migration is not None:
@@ -275,7 +299,8 @@ class Host:
             if self.needs_approval:
                 self.pending = found
                 below = self.course.below if found.below is None else found.below
-                text = f"{shown(found.plan, self.forms, below)} by {found.strategy}, if you approve: {found.text}"
+                target = shown(found.plan, self.forms, below, self.course.selects)
+                text = f"{target} by {found.strategy}, if you approve: {found.text}"
                 self._tell(commit.batch, "proposed", text, **found.details)
             else:
                 self._migrate(found, commit.batch + 1, commit)
@@ -364,8 +389,12 @@ class Host:
         taken = tables if self.spread.is_free else due
         control = Control(batch, trigger, watermark_us, self.identity, layout=self.layout, tables=taken, **course)
         self.controls.write(batch, control)
-        self.push.set_watermark(watermark_us)
+        raised = [str(s.predicate) for s in self.course.selects if s.until_us is None]
+        self.push.set(watermark_us, raised)
         out.sparkSession.sparkContext.setLocalProperty(BATCH, str(batch))
+        if raised != self._raised:
+            out.sparkSession.sparkContext.setLocalProperty(RAISED, json.dumps(raised))
+            self._raised = raised
         marks.append(perf_counter())
         staged = self._staging is not None
         if not staged:
@@ -400,9 +429,10 @@ class Host:
                 out.unpersist()
         marks.append(perf_counter())
         self._release(base, commit)
+        ran = self.plan_text
         self._follow_migration(commit)
         self._adapt(commit)
-        self._note(commit, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
+        self._note(commit, ran, dict(zip(("control", "tasks", "commit", "deliver"), _gaps(marks), strict=True)))
 
     def _combined(self, parts: DataFrame, batch: int) -> tuple[DataFrame, list[str]]:
         """The results of groups that have rows in several slots; or the files that they were written to."""
@@ -465,7 +495,7 @@ class Host:
                     if f"{folder}/{name}" not in named and int(name.split("-")[0]) < before - 1:
                         self.filesystem.delete(f"{folder}/{name}")
 
-    def _note(self, commit: Commit, wall_s: dict[str, float]) -> None:
+    def _note(self, commit: Commit, plan: str, wall_s: dict[str, float]) -> None:
         counted = [a.statistics for a in commit.slots.values()]
         names = [s.name for s in self.query.base_sources]
         for statistics in counted:
@@ -475,7 +505,7 @@ class Host:
             Progress(
                 batch=commit.batch,
                 trigger=commit.trigger,
-                plan=commit.plan + grouped_first(commit.below),
+                plan=plan,
                 target=commit.migration.target if commit.migration is not None else None,
                 rows={n: sum(s.sources[n].rows for s in counted) for n in names},
                 late_rows={n: sum(s.sources[n].late_rows for s in counted) for n in names},
@@ -503,13 +533,10 @@ def set_for_a_moment(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
             spark.conf.unset(name) if given is None else spark.conf.set(name, given)
 
 
-def shown(plan: Plan, forms: Forms, below: str) -> str:
-    """A plan for people: with what is grouped before it is joined."""
-    return show(plan, forms.graphs[below]) + grouped_first(below)
-
-
-def grouped_first(below: str) -> str:
-    return f", {below} grouped first" if below else ""
+def shown(plan: Plan, forms: Forms, below: str, selects: Selects = ()) -> str:
+    """A plan for people: with what is grouped before it is joined, and what is selected after that."""
+    grouped = f", {below} grouped first" if below else ""
+    return show(plan, forms.graphs[below]) + grouped + shown_selects(selects, forms.written)
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

@@ -3,7 +3,8 @@
 Late rows and rows without a time go on all the same, to be counted. The largest event time moves the watermark, also that of
 a row that stays behind: Spark observes it on the way.
 
-All of it is part of the streaming query; the watermark, which differs from batch to batch, is a `Dial`.
+All of it is part of the streaming query; what differs from batch to batch, the watermark and which predicates stand above a
+join, is on a `Dial`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ class Push:
         self.idle: dict[str, tuple[int, str, str]] = {}
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
         self._sources = len(packing.sources)
-        self._watermark: Dial | None = None
+        self._dial: Dial | None = None
+        self._switches: dict[str, int] = {}
+        """For each predicate that may stand above a join the entry of the dial that says so."""
+        self._raised: frozenset[str] = frozenset()
         self._running: Any = None
         """What the JVM knows the streaming query as, once it has run a batch."""
         for source in query.base_sources:
@@ -54,17 +58,29 @@ class Push:
             if not isinstance(types[places[source.time]], T.TimestampType):
                 continue
             instants = [p for p in places.values() if isinstance(types[p], T.TimestampType)]
-            wanted = spark_filter(filters[source.name], places, instants)
+            switches = self._switches_of(query, number, filters[source.name])
+            wanted = spark_filter(filters[source.name], places, instants, switches)
             if wanted is not None:
                 instant = f"unix_micros(`{places[source.time]}`)"
                 idle = f"{SOURCE} = {number} AND NOT coalesce({wanted}, FALSE) AND {instant}"
                 self.idle[source.name] = number, idle, instant
 
+    def _switches_of(self, query: Query, number: int, groups: Sequence[Sequence[Expr]]) -> dict[str, str]:
+        """SQL for whether predicates of a source stand above a join, by their texts."""
+        movable = {str(f) for i in query.inputs for f in i.filters} if len(query.inputs) > 1 else set()
+        found = {}
+        for place, text in enumerate(sorted(movable & {str(f) for group in groups for f in group})):
+            offset = self._sources * (place + 1)
+            self._switches[text] = number + offset
+            found[text] = f"{dial_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
+        return found
+
     def apply(self, frame: DataFrame) -> DataFrame:
         """The frame without the rows that are of no use, in all batches."""
         if not self.idle:
             return frame
-        self._watermark = Dial(frame.sparkSession, self._sources)
+        self._dial = Dial(frame.sparkSession, max([self._sources - 1, *self._switches.values()]) + 1)
+        self._raised = frozenset()
         seen, kept = [], []
         for name, (number, idle, instant) in self.idle.items():
             # What Spark observes of a row costs more than to drop it: its time and number, whether or not it goes on.
@@ -73,14 +89,20 @@ class Push:
             rows = "count(*)" if is_alone else f"count_if({SOURCE} = {number})"
             seen += [F.expr(f"max({time}) AS `time {name}`"), F.expr(f"{rows} AS `rows {name}`")]
             # Rows without a time go on, as late ones do.
-            kept.append(f"NOT coalesce({idle} >= {self._watermark.sql(f'CAST({SOURCE} AS INT)')}, FALSE)")
-        watched = frame.observe(OBSERVED, *seen).withColumn(DIAL, self._watermark.column)
+            kept.append(f"NOT coalesce({idle} >= {dial_sql(f'CAST({SOURCE} AS INT)')}, FALSE)")
+        watched = frame.observe(OBSERVED, *seen).withColumn(DIAL, self._dial.column)
         return watched.where(" AND ".join(kept)).drop(DIAL)
 
-    def set_watermark(self, watermark_us: int) -> None:
-        """Tells the next batch its watermark."""
-        if self._watermark is not None:
-            self._watermark.set(watermark_us)
+    def set(self, watermark_us: int, raised: Collection[str] = ()) -> None:
+        """Tells the next batch its watermark, and which predicates stand above a join: Spark need not evaluate these."""
+        if self._dial is None:
+            return
+        for entry in range(self._sources):
+            self._dial.set(entry, watermark_us)
+        for text in self._raised ^ frozenset(raised):
+            if text in self._switches:
+                self._dial.set(self._switches[text], int(text in raised))
+        self._raised = frozenset(raised)
 
     def seen(self, spark: SparkSession) -> Statistics | None:
         """Rows and the largest event time of each source that rows stay behind of, in the batch that the streaming query of
@@ -102,9 +124,9 @@ class Push:
 
 
 class Dial:
-    """A number in a plan of Spark's that is another in every batch.
+    """Numbers in a plan of Spark's that are others in every batch.
 
-    A literal would be part of the code that Spark makes, and have it compiled anew in every batch. This is an entry of an
+    A literal would be part of the code that Spark makes, and have it compiled anew in every batch. These are entries of an
     array, which plans hold by reference and tasks get as it is when their batch starts. There is an entry for each source,
     looked up by the number of a row's, so that the optimiser does not put the number itself in its place.
     """
@@ -113,31 +135,37 @@ class Dial:
         jvm, gateway = spark._jvm, spark.sparkContext._gateway
         assert jvm is not None, "the session has stopped"
         assert gateway is not None, "the session has stopped"
-        self._entries, types = entries, jvm.org.apache.spark.sql.types.DataTypes
+        types = jvm.org.apache.spark.sql.types.DataTypes
         self._values = gateway.new_array(jvm.java.lang.Object, entries)
-        self.set(BEGINNING_US)
+        for entry in range(entries):
+            self.set(entry, BEGINNING_US)
         data = jvm.org.apache.spark.sql.catalyst.util.GenericArrayData(self._values)
         array = jvm.org.apache.spark.sql.catalyst.expressions.Literal(data, types.createArrayType(types.LongType, False))
         self.column = SparkColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(array))
 
-    def set(self, value: int) -> None:
-        for place in range(self._entries):
-            self._values[place] = max(value, -ZERO // 2) + ZERO
+    def set(self, entry: int, value: int) -> None:
+        self._values[entry] = max(value, -ZERO // 2) + ZERO
 
-    def sql(self, entry: str) -> str:
-        """The number, as SQL over the column `DIAL`."""
-        return f"(element_at({DIAL}, {entry} + 1) - {ZERO}L)"
+
+def dial_sql(entry: str) -> str:
+    """The number on a dial, as SQL over the column `DIAL`."""
+    return f"(element_at({DIAL}, {entry} + 1) - {ZERO}L)"
 
 
 def spark_filter(
-    groups: Sequence[Sequence[Expr]], places: Mapping[str, str], instants: Collection[str] = ()
+    groups: Sequence[Sequence[Expr]],
+    places: Mapping[str, str],
+    instants: Collection[str] = (),
+    switches: Mapping[str, str] | None = None,
 ) -> str | None:
     """SQL for whether a row passes one of some sets of predicates, as far as Spark can tell: it may pass more. None if it
-    cannot. `places` are the physical columns of the source's; `instants` are those of them that Spark knows as instants."""
-    writer = _Writer(places, instants)
+    cannot. `places` are the physical columns of the source's; `instants` are those of them that Spark knows as instants;
+    `switches` are conditions under which predicates need not be asked."""
+    writer, skipped = _Writer(places, instants), switches or {}
     found = []
     for group in groups:
-        known = [t for t in map(writer.sql, group) if t is not None]
+        asked = [(str(predicate), writer.sql(predicate)) for predicate in group]
+        known = [f"({skipped[p]} OR {t})" if p in skipped else t for p, t in asked if t is not None]
         if not known:
             return None
         found.append(f"({' AND '.join(known)})")

@@ -16,6 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import base64
+import json
 import os
 import pickle
 import re
@@ -29,6 +30,7 @@ from weakref import WeakSet
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
@@ -41,6 +43,8 @@ from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.spark.file_formats import FilesError, check_format, gone, read_fields, read_rows
 from anabranch.spark.file_list import FileList, FileListing, FoundFile
 
+RAISED = "anabranch.raised"
+"""The local property of Spark's that tells tasks which predicates are not theirs to evaluate."""
 FORMAT = "anabranch_files"
 """Under what name Spark knows the data source."""
 
@@ -281,15 +285,23 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
         yield from _encoded({(0,): passed_over})
 
 
+def _raised() -> frozenset[str]:
+    """The predicates that stand above a join in the batch that a task reads for."""
+    context = TaskContext.get()
+    told = context.getLocalProperty(RAISED) if context is not None else None
+    return frozenset(json.loads(told)) if told else frozenset()
+
+
 def _useful(rows: pa.RecordBatch, files: FileSource) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
     """The rows that some input can use, and the times of the others: they move the watermark, and may be late."""
     if not files.filters or not rows.num_rows:
         return rows, []
     from anabranch.engine.expressions import predicate_mask
 
-    wanted = np.zeros(rows.num_rows, np.bool_)
+    raised, wanted = _raised(), np.zeros(rows.num_rows, np.bool_)
     for group in files.filters:
-        mask = predicate_mask(group, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
+        asked = [predicate for predicate in group if str(predicate) not in raised] if raised else group
+        mask = predicate_mask(asked, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
         if mask is None:
             return rows, []
         wanted |= mask

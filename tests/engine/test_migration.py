@@ -223,6 +223,12 @@ test_migrations_of_continuous_queries, test_migrations_of_continuous_queries_lon
 
 # -- selects and projects --------------------------------------------------------------------------------------------------
 
+def test_a_parallel_track_goes_on_when_a_select_is_down() -> None:
+    """Selects that wait are down soon after another migration has begun: what that has done so far stays."""
+    actions = [*[GO_ON] * 4, ("migrate", 1, "parallel-track", 0), *[GO_ON] * 3, ("raise", 0, "parallel-track", 0)]
+    check_migrations(busy(0, 4, 24, PREDICATES), actions, 1)
+
+
 RAISING = actions_of("go on", "migrate", "raise", "raise", "raise", "crash", "again", "turn")
 
 test_selects_that_move, test_selects_that_move_long = properties(

@@ -15,8 +15,9 @@ from anabranch.errors import MigrationError, PlanError, SessionError
 from anabranch.session import Run, Session
 from anabranch.settings import Adapt
 from anabranch.spark import sinks
-from tests.engine.test_migration import busy
+from tests.engine.test_migration import PREDICATES, busy, random_selects
 from tests.oracle import bag, difference
+from tests.scenarios import Scenario
 from tests.spark.feeding import Feed, expected, finish
 from tests.spark.feeding import bag as feeding_bag
 from tests.spark.test_planning import BATCHES, SQL, folder, session_of, wanted  # noqa: F401
@@ -153,7 +154,7 @@ def test_results_in_parquet_are_exactly_once(spark: SparkSession, folder: Path, 
     assert bag(pq.read_table(out, columns=["v", "w", "x"])) == wanted(session, folder)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_random_migrations(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     migrate_at_random(spark, tmp_path, seed)
 
@@ -165,14 +166,19 @@ def test_random_migrations_long(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def migrate_at_random(spark: SparkSession, at: Path, seed: int) -> None:
-    """Random plans and strategies at random batches, with a restart in the middle, over two slots."""
+    """Random plans, places of selects and strategies at random batches, with a restart in the middle, over two slots."""
     rng = np.random.default_rng(seed)
-    scenario = busy(seed, int(rng.integers(3, 5)), 10)
+    scenario = busy(seed, int(rng.integers(3, 5)), 10, PREDICATES)
     feed = Feed(scenario, str(at), ("files", "frames")[seed % 2])
 
     def migrate(run: Run) -> None:
-        plan, strategy = scenario.plans[rng.integers(4)], rng.choice(["moving-state", "parallel-track", "gradual"])
-        run.migrate("q", plan, str(strategy), f"{rng.integers(1, 20)} milliseconds")
+        plan, strategy = scenario.plans[rng.integers(4)], str(rng.choice(["moving-state", "parallel-track", "gradual"]))
+        pause, selects = f"{rng.integers(1, 20)} milliseconds", random_selects(scenario.query, int(rng.integers(100)))
+        try:
+            run.migrate("q", plan, strategy, pause, selects_above=selects if rng.random() < 0.7 else None)
+        except MigrationError:
+            assert strategy == "parallel-track"
+            run.migrate("q", plan, "gradual", pause, selects_above=selects)
 
     script = Script({int(n): migrate for n in rng.integers(0, 10, 5)})
     for batches in (range(6), range(6, 10)):
@@ -216,3 +222,41 @@ def test_groups_go_below_a_join_and_above_it_again(
     assert "b grouped first" in run.plans["q"]
     with pytest.raises(MigrationError, match="cannot be grouped before they are joined"):
         run.migrate("q", "(a b)", groups_below="c")
+
+
+@pytest.mark.parametrize("way", ["files", "frames"])
+@pytest.mark.parametrize("strategy", ["moving-state", "parallel-track"])
+def test_a_select_goes_above_a_join_and_down_again(spark: SparkSession, tmp_path: Path, way: str, strategy: str) -> None:
+    """Where it stands above the join, neither Spark nor the reader nor the box drops a row for it."""
+    create = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    sql = "SELECT b.x FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS] WHERE a.k = b.k AND a.x < 5"
+    rng = np.random.default_rng(8)
+    cut = tuple(
+        {s: [(int(k), int(x), n * 1_000_000) for k, x in rng.integers(0, 10, (20, 2))] for s in "ab"} for n in range(14)
+    )
+    scenario = Scenario(f"{create} CREATE QUERY q AS {sql}", ("(a b)",), cut)
+    stored: list[int] = []
+
+    def note(run: Run) -> None:
+        attempts = run.started["q"].host.commit.slots.values()
+        stored.append(sum(a.statistics.sources["a"].stored_rows for a in attempts))
+        if len(stored) == 3:
+            run.migrate("q", "(a b)", strategy, selects_above={"a": "a b"})
+            with pytest.raises(MigrationError, match=r"b.x names no predicate of one input; there are: \(a.x < 5\)"):
+                run.migrate("q", "(a b)", selects_above={"b.x": "a b"})
+        elif len(stored) == 7:
+            run.migrate("q", "(a b)", strategy, selects_above={})
+
+    script = Script(dict.fromkeys(range(14), note))
+    feed = Feed(scenario, str(tmp_path), way)
+    feed.write(range(14))
+    run = script.run = feed.session(spark, script, slots=2).start(availableNow=True)  # type: ignore[assignment]
+    finish(run)
+    found = sum((feeding_bag(rows, scenario) for rows in script.rows.values()), Counter())
+    assert not (wrong := difference(found, expected(scenario))), wrong
+    passing = [sum(x < 5 for _, x, _ in rows["a"]) for rows in cut]
+    assert stored == [*passing[:3], *[20] * 4, *passing[7:]]
+    plans = [p.plan for p in run.progress["q"]][:14]
+    down = {"moving-state": [], "parallel-track": ["(a b), (a.x < 5) above (a b) for old rows"] * 4}[strategy]
+    assert plans == [*["(a b)"] * 3, *["(a b), (a.x < 5) above (a b)"] * 4, *down, *["(a b)"] * (7 - len(down))]
+    assert events(run).count("migrating") == events(run).count("migrated") == 2
