@@ -353,7 +353,7 @@ class Box:
         if len(self.state.filters[log.source.name]) > 1:
             filters = input_state.filters
         elif not fresh:
-            # They may be stored because a select stood above a join (*state filtering*: 002, section 13.2).
+            # They may be stored because a select stood above a join (*state filtering*: 002, section 13.1).
             names = set(rows.schema.names)
             filters = tuple(f for f in input_state.selects if all(c.name in names for c in columns_of(f)))
         mask = self._mask(filters, rows)

@@ -13,7 +13,7 @@
 To each is added what the old plan needs more than the new one, for as long as it goes on.
 
 A select that goes down has moving state build the indexes anew that show rows which have not passed it (*state filtering*,
-section 13.2); by the other two it waits until these have ended, which costs next to nothing. Upwards there is nothing to do.
+section 13.1); by the other two it waits until these have ended, which costs next to nothing. Upwards there is nothing to do.
 """
 
 from __future__ import annotations

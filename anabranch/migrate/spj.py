@@ -9,8 +9,9 @@ differ. The two ways of the paper to find what must be done to a state when it i
 - *incremental optimisation* (section 13.3.1): states have identities that survive the rewriting of a plan, and every step
   of the rewriting notes in the states it touches what must be done to them.
 
-In our own engine a select on one stream is always evaluated before a row is stored, and a project before that, so its
-states never differ so; plans that share joins between queries with different predicates are where this is for.
+Our own engine names a state after the selects that its rows have still before them (`anabranch.engine.states`), which are the
+zeros of its bit-map, and compares names; a test holds the two side by side. Its indexes are filtered by building them anew
+from the log, which loses its columns segment by segment.
 """
 
 from __future__ import annotations

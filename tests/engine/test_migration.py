@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from anabranch.control.course import course_of
 from anabranch.control.watermark import watermark_of
 from anabranch.engine.local import SLOT, LocalRun
+from anabranch.engine.states import IndexState
 from anabranch.errors import MigrationError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, show
@@ -227,6 +228,68 @@ def test_a_parallel_track_goes_on_when_a_select_is_down() -> None:
     """Selects that wait are down soon after another migration has begun: what that has done so far stays."""
     actions = [*[GO_ON] * 4, ("migrate", 1, "parallel-track", 0), *[GO_ON] * 3, ("raise", 0, "parallel-track", 0)]
     check_migrations(busy(0, 4, 24, PREDICATES), actions, 1)
+
+
+SELECTING = """
+CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, y BIGINT, ts TIMESTAMP) TIME ts;
+CREATE QUERY q AS SELECT b.y FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS] WHERE a.k = b.k AND a.x < 5
+"""
+
+
+def selecting(batches: int) -> Scenario:
+    """Twenty rows of each stream every second, half of those of a with x below 5."""
+    cut = [{s: [(n % 4, (n + i) % 10, i * 1_000_000) for n in range(20)] for s in "ab"} for i in range(batches)]
+    return Scenario(SELECTING, ("(a b)",), tuple(cut))
+
+
+def index_of_a(run: LocalRun) -> IndexState:
+    (found,) = [i for i in run._slot.pipeline.box.state.indexes.values() if i.aliases == ("a",)]
+    return found
+
+
+def test_upwards_runs_are_shared_and_columns_stuffed() -> None:
+    scenario = selecting(8)
+    run = start(scenario, MemoryFilesystem())
+    for batch in range(4):
+        step(run, scenario, batch)
+    spine, runs = index_of_a(run).spine, list(index_of_a(run).spine.runs)
+    run.migrate("(a b)", selects={"a": "a b"})
+    results = step(run, scenario, 4).results.num_rows
+    log = run._slot.pipeline.box.state.logs["a"]
+    stored = {b: " ".join(s.rows.schema.names) for b, s in log.segments.items()}
+    assert stored == {1: "k ts", 2: "k ts", 3: "k ts", 4: "k x ts"}, "a project goes with its select"
+    assert log.column("x", np.array([3 << 32, 4 << 32 | 6])).to_pylist() == [None, 0]
+    assert index_of_a(run).spine is spine
+    assert any(new is old for new in spine.runs for old in runs), "taken over, not built anew"
+    assert index_of_a(run).name == spine.name == "a by (a.k) where not(is_null(a.k))"
+    steady = start(scenario, MemoryFilesystem())
+    assert results == [step(steady, scenario, batch).results.num_rows for batch in range(5)][-1]
+
+
+@pytest.mark.parametrize("strategy", [Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK])
+def test_downwards_state_is_filtered_or_waited_for(strategy: Strategy) -> None:
+    scenario = selecting(12)
+    run = start(scenario, MemoryFilesystem())
+    run.migrate("(a b)", selects={"a": "a b"})
+    for batch in range(5):
+        step(run, scenario, batch)
+    spine = index_of_a(run).spine
+    assert spine.rows == 80, "four batches are alive"
+    run.migrate("(a b)", strategy, selects={})
+    names, rows = [], []
+    for batch in range(5, 12):
+        step(run, scenario, batch)
+        names.append("x" in index_of_a(run).name)
+        rows.append(index_of_a(run).spine.rows)
+    if strategy is Strategy.MOVING_STATE:
+        assert names == [True] * 7
+        assert rows == [40] * 7
+        assert index_of_a(run).spine is not spine
+    else:
+        assert names == [False] * 4 + [True] * 3, "until the last row that was stored unfiltered has ended"
+        assert rows == [70, 60, 50, *[40] * 4]
+        assert index_of_a(run).spine is spine, "then it is what it would have been"
+    assert run.course.is_settled
 
 
 RAISING = actions_of("go on", "migrate", "raise", "raise", "raise", "crash", "again", "turn")

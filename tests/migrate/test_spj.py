@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from anabranch.engine.states import BoxState
 from anabranch.migrate.spj import (
     Joined,
     Node,
@@ -21,6 +22,12 @@ from anabranch.migrate.spj import (
     predicates_of,
     streams_of,
 )  # fmt: skip
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Leaf, Plan, parse
+from anabranch.plan.migration import Course
+from anabranch.plan.selects import Selects, raise_selects
+from anabranch.sql import parse_script
+from tests.engine.test_migration import random_selects
 
 A, B, C = Scan("A"), Scan("B"), Scan("C")
 OVER_9 = "B.b1 > 9"
@@ -137,3 +144,42 @@ def test_states_are_moved_as_the_new_plan_would_have_them(seed):
         kept = state_of(node, inputs).schema.names
         assert stuffed.select(kept) == inputs[stream].select(kept)
         assert all(stuffed[c].null_count == 30 for c in stuffed.schema.names if c not in kept)
+
+
+def drawn(plan: Plan, selects: Selects) -> Node:
+    """A plan of the engine's as one of the paper's: selects stand at their stream, or right above a join."""
+    if isinstance(plan, Leaf):
+        node: Node = Scan(plan.alias)
+        here = [f for f in QUERY.input(plan.alias).filters if f not in {s.predicate for s in selects}]
+    else:
+        node = Joined(*(drawn(child, selects) for child in plan.inputs))
+        parts = [child.aliases for child in plan.inputs]
+        here = [s.predicate for s in selects if s.stands_at(plan.aliases, parts)]
+    for predicate in here:
+        node = Select(str(predicate), node)
+    return node
+
+
+QUERY = parse_script(
+    "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, y BIGINT, ts TIMESTAMP) TIME ts;" for s in "abcd")
+    + """CREATE QUERY q AS SELECT a.k FROM a, b, c, d WHERE a.k = b.k AND b.k = c.k AND c.k = d.k
+         AND a.x > 1 AND a.y > 1 AND b.x > 1 AND d.y > 1 WINDOW 3 SECONDS"""
+).queries[0].query
+TREES = ("(((a b) c) d)", "((a b) (c d))", "(a (b (c d)))", "((a (b c)) d)")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_engine_filters_the_states_that_the_bit_maps_say(seed: int):
+    """What the engine builds anew, of the states that two plans share, is what the paper would filter."""
+    rng, graph = np.random.default_rng(seed), JoinGraph(QUERY)
+    trees = [parse(TREES[i], graph) for i in rng.integers(0, len(TREES), 2)]
+    places = [raise_selects(QUERY, random_selects(QUERY, 2 * seed + i)) for i in range(2)]
+    old, new = (Course(tree, selects=selects) for tree, selects in zip(trees, places, strict=True))
+    before = BoxState(graph, old)
+    spines = {id(i.spine) for i in before.indexes.values()}
+    after = BoxState(graph, new, previous=before)
+    shared = {index for index in before._index_names if index in after._index_names}
+    found = match(drawn(trees[0], places[0]), drawn(trees[1], places[1]))
+    for index in shared:
+        filtered = bool(found[frozenset(index.state)].filters)
+        assert filtered == (id(after.indexes[after._index_names[index]].spine) not in spines), index
