@@ -1,11 +1,11 @@
 """Where a select belongs: `python -m bench.selects [--batches 40] [--repeat 3]`.
 
-Two streams are joined, and rows of one must pass a predicate: at its stream, before a row is stored, or above the join. Over
-how many rows pass it, how many partners a row finds, and what it costs: a comparison, or a LIKE on strings of 100 characters.
-Figures are CPU of the engine per row of that stream, medians of the repetitions; results are compared.
+Two streams are joined, and rows of one must pass a predicate: at its stream, before a row is stored, or above the join.
+Over how many rows pass it, how many partners a row finds, and what it costs: a comparison, or a LIKE on strings of 100
+characters. Figures are CPU of the engine per row of that stream, medians of the repetitions; results are compared.
 
-Then the select moves while the query runs, up and down again, by moving state or by waiting: the CPU of the batch in which it
-does, beside the median of the batches before it.
+Then the select moves while the query runs, up and down again, by moving state or by waiting: the CPU of the batch in which
+it does, beside the median of the batches before it.
 """
 
 from __future__ import annotations
