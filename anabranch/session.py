@@ -36,7 +36,7 @@ from anabranch.plan.expression import Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Course, Strategy, why_not_raise
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.selects import raise_selects
 from anabranch.plan.spread import Spread, all_inputs
@@ -428,6 +428,11 @@ class Run:
             raise MigrationError(host.forms.why_not(host.course.below, below) or f"there is no input {below}")
         parsed = parse(plan, host.forms.graphs[below])
         selects = None if selects_above is None else raise_selects(host.query, selects_above)
+        if selects is not None:
+            if below != host.course.below:
+                raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
+            if reason := why_not_raise(host.course, host.graph, selects, way or Strategy.MOVING_STATE):
+                raise MigrationError(reason)
         host.request(host.loop.proposal(host.course, parsed, way, parse_duration(pause), below, selects))
 
     def pin(self, name: str) -> None:

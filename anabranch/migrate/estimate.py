@@ -24,7 +24,7 @@ from anabranch.cost.model import CostModel
 from anabranch.migrate.matching import match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Join, Plan, joins_of
-from anabranch.plan.migration import Course, Strategy, why_not_parallel, why_not_raise, why_not_wait
+from anabranch.plan.migration import Course, Strategy, why_not_parallel, why_not_raise, with_selects
 from anabranch.plan.query import FOREVER_US, Stream
 from anabranch.plan.routes import indexes, routes
 from anabranch.plan.selects import Selects
@@ -147,14 +147,12 @@ def with_filtering(
     found: Estimates, model: CostModel, graph: JoinGraph, course: Course, plan: Plan, selects: Selects, slots: int
 ) -> Estimates:
     """The strategies from one plan to another when selects go elsewhere, too."""
-    spent = filtering_cpu_s(model, graph, plan, course.selects, selects)
-    staying = {s.predicate for s in selects}
-    can_wait = all(why_not_wait(graph, s) is None for s in course.selects if s.predicate not in staying)
-    possible, refused = dict(found.possible), dict(found.refused)
-    if reason := why_not_raise(course, graph, selects, Strategy.PARALLEL_TRACK):
-        possible.pop(Strategy.PARALLEL_TRACK, None)
-        refused.setdefault(Strategy.PARALLEL_TRACK, reason)
-    for strategy, e in possible.items():
-        if strategy is Strategy.MOVING_STATE or not can_wait:
-            possible[strategy] = replace(e, cpu_s=e.cpu_s + spent, pause_s=e.pause_s + spent / slots)
+    possible, refused = dict[Strategy, Estimate](), dict(found.refused)
+    for strategy, e in found.possible.items():
+        if reason := why_not_raise(course, graph, selects, strategy):
+            refused[strategy] = reason
+            continue
+        after = with_selects(course, graph, selects, strategy, {}).selects
+        spent = filtering_cpu_s(model, graph, plan, course.selects, after)
+        possible[strategy] = replace(e, cpu_s=e.cpu_s + spent, pause_s=e.pause_s + spent / slots)
     return Estimates(possible, refused)

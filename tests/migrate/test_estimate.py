@@ -9,11 +9,12 @@ import pytest
 from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import Given
 from anabranch.cost.model import CostModel
-from anabranch.migrate.estimate import Estimates, estimate, paper_duration_s, parallel_duration_s
+from anabranch.migrate.estimate import Estimates, estimate, paper_duration_s, parallel_duration_s, with_filtering
 from anabranch.migrate.matching import match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
-from anabranch.plan.migration import Strategy, why_not_parallel
+from anabranch.plan.migration import Course, Strategy, why_not_parallel
+from anabranch.plan.selects import raise_selects
 from anabranch.sql import parse_script
 
 STREAMS = "".join(f"CREATE STREAM {s} (k INT, l INT, m INT, ts TIMESTAMP) TIME ts LATENESS 2 SECONDS;" for s in "abcd")
@@ -101,3 +102,35 @@ def test_a_strategy_that_is_refused_is_not_an_option():
     found = estimate(model, forever, parse("((a b) c)", forever), parse("(a (b c))", forever), 1, 1.0, 0.1)
     assert Strategy.PARALLEL_TRACK not in found.possible
     assert "UNBOUNDED" in found.refused[Strategy.PARALLEL_TRACK]
+
+
+# Selects that go elsewhere
+
+SELECTING = graph_of(CHAIN.replace("WINDOW", "AND a.l > 1 AND b.m > 1 WINDOW"))
+
+
+def test_what_it_takes_to_move_selects():
+    query, plan = SELECTING.query, parse("(((a b) c) d)", SELECTING)
+    facts = Given(dict.fromkeys("abcd", 1000.0), {}, {"a.k": 1000.0, "b.l": 5000.0, "c.m": 5000.0})
+    model = CostModel(facts.graph(SELECTING), DEFAULT)
+    below, above = (), raise_selects(query, {"a": "a b c d"})
+    higher = raise_selects(query, {"a": "a b c d", "b": "a b"})
+
+    def taken(before: object, after: object) -> Estimates:
+        course = Course(plan, selects=before)  # type: ignore[arg-type]
+        found = estimate(model, SELECTING, plan, plan, 2, 1.0, 0.1)
+        return with_filtering(found, model, SELECTING, course, plan, after, 2)  # type: ignore[arg-type]
+
+    up, down = taken(below, above), taken(above, below)
+    assert all(e.total_cpu_s == e.pause_s == 0 for e in up.possible.values())
+    assert up.best(0.0).strategy is Strategy.MOVING_STATE, "of equals the simplest"
+    moving = down.possible[Strategy.MOVING_STATE]
+    assert moving.cpu_s > 0
+    assert moving.pause_s == moving.cpu_s / 2, "by two slots"
+    assert down.best(1e9).strategy is Strategy.PARALLEL_TRACK, "to wait costs nothing"
+    assert 0 < taken(higher, above).possible[Strategy.MOVING_STATE].cpu_s < moving.cpu_s, "the state of b alone"
+    lower = taken(above, raise_selects(query, {"a": "a b"}))
+    assert "can wait on its way to its stream only" in lower.refused[Strategy.PARALLEL_TRACK]
+    filtered = {s: e.cpu_s for s, e in lower.possible.items()}
+    assert filtered[Strategy.GRADUAL] == filtered[Strategy.MOVING_STATE] > 0
+    assert filtered[Strategy.MOVING_STATE] < moving.cpu_s, "rows of a alone need not have passed it"

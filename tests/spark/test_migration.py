@@ -191,7 +191,7 @@ def migrate_at_random(spark: SparkSession, at: Path, seed: int) -> None:
 
 
 GROUPED = """SELECT a.l, COUNT(*) AS n, MAX(b.l) AS m FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS]
-             WHERE a.k = b.k GROUP BY a.l"""
+             WHERE a.k = b.k AND a.v < 900 GROUP BY a.l"""
 
 
 @pytest.mark.parametrize("key", ["l", "k"])
@@ -222,6 +222,10 @@ def test_groups_go_below_a_join_and_above_it_again(
     assert "b grouped first" in run.plans["q"]
     with pytest.raises(MigrationError, match="cannot be grouped before they are joined"):
         run.migrate("q", "(a b)", groups_below="c")
+    with pytest.raises(MigrationError, match="one after the other"):
+        run.migrate("q", "(a b)", groups_below="", selects_above={})
+    with pytest.raises(MigrationError, match="have groups above the join before a select goes there"):
+        run.migrate("q", "(a b)", selects_above={"a": "a b"})
 
 
 @pytest.mark.parametrize("way", ["files", "frames"])
