@@ -4,9 +4,9 @@ One batch, in `step`:
 
 1. what has ended by the watermark is purged;
 2. the rows of each source are accepted, filtered and appended to its log; each index over a source gets a run of them;
-3. for each input in turn, its new rows follow their route: they probe the states that the plan names, combined rows are
-   kept in views, and those that pass the root are results. Then they become visible to the inputs after it. So every
-   combination is found exactly once: by the last of its rows to become visible;
+3. for each input in turn, its new rows follow their route: they look up the states that the plan names (`Lookup`), combined
+   rows are kept in views, and those that pass the root are results. Then they become visible to the inputs after it. So
+   every combination is found exactly once: by the last of its rows to become visible;
 4. runs are settled: what arrived becomes a run of tier 0, and the merges that are due are made;
 5. if the query groups, what passed the root goes to its aggregator instead, which gives the results of the instants that the
    watermark has passed.
@@ -17,7 +17,6 @@ Only row ids travel along a route. Columns are fetched when a key, a residual pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from time import thread_time_ns
 
@@ -25,19 +24,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.control.records import SourceStatistics, StateStatistics, Statistics, StepStatistics
+from anabranch.control.records import SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows, accept
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
-from anabranch.engine.combination import NONE, Combination, Delta, joined, result_times
+from anabranch.engine.combination import Combination, Delta, result_times
 from anabranch.engine.expressions import evaluate, predicate_mask
-from anabranch.engine.kernels.gather import take
-from anabranch.engine.kernels.probing import probe as probe_kernel
-from anabranch.engine.kernels.probing import probe_ranges
 from anabranch.engine.kernels.runs import sort_by_hash
-from anabranch.engine.keys import equal_keys, hash_keys
+from anabranch.engine.keys import hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
-from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, ordered_words, sort_by_word
+from anabranch.engine.lookup import Lookup
+from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.preparation import Allowance, Preparation
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
@@ -50,17 +47,7 @@ from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.migration import Course
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream
-from anabranch.plan.ranges import Range
-from anabranch.plan.routes import Probe, Route, Stage
-
-CHUNK_ROWS = 1 << 20
-"""At most so many combined rows go along a route at once: bounds the memory of a step, not its results."""
-
-CHUNK_PAIRS = 1 << 22
-"""A lookup is cut where it has found about so many pairs, before predicates are checked."""
-
-PILOT_ROWS = 1 << 10
-"""So many rows are looked up at first, where they may find too many partners."""
+from anabranch.plan.routes import Route, Stage
 
 
 class Box:
@@ -79,19 +66,21 @@ class Box:
         self.graph, self.course = graph, course
         self.state = BoxState(graph, course, grid, cell, parted)
         self.preparation = Preparation(self)
+        self.lookup = Lookup(self)
         self.combines = combines
         """Whether groups have rows elsewhere too: then results are partial values (`Aggregator.combine`)."""
         self.aggregator: Aggregator | None = None
         if graph.query.grouping is not None:
             self.aggregator = Aggregator(graph.query.grouping, graph.query.row_schema)
         self.statistics = Statistics()
-        self._sorted: dict[str, Words] = {}
-        self._deltas: dict[str, Delta] = {}
-        self._visible: set[str] = set()
+        self.deltas: dict[str, Delta] = {}
+        """The new rows of each input in this batch."""
+        self.sorted_rows: dict[str, Words] = {}
+        """The same as indexes have them, in the order of their keys."""
+        self.visible: set[str] = set()
+        """The inputs whose new rows can be found already."""
         self._results: list[pa.RecordBatch] = []
         self._found: dict[Aliases, list[Combination]] = {}
-        self._partners: dict[tuple[str, Aliases], float] = {}
-        """How many partners a row found in a state, lately."""
 
     def redirect(self, course: Course, horizon_us: int) -> None:
         """Goes on with another course. What both keep is shared, what only the old one had is dropped (that is safe, for
@@ -161,7 +150,7 @@ class Box:
 
     def _begin(self, horizon_us: int) -> None:
         self.statistics = Statistics(sources={name: SourceStatistics() for name in self.state.logs})
-        self._sorted, self._deltas, self._visible, self._results = {}, {}, set(), []
+        self.sorted_rows, self.deltas, self.visible, self._results = {}, {}, set(), []
         began = thread_time_ns()
         self.state.purge(horizon_us)
         self._spent("purge", began)
@@ -216,12 +205,12 @@ class Box:
         # Stored tables first: no row of a stream is there before them.
         ways = zip(self.state.inputs, self.state.routes, strict=True)
         for input_state, route in sorted(ways, key=lambda way: isinstance(way[0].source, Stream)):
-            delta = self._deltas.get(input_state.alias)
+            delta = self.deltas.get(input_state.alias)
             if delta is not None and len(delta.starts):
                 rows = delta.combination(batch)
                 self._follow(batch, route, 0, rows, emit)
                 self._follow_target(batch, input_state.alias, rows, emit)
-            self._visible.add(input_state.alias)
+            self.visible.add(input_state.alias)
         began = thread_time_ns()
         for index in self.state.indexes.values():
             index.spine.settle(batch, horizon_us)
@@ -240,16 +229,16 @@ class Box:
         starts = starts_of(log.source, rows)
         for input_state in self.state.inputs:
             if input_state.source is log.source:
-                self._deltas[input_state.alias] = self._delta(log, input_state, rows, starts, fresh)
+                self.deltas[input_state.alias] = self._delta(log, input_state, rows, starts, fresh)
         for index in self.state.indexes.values():
             if index.source is not log.source:
                 continue
-            delta = self._deltas[index.aliases[0]]
+            delta = self.deltas[index.aliases[0]]
             if len(delta.starts):
                 ordered = self._order(index, delta.combination(batch), delta.positions)
                 if len(ordered):
                     index.spine.arrive(run_of_batch(batch, ordered, False, index.spine.retention_us))
-                self._sorted[index.name] = ordered
+                self.sorted_rows[index.name] = ordered
         for alias, term in self.graph.sampled_terms:
             if self.state.input(alias).source is log.source:
                 self._sample(batch, alias, term)
@@ -257,17 +246,17 @@ class Box:
     def _sample(self, batch: int, alias: str, term: Expr) -> None:
         """Notes some keys of the new rows of an input."""
         own = self.state.own_index(alias, (term,))
-        if own is not None and own.name in self._sorted:
-            found = sample(str(term), self._sorted[own.name][:, 0], is_sorted=True)
+        if own is not None and own.name in self.sorted_rows:
+            found = sample(str(term), self.sorted_rows[own.name][:, 0], is_sorted=True)
         else:
-            rows = self._deltas[alias].combination(batch)
-            found = sample(str(term), hash_keys(self._keys((term,), rows), len(rows)), is_sorted=False)
+            rows = self.deltas[alias].combination(batch)
+            found = sample(str(term), hash_keys(self.state.keys((term,), rows), len(rows)), is_sorted=False)
         self.statistics.samples.append(found)
 
     def _order(self, index: IndexState, rows: Combination, positions: npt.NDArray[np.int64]) -> Words:
         """Rows in the order of the hash of their key in an index; or of the key itself, and without those that have none."""
         if index.is_ordered:
-            *keys, term = self._keys(index.terms, rows)
+            *keys, term = self.state.keys(index.terms, rows)
             words, starts, ends = ordered_words(term), rows.starts, rows.ends
             if keys:
                 words = keyed_words(hash_keys(keys, len(rows)), words, term.type)
@@ -275,7 +264,7 @@ class Box:
                 valid = term.is_valid().to_numpy(zero_copy_only=False)
                 words, positions, starts, ends = words[valid], positions[valid], starts[valid], ends[valid]
             return sort_by_word(words, positions, starts, ends)
-        hashes = hash_keys(self._keys(index.terms, rows), len(rows))
+        hashes = hash_keys(self.state.keys(index.terms, rows), len(rows))
         ordered: Words = sort_by_hash(hashes, positions, rows.starts, rows.ends)
         return ordered
 
@@ -408,10 +397,10 @@ class Box:
             return
         first = 0
         while first < len(rows):
-            size = self._chunk_rows(route.alias, stage.probes[step], len(rows) - first)
+            size = self.lookup.chunk_rows(route.alias, stage.probes[step], len(rows) - first)
             last = min(first + size, len(rows))
             chunk = rows if last - first == len(rows) else rows.slice(first, last)
-            found = self.preparation.new_only(self._probe(route, stage, step, chunk), since)
+            found = self.preparation.new_only(self.lookup.probe(route, stage, step, chunk), since)
             yield from self.stage(route, stage, found, since, step + 1)
             first = last
 
@@ -432,145 +421,12 @@ class Box:
             passed = frozenset[int]().union(*(log.lacking(c.name) for c in columns_of(predicate)))
             if len(passed) == len(log.segments):
                 continue
-            mask = predicate_mask((predicate,), self._fetch(rows), len(rows))
+            mask = predicate_mask((predicate,), self.state.fetch(rows), len(rows))
             assert mask is not None
             if passed:
                 mask = mask | np.isin(rows.ids[alias] >> 32, list(passed))
             found = mask if found is None else found & mask
         return None if found is None or found.all() else found
-
-    def _chunk_rows(self, alias: str, probe: Probe, rows: int) -> int:
-        """How many rows are looked up at once: fewer where each of them meets many. A few show how many, at first."""
-        if probe.between is not None:
-            return CHUNK_ROWS
-        known = self._partners.get((alias, probe.target)) if probe.keys else float(self.state.index_of(probe).spine.rows)
-        if known is None:
-            return PILOT_ROWS if rows * self.state.index_of(probe).spine.rows > CHUNK_PAIRS else CHUNK_ROWS
-        return max(1, min(CHUNK_ROWS, int(CHUNK_PAIRS / max(1.0, known))))
-
-    def _probe(self, route: Route, stage: Stage, step: int, rows: Combination) -> Combination:
-        """Looks up one state."""
-        began = thread_time_ns()
-        probe = stage.probes[step]
-        index = self.state.index_of(probe)
-        counts = self._counts(route, stage, probe)
-        counts.probes += len(rows)
-        window_us = self.state.input(probe.target[0]).window_us if len(probe.target) == 1 else 0
-        visible = len(probe.target) > 1 or probe.target[0] in self._visible
-        table = index.spine.table(visible)
-        if probe.between is not None:
-            parts, done = [], 0
-            ordered, highs = self._ranges(index, probe, probe.between, rows, visible)
-            while done < len(ordered):
-                left = ordered[done:], highs[done:]
-                matches, lookups, looked_up = probe_ranges(*left, table, window_us, len(left[1]), CHUNK_PAIRS)
-                counts.lookups += int(lookups)
-                counts.candidates += matches.shape[1]
-                found = self._combined(probe, rows, matches)
-                parts.append(self._allowed(probe, self._same_keys(probe, rows, matches, found) if probe.keys else found))
-                done += int(looked_up)
-            combined = joined(parts, (*rows.ids, *probe.target))
-        else:
-            ordered, keys = self._ordered(route, stage, step, probe, rows)
-            matches, lookups = probe_kernel(ordered, table, window_us, len(ordered))
-            # What a row met before is remembered for a while: it says how many rows can be looked up at once.
-            way = route.alias, probe.target
-            self._partners[way] = max(matches.shape[1] / len(rows), 0.5 * self._partners.get(way, 0.0))
-            counts.lookups += int(lookups)
-            counts.candidates += matches.shape[1]
-            combined = self._combined(probe, rows, matches)
-            if not index.is_exact:
-                combined = self._same_keys(probe, rows, matches, combined, keys)
-            combined = self._allowed(probe, combined)
-        counts.matches += len(combined)
-        counts.cpu_ns += thread_time_ns() - began
-        return combined
-
-    def _combined(self, probe: Probe, rows: Combination, matches: npt.NDArray[np.int64]) -> Combination:
-        """Rows with what they have found."""
-        positions, found, starts, ends = matches
-        ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
-        if len(probe.target) == 1:
-            ids[probe.target[0]] = found
-        else:
-            view = self.state.views[probe.target]
-            ids |= {alias: view.part(alias, found) if len(found) else NONE for alias in probe.target}
-        return Combination(ids, starts, ends)
-
-    def _same_keys(
-        self,
-        probe: Probe,
-        rows: Combination,
-        matches: npt.NDArray[np.int64],
-        combined: Combination,
-        keys: list[pa.Array] | None = None,
-    ) -> Combination:
-        """What rows have found that has their key, and not only its hash."""
-        if not len(combined):
-            return combined
-        bound = keys if keys is not None else self._keys(tuple(k.bound for k in probe.keys), rows)
-        taken = pa.array(matches[0])
-        same = equal_keys([k.take(taken) for k in bound], self._keys(tuple(k.target for k in probe.keys), combined))
-        return combined if same.all() else combined.where(same)
-
-    def _allowed(self, probe: Probe, combined: Combination) -> Combination:
-        """What the residual predicates of a probe leave."""
-        if probe.residuals and len(combined):
-            mask = predicate_mask(probe.residuals, self._fetch(combined), len(combined), lambda: result_times(combined))
-            if mask is not None and not mask.all():
-                combined = combined.where(mask)
-        return combined
-
-    def _ranges(
-        self, index: IndexState, probe: Probe, between: Range, rows: Combination, visible: bool
-    ) -> tuple[Words, Words]:
-        """The rows in the order of the least word of their range, and its largest; without those that find nothing."""
-        if not probe.keys and may_wrap(between, *index.spine.extent(visible)):
-            lows, highs = np.full(len(rows), EVERY_WORD[0]), np.full(len(rows), EVERY_WORD[1])
-            return sort_by_word(lows, NONE, rows.starts, rows.ends), highs
-        lows, highs, valid = limit_words(between, self._keys(tuple(b.bound for b in between.limits), rows), len(rows))
-        positions = np.flatnonzero(valid & (lows <= highs))
-        if probe.keys:
-            hashes = hash_keys(self._keys(tuple(k.bound for k in probe.keys), rows), len(rows))
-            lows, highs = (keyed_words(hashes, words, between.term.type) for words in (lows, highs))
-        ordered = sort_by_word(lows[positions], positions, rows.starts[positions], rows.ends[positions])
-        return ordered, highs[ordered[:, 1].view(np.int64)]
-
-    def _ordered(
-        self, route: Route, stage: Stage, step: int, probe: Probe, rows: Combination
-    ) -> tuple[Words, list[pa.Array] | None]:
-        """The rows in the order of the hash of their key, and the columns of the key if they had to be computed.
-
-        Rows that are themselves indexed by the same key were sorted when they were indexed.
-        """
-        delta = self._deltas.get(route.alias)
-        if step == 0 and stage is route.stages[0] and delta is not None and len(rows) == len(delta.starts):
-            own = self.state.own_index(route.alias, tuple(k.bound for k in probe.keys))
-            if own is not None and own.name in self._sorted:
-                ordered = self._sorted[own.name]
-                if own.aliases[0] != route.alias and self.state.input(own.aliases[0]).window_us != (
-                    window_us := self.state.input(route.alias).window_us
-                ):
-                    ordered = ordered.copy()
-                    starts = ordered[:, 2].view(np.int64)
-                    ordered[:, 3] = (
-                        np.uint64(FOREVER_US) if window_us == FOREVER_US else (starts + window_us).view(np.uint64)
-                    )
-                return self._as_positions(ordered, delta), None
-        bound = tuple(k.bound for k in probe.keys)
-        if bound in rows.ordered:
-            return rows.ordered[bound], None
-        keys = self._keys(bound, rows)
-        ordered = sort_by_hash(hash_keys(keys, len(rows)), NONE, rows.starts, rows.ends)
-        return ordered, keys
-
-    def _as_positions(self, ordered: Words, delta: Delta) -> Words:
-        """Sorted rows name offsets in the segment; a probe wants places in the combination."""
-        if len(delta.positions) == 0 or delta.positions[-1] == len(delta.positions) - 1:
-            return ordered
-        ordered = ordered.copy()
-        ordered[:, 1] = np.searchsorted(delta.positions, ordered[:, 1].view(np.int64)).astype(np.uint64)
-        return ordered
 
     def keep(self, batch: int, stage: Stage, rows: Combination) -> None:
         """Adds combined rows to a view and to its indexes."""
@@ -595,10 +451,10 @@ class Box:
             return
         began = thread_time_ns()
         query = self.graph.query
-        columns = [evaluate(expr, self._fetch(rows), len(rows), lambda: result_times(rows)) for _, expr in query.select]
+        columns = [evaluate(expr, self.state.fetch(rows), len(rows), lambda: result_times(rows)) for _, expr in query.select]
         starts, ends = rows.starts, rows.ends
         if len(self.state.inputs) == 1 and query.residuals:
-            mask = predicate_mask(query.residuals, self._fetch(rows), len(rows), lambda: result_times(rows))
+            mask = predicate_mask(query.residuals, self.state.fetch(rows), len(rows), lambda: result_times(rows))
             if mask is not None and not mask.all():
                 kept = pa.array(mask)
                 columns, starts, ends = [c.filter(kept) for c in columns], starts[mask], ends[mask]
@@ -608,24 +464,7 @@ class Box:
             self._results.append(pa.RecordBatch.from_arrays(columns, schema=query.output_schema))
         self._spent("emit", began)
 
-    # -- columns -----------------------------------------------------------------------------------------------------
-
-    def _fetch(self, rows: Combination) -> _Fetch:
-        return _Fetch(self.state, rows)
-
-    def _keys(self, terms: tuple[Expr, ...], rows: Combination) -> list[pa.Array]:
-        return [evaluate(term, self._fetch(rows), len(rows)) for term in terms]
-
     # -- what it cost ------------------------------------------------------------------------------------------------
-
-    def _counts(self, route: Route, stage: Stage, probe: Probe) -> StepStatistics:
-        target = " ".join(probe.target)
-        for counts in self.statistics.steps:
-            if counts.route == route.alias and counts.target == target:
-                return counts
-        counts = StepStatistics(route.alias, target)
-        self.statistics.steps.append(counts)
-        return counts
 
     def _measure(self) -> None:
         for name, log in self.state.logs.items():
@@ -637,22 +476,3 @@ class Box:
         if self.aggregator is not None:
             kept = self.aggregator
             self.statistics.states.append(StateStatistics("groups", kept.partial_rows, kept.bytes))
-
-
-@dataclass(frozen=True)
-class _Fetch:
-    """Fetches columns of combined rows, each once."""
-
-    state: BoxState
-    rows: Combination
-
-    def __call__(self, column: Column) -> pa.Array:
-        found = self.rows.fetched.get(column)
-        if found is None and self.rows.whole is not None and self.rows.whole[0] == column.alias:
-            segment = self.rows.whole[1]
-            place = segment.schema.get_field_index(column.name)
-            found = segment.column(place) if place >= 0 else None
-        if found is None:
-            log = self.state.logs[self.state.input(column.alias).source.name]
-            found = self.rows.fetched[column] = log.column(column.name, self.rows.ids[column.alias])
-        return found

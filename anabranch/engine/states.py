@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from anabranch.engine.combination import Combination
+from anabranch.engine.expressions import evaluate
 from anabranch.engine.keys import is_exact
 from anabranch.engine.log import Log
 from anabranch.engine.spine import FAN_IN, Spine
@@ -158,6 +160,14 @@ class BoxState:
         """The index over an input by these terms, if the plan has it."""
         return self.indexes.get(self._name(Index((alias,), terms)))
 
+    def fetch(self, rows: Combination) -> Fetch:
+        """Gives columns of combined rows."""
+        return Fetch(self, rows)
+
+    def keys(self, terms: tuple[Expr, ...], rows: Combination) -> list[pa.Array]:
+        """The values of some terms for combined rows."""
+        return [evaluate(term, self.fetch(rows), len(rows)) for term in terms]
+
     def purge(self, watermark_us: int) -> None:
         for log in self.logs.values():
             log.purge(watermark_us, self.retention_us[log.source.name])
@@ -257,3 +267,22 @@ class BoxState:
 def _unaliased(expr: Expr, i: InputState) -> Expr:
     """The expression with the source's name in place of the alias."""
     return replace(expr, lambda e: Column(e.type, i.source.name, e.name) if isinstance(e, Column) else e)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Fetches columns of combined rows, each once."""
+
+    state: BoxState
+    rows: Combination
+
+    def __call__(self, column: Column) -> pa.Array:
+        found = self.rows.fetched.get(column)
+        if found is None and self.rows.whole is not None and self.rows.whole[0] == column.alias:
+            segment = self.rows.whole[1]
+            place = segment.schema.get_field_index(column.name)
+            found = segment.column(place) if place >= 0 else None
+        if found is None:
+            log = self.state.logs[self.state.input(column.alias).source.name]
+            found = self.rows.fetched[column] = log.column(column.name, self.rows.ids[column.alias])
+        return found

@@ -40,7 +40,7 @@ test_queries, test_queries_long = properties(
 
 def check_small_folds(shape: Shape, rows: int) -> None:
     """The rows of a batch are folded in many parts."""
-    small = mock.patch("anabranch.engine.aggregation.FOLD_ROWS", rows), mock.patch("anabranch.engine.box.CHUNK_ROWS", 3)
+    small = mock.patch("anabranch.engine.aggregation.FOLD_ROWS", rows), mock.patch("anabranch.engine.lookup.CHUNK_ROWS", 3)
     with small[0], small[1]:
         check(shape, [])
 

@@ -100,7 +100,7 @@ test_tight, test_tight_long = properties(
 
 
 def check_small_chunks(scenario: Scenario, chunk_rows: int) -> None:
-    with mock.patch("anabranch.engine.box.CHUNK_ROWS", chunk_rows):
+    with mock.patch("anabranch.engine.lookup.CHUNK_ROWS", chunk_rows):
         check_any_plan(scenario)
 
 
@@ -110,7 +110,7 @@ test_small_chunks, test_small_chunks_long = properties(
 
 
 def check_many_partners(scenario: Scenario, pairs: int) -> None:
-    with mock.patch("anabranch.engine.box.CHUNK_PAIRS", pairs), mock.patch("anabranch.engine.box.PILOT_ROWS", 2):
+    with mock.patch("anabranch.engine.lookup.CHUNK_PAIRS", pairs), mock.patch("anabranch.engine.lookup.PILOT_ROWS", 2):
         check_any_plan(scenario)
 
 
@@ -134,8 +134,8 @@ def test_a_lookup_is_cut_where_it_finds_too_much() -> None:
         return matches, lookups
 
     with (
-        mock.patch("anabranch.engine.box.CHUNK_PAIRS", 300), mock.patch("anabranch.engine.box.PILOT_ROWS", 3),
-        mock.patch("anabranch.engine.box.probe_kernel", counting),
+        mock.patch("anabranch.engine.lookup.CHUNK_PAIRS", 300), mock.patch("anabranch.engine.lookup.PILOT_ROWS", 3),
+        mock.patch("anabranch.engine.lookup.probe_kernel", counting),
     ):  # fmt: skip
         run = LocalRun(query, MemoryFilesystem())
         run.step(0, {"a": rows})
@@ -150,7 +150,8 @@ def colliding_hashes(columns: Sequence[pa.Array], rows: int) -> Any:
 
 
 def check_collisions(scenario: Scenario) -> None:
-    with mock.patch("anabranch.engine.box.hash_keys", colliding_hashes):
+    rooms = ("anabranch.engine.box.hash_keys", "anabranch.engine.lookup.hash_keys")
+    with mock.patch(rooms[0], colliding_hashes), mock.patch(rooms[1], colliding_hashes):
         check_any_plan(scenario)
 
 

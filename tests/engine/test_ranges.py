@@ -142,7 +142,7 @@ def test_much_that_is_found_is_checked_in_parts():
     query, batches = band_query("a.n < b.n AND a.x < b.x"), batches_of(2, rows=150)
     wanted = results(query, batches)
     for pairs in (1, 1000):
-        with mock.patch("anabranch.engine.box.CHUNK_PAIRS", pairs):
+        with mock.patch("anabranch.engine.lookup.CHUNK_PAIRS", pairs):
             assert results(query, batches) == wanted
             with every_row():
                 assert results(query, batches) == wanted
