@@ -224,8 +224,10 @@ class Box:
             data = encode(rows)
             rows = decode(data)
             log.add(batch, Stored(data, rows, int(starts_of(log.source, rows).max())))
-        elif not self.state.keeps_rows and self.state.shares_slot(log.source):
-            rows = rows.filter(pa.array(self._members(self.state.inputs[0], rows)))
+        elif not self.state.keeps_rows:
+            # They are not in a log to be fetched from: only those that count go on.
+            mask = self._of_input(log, self.state.inputs[0], rows, fresh)
+            rows = rows if mask is None else rows.filter(pa.array(mask))
         starts = starts_of(log.source, rows)
         for input_state in self.state.inputs:
             if input_state.source is log.source:
@@ -338,6 +340,18 @@ class Box:
         self, log: Log, input_state: InputState, rows: pa.RecordBatch, starts: npt.NDArray[np.int64], fresh: bool
     ) -> Delta:
         positions = np.arange(rows.num_rows, dtype=np.int64)
+        mask = self._of_input(log, input_state, rows, fresh)
+        if mask is not None and not mask.all():
+            positions = np.flatnonzero(mask)
+            starts = starts[positions]
+        window_us = input_state.window_us
+        ends = np.full(len(starts), FOREVER_US, np.int64) if window_us == FOREVER_US else starts + window_us
+        return Delta(input_state.alias, rows, positions, starts, ends)
+
+    def _of_input(
+        self, log: Log, input_state: InputState, rows: pa.RecordBatch, fresh: bool
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which rows of a source are those of an input; None if all are."""
         filters: tuple[Expr, ...] = ()
         if len(self.state.filters[log.source.name]) > 1:
             filters = input_state.filters
@@ -349,12 +363,7 @@ class Box:
         if self.state.shares_slot(log.source):
             members = self._members(input_state, rows)
             mask = members if mask is None else mask & members
-        if mask is not None and not mask.all():
-            positions = np.flatnonzero(mask)
-            starts = starts[positions]
-        window_us = input_state.window_us
-        ends = np.full(len(starts), FOREVER_US, np.int64) if window_us == FOREVER_US else starts + window_us
-        return Delta(input_state.alias, rows, positions, starts, ends)
+        return mask
 
     # -- rows go their way -------------------------------------------------------------------------------------------
 
