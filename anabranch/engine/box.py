@@ -17,7 +17,6 @@ Only row ids travel along a route. Columns are fetched when a key, a residual pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import takewhile
 from time import thread_time_ns
 
 import numpy as np
@@ -283,24 +282,35 @@ class Box:
             self.replay(batch, horizon_us)
 
     def derive_index(
-        self, index: IndexState, horizon_us: int, allowance: Allowance | None = None, after: int = -1
+        self,
+        index: IndexState,
+        horizon_us: int,
+        allowance: Allowance | None = None,
+        after: int = -1,
+        known: int = -1,
     ) -> int | None:
         """Completes an index: what no run shows of batches later than `after` is derived from the log or the view, batch by
-        batch, for as long as is allowed. The batch that it came to, None if it is done."""
-        batches = sorted(b for b in self._batches(index) if b > after)
-        complete = takewhile(lambda batch: not index.spine.lacking(batch), batches)
-        for batch in batches[sum(1 for _ in complete) :]:
-            rows, positions = self.rows_in(index.aliases, batch)
-            if len(rows) and len(ordered := self._order(index, rows, positions)):
-                index.spine.restore(run_of_batch(batch, ordered, index.spine.has_end, index.spine.retention_us))
-            index.spine.settle(batch, horizon_us)
+        batch, for as long as is allowed. The batch that it came to, None if it is done. Batches up to `known` were derived
+        before."""
+        missing = [b for b in self.missing(index) if b > known]
+        left, spine = [b for b in missing if b > after], index.spine
+        spine.gap = (missing[0], missing[-1]) if missing else None
+        batches = sorted(b for b in self._batches(index) if left and b >= left[0])
+        for batch in batches:
+            if left and batch == left[0]:
+                rows, positions = self.rows_in(index.aliases, batch)
+                if len(rows) and len(ordered := self._order(index, rows, positions)):
+                    spine.restore(run_of_batch(batch, ordered, spine.has_end, spine.retention_us))
+                missing.remove(left.pop(0))
+                spine.gap = (missing[0], missing[-1]) if missing else None
+            spine.settle(batch, horizon_us)
             if allowance is not None and allowance.is_spent and batch != batches[-1]:
                 return batch
         return None
 
-    def lacks_rows(self, index: IndexState) -> bool:
-        """Whether some batch that an index should show is not in it. (A batch without rows of it has no run.)"""
-        return any(index.spine.lacking(batch) for batch in self._batches(index))
+    def missing(self, index: IndexState) -> list[int]:
+        """The batches that an index should show and does not. (One without rows of it has no run, and is among them.)"""
+        return sorted(b for b in self._batches(index) if index.spine.lacking(b))
 
     def rows_in(self, inputs: Aliases, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
         """The rows of an input, or of a view, in the segment of a batch, and their positions there."""

@@ -124,8 +124,10 @@ class Preparation:
                 continue
             if since >= 0:
                 self.box.derive_index(index, horizon_us, after=since)
-            if not self.box.course.is_parallel and self.box.lacks_rows(index):
-                self.thin[name] = -1
+            if missing := self.box.missing(index):
+                index.spine.gap = missing[0], missing[-1]
+                if not self.box.course.is_parallel:
+                    self.thin[name] = -1
 
     def parallel_views(self) -> set[Aliases]:
         """The views of a parallel track that the old plan does not have."""
@@ -161,7 +163,8 @@ class Preparation:
     def _complete_thin(self, horizon_us: int, allowance: Allowance) -> bool:
         for name in sorted(self.thin):
             self.done.pieces += 1
-            came_to = self.box.derive_index(self.box.state.indexes[name], horizon_us, allowance, self.thin[name])
+            index, known = self.box.state.indexes[name], self.thin[name]
+            came_to = self.box.derive_index(index, horizon_us, allowance, known, known)
             if came_to is not None:
                 self.thin[name] = came_to
                 return False

@@ -69,6 +69,9 @@ class Spine:
     def __init__(self, name: str, retention_us: int, has_end: bool, phase: int = 0) -> None:
         self.name, self.retention_us, self.has_end, self.phase = name, retention_us, has_end, phase
         self.runs: list[Run] = []
+        self.gap: tuple[int, int] | None = None
+        """The first and the last batch whose rows are still to be derived, if there are any. Nothing is merged across it: a
+        run shows all batches that it spans."""
         self.arriving: list[Run] = []
         self._settled_table: npt.NDArray[np.int64] | None = None
         self._arrived_bytes = 0
@@ -92,7 +95,7 @@ class Spine:
         self._settled_table = None
 
     def clear(self) -> None:
-        self.runs, self.arriving, self._settled_table = [], [], None
+        self.runs, self.arriving, self._settled_table, self.gap = [], [], None, None
 
     def arrive(self, run: Run) -> None:
         """Adds rows of the batch that is being processed."""
@@ -156,6 +159,8 @@ class Spine:
         # A run that reaches beyond the part on both sides could not be cut: its group waits for a larger tier.
         if len(group) < 2 or any(r.lo < lo and r.hi > hi for r in group):
             return
+        if self.gap is not None and _overlap(group, *self.gap):
+            return
         # So does a group that others, restored before it, show in part: what is visible of a run is one range.
         shown_lo, shown_hi = max(lo, min(r.lo for r in group)), min(hi, max(r.hi for r in group))
         members = {id(r) for r in group}
@@ -201,3 +206,8 @@ class Spine:
             for other in self.runs[place + 1 :]:
                 apart = run.last_batch < other.first_batch or other.last_batch < run.first_batch
                 assert apart or run.hi <= other.lo or other.hi <= run.lo, f"{self.name}: {run} overlaps {other}"
+
+
+def _overlap(group: list[Run], first: int, last: int) -> bool:
+    """Whether some of these batches lie among those that a group of runs spans."""
+    return min(r.first_batch for r in group) <= last and first <= max(r.last_batch for r in group)

@@ -115,21 +115,23 @@ test_migrations, test_migrations_long = properties(
     actions=ACTIONS,
     piece_rows=st.sampled_from([1, 2, 5]),
 )
-def busy(seed: int, inputs: int, batches: int, predicates: Sequence[str] = ()) -> Scenario:
+def busy(seed: int, inputs: int, batches: int, predicates: Sequence[str] = (), lasting: bool = False) -> Scenario:
     """A chain whose rows have several partners each, so that every view has rows at any time: from left to right, and under
-    three random trees."""
+    three random trees. With `lasting` windows are so long that runs of several batches are merged; some have no end."""
     rng = np.random.default_rng(seed)
     names = "abcde"[:inputs]
     columns = "k BIGINT, l BIGINT, ts TIMESTAMP" + (", x BIGINT, s STRING" if predicates else "")
     create = "".join(f"CREATE STREAM {s} ({columns}) TIME ts LATENESS 1 SECOND;" for s in names)
-    windows = ", ".join(f"{s} [RANGE {rng.integers(2, 7)} SECONDS]" for s in names)
+    lengths = [f"RANGE {n} SECONDS" for n in ((30, 40, 50) if lasting else range(2, 7))] + ["UNBOUNDED"] * lasting
+    windows = ", ".join(f"{s} [{lengths[rng.integers(len(lengths))]}]" for s in names)
     where = " AND ".join(f"{x}.{'kl'[i % 2]} = {y}.{'kl'[i % 2]}" for i, (x, y) in enumerate(pairwise(names)))
+    where += " AND a.l = c.k" if lasting and inputs > 2 else ""
     where += "".join(f" AND {p.format(s=s)}" for s in names for p in predicates if rng.random() < 0.6)
     select = ", ".join(f"{s}.ts AS t{s}" for s in names)
     script = f"{create} CREATE QUERY q AS SELECT {select} FROM {windows} WHERE {where}"
     graph = JoinGraph(parse_script(script).queries[0].query)
     plans = (left_deep(graph), *(random_plan(rng, graph) for _ in range(3)))
-    domain = {2: 4, 3: 5, 4: 8, 5: 12}[inputs]
+    domain = {2: 4, 3: 5, 4: 8, 5: 12}[inputs] * (4 if lasting else 1)
 
     def rows(number: int) -> list[tuple[Any, ...]]:
         times = number * 1_000_000 + rng.integers(-900_000, 1_000_000, 4)
@@ -144,6 +146,17 @@ TEXTS = np.array(["", "some", "other", "another", None], object)
 PREDICATES = ("{s}.x < 7", "{s}.s LIKE '%o%'", "({s}.x <> 3 OR {s}.s IS NULL)")
 
 GO_ON: Action = ("go on", 0, "gradual", 0)
+
+
+def test_nothing_is_merged_across_batches_that_are_still_to_be_derived() -> None:
+    """The index that only the target looks up has batch 0 and the new ones when a merge of the first four is due."""
+    cut = [{s: [(n, b, b * 1_000_000) for n in range(2)] for s in "abc"} for b in range(9)]
+    create = "".join(f"CREATE STREAM {s} (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    select = "SELECT a.v, b.v AS w, c.v AS x FROM a [RANGE 1 HOUR], b [UNBOUNDED], c [UNBOUNDED] WHERE b.k = c.k"
+    scenario = Scenario(f"{create} CREATE QUERY q AS {select}", ("(c b a){a: b c}", "((c a) b)"), tuple(cut))
+    for after in ("go on", "crash"):
+        check_migrations(scenario, [*[GO_ON] * 3, ("migrate", 1, "gradual", 0), (after, 0, "", 0), *[GO_ON] * 4], 1)
+    check_migrations(scenario, [*[GO_ON] * 3, ("migrate", 1, "gradual", 0), ("migrate", 1, "moving-state", 0)], 1)
 
 
 def test_a_view_that_another_target_joins_otherwise_is_begun_anew() -> None:
@@ -184,6 +197,21 @@ test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properti
     10_000,
     scenario=st.builds(busy, st.integers(0, 2**32 - 1), st.sampled_from([3, 4, 5]), st.sampled_from([12, 24])),
     actions=ACTIONS,
+    piece_rows=st.sampled_from([1, 3]),
+)
+test_migrations_of_lasting_rows, test_migrations_of_lasting_rows_long = properties(
+    check_migrations,
+    30,
+    2_000,
+    scenario=st.builds(
+        busy,
+        st.integers(0, 2**32 - 1),
+        st.sampled_from([3, 2]),
+        st.sampled_from([12, 20, 32]),
+        st.sampled_from([(), PREDICATES]),
+        st.just(True),
+    ),
+    actions=actions_of("go on", "go on", "migrate", "raise", "crash", "again", "turn"),
     piece_rows=st.sampled_from([1, 3]),
 )
 test_migrations_of_many_batches, test_migrations_of_many_batches_long = properties(
