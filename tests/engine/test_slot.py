@@ -198,3 +198,23 @@ def test_groups_go_below_after_a_select_was_above() -> None:
         found += oracle.bag(run.step(number, rows).results)
     problem = oracle.difference(found, oracle.expected(run.forms.written, batches, {}))
     assert not problem, problem
+
+
+def test_a_switch_that_was_over_at_once_is_made_again_with_its_batch() -> None:
+    """No row of b has come, so that there is nothing to wait for on the way up; then the batch runs again."""
+    run, batches = busy()
+    without_b = [{"a": rows["a"]} for rows in batches[:3]]
+    found: oracle.Bag = Counter()
+    for number, rows in enumerate([*without_b, *batches[3:], {}]):
+        if number == 1:
+            run.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+        if number == 2:
+            run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="")
+        results = oracle.bag(run.step(number, rows).results)
+        if number == 2:
+            assert (run.course.below, run.course.leaving) == ("", None)
+            assert oracle.bag(run.step(number, rows).results) == results
+            assert (run.course.below, run.course.leaving) == ("", None)
+        found += results
+    problem = oracle.difference(found, oracle.expected(run.forms.written, [*without_b, *batches[3:]], {}))
+    assert not problem, problem
