@@ -46,6 +46,7 @@ class Push:
         self._dial: Dial | None = None
         self._switches: dict[str, int] = {}
         """For each predicate that may stand above a join the entry of the dial that says so."""
+        self._most_switches = 0
         self._raised: frozenset[str] = frozenset()
         self._running: Any = None
         """What the JVM knows the streaming query as, once it has run a batch."""
@@ -73,13 +74,15 @@ class Push:
             offset = self._sources * (place + 1)
             self._switches[text] = number + offset
             found[text] = f"{dial_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
+        self._most_switches = max(self._most_switches, len(found))
         return found
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The frame without the rows that are of no use, in all batches."""
         if not self.idle:
             return frame
-        self._dial = Dial(frame.sparkSession, max([self._sources - 1, *self._switches.values()]) + 1)
+        # As many for each source: Spark may look up the entry of a predicate for rows of other sources, too.
+        self._dial = Dial(frame.sparkSession, self._sources * (1 + self._most_switches))
         self._raised = frozenset()
         seen, kept = [], []
         for name, (number, idle, instant) in self.idle.items():

@@ -154,7 +154,7 @@ def test_results_in_parquet_are_exactly_once(spark: SparkSession, folder: Path, 
     assert bag(pq.read_table(out, columns=["v", "w", "x"])) == wanted(session, folder)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2, 3, 103])
 def test_random_migrations(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     migrate_at_random(spark, tmp_path, seed)
 
