@@ -44,9 +44,10 @@ class Push:
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
         self._sources = len(packing.sources)
         self._dial: Dial | None = None
-        self._switches: dict[str, int] = {}
-        """For each predicate that may stand above a join the entry of the dial that says so."""
+        self._switches: dict[str, list[int]] = {}
+        """For each predicate that may stand above a join the entries of the dial that say so: blocks may share its text."""
         self._most_switches = 0
+        """How many of these a source has at most."""
         self._raised: frozenset[str] = frozenset()
         self._running: Any = None
         """What the JVM knows the streaming query as, once it has run a batch."""
@@ -72,7 +73,7 @@ class Push:
         found = {}
         for place, text in enumerate(sorted(movable & {str(f) for group in groups for f in group})):
             offset = self._sources * (place + 1)
-            self._switches[text] = number + offset
+            self._switches.setdefault(text, []).append(number + offset)
             found[text] = f"{dial_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
         self._most_switches = max(self._most_switches, len(found))
         return found
@@ -103,8 +104,8 @@ class Push:
         for entry in range(self._sources):
             self._dial.set(entry, watermark_us)
         for text in self._raised ^ frozenset(raised):
-            if text in self._switches:
-                self._dial.set(self._switches[text], int(text in raised))
+            for entry in self._switches.get(text, ()):
+                self._dial.set(entry, int(text in raised))
         self._raised = frozenset(raised)
 
     def seen(self, spark: SparkSession) -> Statistics | None:

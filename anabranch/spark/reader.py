@@ -45,6 +45,7 @@ from anabranch.spark.file_list import FileList, FileListing, FoundFile
 
 RAISED = "anabranch.raised"
 """The local property of Spark's that tells tasks which predicates are not theirs to evaluate."""
+
 FORMAT = "anabranch_files"
 """Under what name Spark knows the data source."""
 
