@@ -294,6 +294,23 @@ def test_upwards_runs_are_shared_and_columns_stuffed() -> None:
     assert results == [step(steady, scenario, batch).results.num_rows for batch in range(5)][-1]
 
 
+def test_an_index_that_another_input_will_look_up_too_is_not_taken_over() -> None:
+    """x and y are rows of one stream. Once x lets all of them pass one index serves both: that of x lacks some of y."""
+    create = "".join(f"CREATE STREAM {s} (k BIGINT, l BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;" for s in "scd")
+    select = """SELECT x.v, y.v AS w FROM s [RANGE 9 SECONDS] AS x, s [RANGE 9 SECONDS] AS y, d [RANGE 9 SECONDS],
+                c [RANGE 9 SECONDS] WHERE x.k = d.k AND x.l = c.l AND y.k = c.k AND y.l = d.l AND x.v < 5"""
+    rng = np.random.default_rng(2)
+    rows = lambda b: [(*map(int, row), b * 1_000_000) for row in rng.integers(0, (3, 3, 10), (4, 3))]  # noqa: E731
+    cut = [{s: rows(b) for s in "scd"} for b in range(8)]
+    scenario = Scenario(f"{create} CREATE QUERY q AS {select}", ("(((x d) c) y)",), tuple(cut))
+    run, steady = start(scenario, MemoryFilesystem()), start(scenario, MemoryFilesystem())
+    for batch in range(8):
+        if batch == 4:
+            run.migrate("((x d) (c y))", selects={"x": "x d"})
+        results, wanted = (oracle.bag(step(each, scenario, batch).results) for each in (run, steady))
+        assert not (wrong := oracle.difference(results, wanted)), f"in batch {batch}: {wrong}"
+
+
 @pytest.mark.parametrize("strategy", [Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK])
 def test_downwards_state_is_filtered_or_waited_for(strategy: Strategy) -> None:
     scenario = selecting(12)
