@@ -1,11 +1,13 @@
 PYTHON ?= python3
 WORKERS ?= 2
+PART ?= 1/1
+SEED ?=
 
 BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint bench
+.PHONY: help setup demo quick test test-long lint bench
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,12 +30,18 @@ lint: setup  ## ruff, mypy --strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# loadgroup hands out single tests, but keeps those of one group (the ones that share a SparkSession) in one worker.
-test: lint  ## lint, then all tests but the long ones
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 10
+# Tests are handed out one by one, those on Spark first: each worker has a Spark of its own, and none waits for the other.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist load --maxschedchunk 1 $(if $(SEED),--seed $(SEED))
 
-test-long: setup  ## tens of thousands of random cases
-	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadgroup --durations 10
+quick: setup  ## ruff, doctests and all tests without Spark, with few random cases
+	$(BIN)/ruff check .
+	$(PYTEST) -q -m "not (long or spark or fresh)" --quick
+
+test: lint  ## lint, then all tests but the long ones
+	$(PYTEST) --durations 10
+
+test-long: setup  ## tens of thousands of random cases, or with PART=3/12 the third of twelve parts of them
+	$(PYTEST) -m long --part $(PART) --durations 10
 
 bench: setup  ## the benchmarks; tables on the terminal, rows in bench/out/
 	$(BIN)/python -m bench.engine

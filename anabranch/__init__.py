@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from anabranch.settings import Adapt as Adapt
     from anabranch.settings import Budget as Budget
     from anabranch.spark import sinks as sinks
+    from anabranch.storage.cache import Cache as Cache
 
-__all__ = ["Adapt", "Budget", "Given", "Run", "Session", "sinks"]
+__all__ = ["Adapt", "Budget", "Cache", "Given", "Run", "Session", "sinks"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from anabranch.session import Run
 
 
+TELL_WAITING_S = 10.0
+"""Files that are not complete are named after so long: most are just being written."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; errors are told in a few lines, with a stack trace only if asked for."""
     given = _parser().parse_args(arguments)
@@ -45,11 +49,22 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run the queries of a SQL file")
     run.add_argument("file", help="CREATE STREAM …; CREATE QUERY … AS SELECT …")
-    run.add_argument("--checkpoint", default="checkpoint", help="where state is kept (default: %(default)s)")
-    run.add_argument("--output", help="folder for results, one parquet folder per query (default: print them)")
+    run.add_argument(
+        "--checkpoint", default="checkpoint", help="where state is kept: a path or a URI like s3://… (default: %(default)s)"
+    )
+    run.add_argument(
+        "--output", help="path or URI for results, one parquet folder per query (default: print them)"
+    )
+    run.add_argument(
+        "--spark-checkpoint", help="where Spark's own log goes (default: with the rest if Spark can write there)"
+    )
     run.add_argument("--master", default="local[*]", help="Spark master (default: %(default)s)")
     run.add_argument("--slots", type=int, help="tasks per batch (default: Spark's parallelism)")
     run.add_argument("--files-per-batch", type=int, help="files of each stream in one batch (default: all there are)")
+    run.add_argument(
+        "--skip", action="append", default=[], metavar="STREAM=FILE",
+        help="leave out a file of a stream, by its path or the last parts of it, also one that has changed or gone",
+    )  # fmt: skip
     _add_budget(run)
     run.add_argument(
         "--adapt", default="data", choices=("data", "aggressive", "memory", "refined-memory", "never"),
@@ -79,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     calibrate.set_defaults(command=_calibrate)
 
     journal = commands.add_parser("journal", help="show what was decided about the queries of a checkpoint, and why")
-    journal.add_argument("--checkpoint", default="checkpoint", help="where state is kept (default: %(default)s)")
+    journal.add_argument("--checkpoint", default="checkpoint", help="path or URI where state is kept (default: %(default)s)")
     journal.add_argument("--query", help="only this one")
     journal.add_argument("--json", action="store_true", help="for programs: one line of JSON per entry")
     journal.set_defaults(command=_journal)
@@ -113,19 +128,22 @@ def _run(given: argparse.Namespace) -> int:
     from anabranch.spark import sinks
     from anabranch.spark.create import create_session
     from anabranch.sql import parse_script
+    from anabranch.storage.location import located
 
-    text = _read(given.file)
+    text, skip = _read(given.file), _skipped(given.skip)
     parse_script(text)  # refuse what is wrong before Spark is started
+    checkpoint, output = located(given.checkpoint), located(given.output) if given.output else None
     warm_up_visibly()
     # What goes wrong reaches us as an error, and is told in a few lines: Spark need not log it, too.
     spark = create_session(given.master, {"spark.log.level": "INFO" if given.debug else "OFF"})
     adapt = Adapt(given.adapt, pause=given.pause, strategy=given.strategy)
-    session = Session(spark, given.checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt)
+    session = Session(spark, checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt,
+                      spark_checkpoint=given.spark_checkpoint)  # fmt: skip
 
     def sink(query: str) -> sinks.Sink:
-        return sinks.parquet(os.path.join(given.output, query)) if given.output else sinks.console()
+        return sinks.parquet(output.below(query)) if output is not None else sinks.console()
 
-    session.script(text, sink, given.files_per_batch)
+    session.script(text, sink, given.files_per_batch, skip)
     trigger = {"availableNow": True} if given.once else {"processingTime": "0 seconds"}
     watch(lambda: session.start(**trigger), sys.stderr.isatty())
     return 0
@@ -169,6 +187,16 @@ def _explain(given: argparse.Namespace) -> int:
     return 0
 
 
+def _skipped(given: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text in given:
+        stream, equals, file = text.partition("=")
+        if not (stream and equals and file):
+            raise AnabranchError(f"--skip {text}: write it as the name of a stream, = and the path of a file")
+        found.setdefault(stream, []).append(file)
+    return found
+
+
 def _numbers(option: str, given: Sequence[str]) -> dict[str, float]:
     found = {}
     for text in given:
@@ -202,10 +230,12 @@ def _journal(given: argparse.Namespace) -> int:
     import msgspec
 
     from anabranch.session import read_journals
+    from anabranch.storage.location import located
 
-    journals = read_journals(given.checkpoint)
+    place = located(given.checkpoint)
+    journals = read_journals(place)
     if given.query is not None and given.query not in journals:
-        raise AnabranchError(f"no query {given.query} in {given.checkpoint}; there are: {', '.join(journals)}")
+        raise AnabranchError(f"no query {given.query} in {place}; there are: {', '.join(journals)}")
     for name, entries in journals.items():
         if given.query in (None, name):
             for entry in entries:
@@ -236,6 +266,7 @@ def watch(start: Callable[[], Run], live: bool) -> Run:
     """Starts queries and prints their progress until all have ended: a line that is rewritten on a terminal, a line per
     batch elsewhere."""
     shown: dict[str, int] = {}
+    waiting: dict[tuple[str, str], tuple[str, float]] = {}
     with _interrupts_kept() as interrupted:
         run = start()
         try:
@@ -245,6 +276,7 @@ def watch(start: Callable[[], Run], live: bool) -> Run:
                     raise KeyboardInterrupt
                 ended = run.await_termination(0.2)
                 _show_progress(run, shown, live)
+                _show_waiting(run, waiting, 0.0 if ended else TELL_WAITING_S)
         except BaseException:
             run.stop()
             raise
@@ -262,11 +294,27 @@ def _show_progress(run: Run, shown: dict[str, int], live: bool) -> None:
                 rows, spent = sum(step.rows.values()), sum(step.wall_s[k] for k in ("control", "tasks", "commit"))
                 line = (
                     f"{name}: batch {step.batch}, {rows:,} rows in {spent:.2f} s, {step.results:,} results, "
-                    f"{sum(step.late_rows.values()):,} late, {step.state_rows:,} rows in state "
+                    f"{sum(step.late_rows.values()):,} late, {sum(step.early_rows.values()):,} early, "
+                    f"{step.state_rows:,} rows in state "
                     f"({step.state_bytes / 1e6:.1f} MB), plan {step.plan}"
                     + (f" on the way to {step.target}" if step.target is not None else "")
+                    + (f", {sum(w.count for w in step.waiting.values())} files wait" if step.waiting else "")
                 )
                 print(f"\r{line:<150}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
+
+
+def _show_waiting(run: Run, seen: dict[tuple[str, str], tuple[str, float]], after_s: float) -> None:
+    """Prints, once, which files have not been complete for a while. `seen` holds what waits, and since when."""
+    now = time.monotonic()
+    for name, streams in run.waiting_files.items():
+        for stream, waiting in streams.items():
+            text, since = seen.get((name, stream), ("", now))
+            if text != str(waiting):
+                text, since = str(waiting), now
+            if now - since >= after_s:
+                print(f"\n{name}: {stream}: {text}", file=sys.stderr, flush=True)
+                since = float("inf")
+            seen[name, stream] = (text, since)
 
 
 @contextmanager

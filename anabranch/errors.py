@@ -56,12 +56,24 @@ class DuplicateNameError(SqlError):
     """A name that is already taken: a stream, a query, an alias or an output column."""
 
 
+class InvalidNameError(SqlError):
+    """A text that cannot be the name of a stream, a table or a query."""
+
+
 class MissingTimeColumnError(SqlError):
     """A stream without an event-time column, or with one that is not a timestamp."""
 
 
 class MissingWindowError(SqlError):
     """A stream in a join without a window."""
+
+
+class UnknownFormatError(AnabranchError):
+    """A path of files whose ending does not tell how to read them."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.message, self.hint = message, hint
+        super().__init__(f"{message}: {hint}")
 
 
 class SessionError(AnabranchError):
@@ -76,6 +88,10 @@ class SchemaMismatchError(AnabranchError):
     """Rows that do not have the columns or types their stream was declared with."""
 
 
+class LocationError(AnabranchError):
+    """A path or URI under which nothing can be kept."""
+
+
 class StateError(AnabranchError):
     """State on disk cannot be used."""
 
@@ -84,12 +100,28 @@ class DamagedStateError(StateError):
     """A file that a commit names is missing, torn or changed."""
 
 
+class MissingRowError(DamagedStateError):
+    """An index or a view names a row that is not where it should be stored."""
+
+
 class ForeignStateError(StateError):
     """A checkpoint that was written for something else: another query, another version, another program."""
 
 
 class CheckpointBusyError(StateError):
     """Somebody else holds the checkpoint."""
+
+
+class NotVisibleError(StateError):
+    """A worker does not see a folder that the driver sees."""
+
+
+class TooManyResultsError(AnabranchError):
+    """A batch gives more results than `results_per_batch` allows."""
+
+
+class ValueTooLargeError(AnabranchError):
+    """Values that do not fit into one column: Arrow's strings and bytes end at 2 GiB."""
 
 
 class MigrationError(AnabranchError):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from time import monotonic, sleep
+from time import time as wall_clock
 from typing import Any
 
 import pyarrow as pa
@@ -21,22 +21,25 @@ from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
 from anabranch.control.loop import Loop
+from anabranch.control.table_files import put_table, table_file
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
-from anabranch.errors import MigrationError, SessionError
+from anabranch.errors import LocationError, MigrationError, SessionError
 from anabranch.optimize.explain import decision_text
 from anabranch.optimize.groups import choose_groups
 from anabranch.optimize.planner import Decision
 from anabranch.plan.eager import Forms
-from anabranch.plan.explain import explain_text
+from anabranch.plan.explain import explain_text, times_text
 from anabranch.plan.expression import Expr
+from anabranch.plan.formats import format_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Course, Strategy, why_not_raise
+from anabranch.plan.names import same_name
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.selects import raise_selects
 from anabranch.plan.spread import Spread, all_inputs
@@ -45,10 +48,17 @@ from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
 from anabranch.spark.host import ChangingTable, Host, Progress, layout_of
 from anabranch.spark.pack import pack, pack_blobs, packing_of
+from anabranch.spark.pauses import Pauses
 from anabranch.spark.reader import FileOptions, file_stream, infer_fields, read_table
-from anabranch.spark.sinks import Sink, as_sink, console
+from anabranch.spark.sinks import OWNER, Sink, as_sink, console
+from anabranch.spark.spark_log import spark_log_of
+from anabranch.spark.visible import Sign, require_visible
+from anabranch.spark.waiting import Waiting, read_waiting
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
-from anabranch.storage.filesystem import LocalFilesystem
+from anabranch.storage.cache import Cache, CachedFilesystem
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_private_folder
+from anabranch.storage.location import Folder, Place, located
+from anabranch.storage.record import damaged
 
 MOST_COPIED_BYTES = 64 << 20
 """Stored tables up to this size are kept whole by every worker where that spares an exchange of rows."""
@@ -81,23 +91,44 @@ class _Files:
 class Session:
     """Streams, tables and continuous queries over them.
 
-    `spark` is your SparkSession, or None for a local one of our own. State, control records and Spark's own checkpoint go
-    below `checkpoint`, a folder per query. `slots` is the number of tasks of a batch (default: Spark's parallelism); it is
+    `spark` is your SparkSession, or None for a local one of our own. State and control records go below `checkpoint`, a
+    folder per query: a path, a URI (`s3://bucket/state`, `file:///…`, `gs://…`, `hdfs://…`), or a `pyarrow.fs.FileSystem`
+    with a path in it. State files of a remote one are kept on each machine too, as `cache` says. Spark's own log of a query
+    goes below `spark_checkpoint`: by default with the rest; where that is remote, to a temporary folder of this machine,
+    with a copy in the checkpoint. `slots` is the number of tasks of a batch (default: Spark's parallelism); it is
     fixed when a query first starts. Plans that are not pinned are chosen within `budget`: at first by `facts` (rates and
-    distinct keys, as far as you know them), then by what was measured, and again when that changes, as `adapt` says.
+    distinct keys, as far as you know them), then by what was measured, and again when that changes, as `adapt` says. When no
+    rows have come for `idle_close`, a batch without rows gives what the last ones have made final (None: it does not).
+    `clock` gives seconds since the epoch: by it rows are too far ahead, and streams idle. A query that gives more than
+    `results_per_batch` results in one batch ends with `TooManyResultsError`, and nothing of that batch is delivered or
+    committed; None, the default: however many there are. (Groups that have rows in several slots are counted in each slot by
+    itself, before HAVING.)
     """
 
     def __init__(
         self,
         spark: SparkSession | None = None,
-        checkpoint: str = "checkpoint",
+        checkpoint: Place = "checkpoint",
         budget: Budget | None = None,
         slots: int | None = None,
         facts: Given = EMPTY,
         adapt: Adapt | None = None,
+        idle_close: str | None = "5 seconds",
+        clock: Callable[[], float] = wall_clock,
+        cache: Cache | None = None,
+        spark_checkpoint: str | None = None,
+        results_per_batch: int | None = None,
     ) -> None:
+        self._idle_us = None
+        if idle_close is not None:
+            self._idle_us = self._positive_us(idle_close, f"idle_close cannot be {idle_close}")
+        self.clock = clock
+        if results_per_batch is not None and (type(results_per_batch) is not int or results_per_batch < 1):
+            raise SessionError(f"results_per_batch is a number of rows, 1 or more, or None: not {results_per_batch!r}")
+        self.results_per_batch = results_per_batch
         self.adapt = adapt or Adapt()
-        self._spark, self.checkpoint, self.budget, self._slots = spark, os.path.abspath(checkpoint), budget, slots
+        self._spark, self.checkpoint, self.budget, self._slots = spark, located(checkpoint), budget, slots
+        self.cache, self.spark_checkpoint = cache or Cache(), spark_checkpoint
         self.facts, self.units = facts, unit_costs()
         self.catalog = Catalog()
         self._frames: dict[str, DataFrame | Callable[[], DataFrame] | _Files] = {}
@@ -124,17 +155,32 @@ class Session:
         format: str | None = None,
         columns: tuple[Field, ...] | None = None,
         max_files_per_trigger: int | None = None,
+        skip: Sequence[str] = (),
+        ahead: str | None = "1 day",
+        idle: str | None = None,
     ) -> None:
-        """Declares a stream: a streaming DataFrame, or a path of files (parquet, csv, json, arrow) for our own reader."""
+        """Declares a stream: a streaming DataFrame, or a path of files (parquet, csv, json, arrow) for our own reader.
+
+        Rows may come out of order by `lateness`. A row whose time is later than the driver's clock by more than `ahead` is
+        turned away and counted (None: none is). A stream that has shown no row for longer than `idle`, by the driver's
+        clock, does not hold the watermark back (None: it always does).
+
+        `skip` names files to leave out, by path or by the last parts of it, also such as were found earlier and have changed
+        or gone: their rows are missing then, what was read of them before stays, and the journal tells of it."""
+        if skip and not isinstance(source, str):
+            raise SessionError(f"{name} is a DataFrame: only files of a path can be skipped")
         if isinstance(source, str):
-            format = format or _format_of(source)
+            format = format or format_of(source)
             fields = columns or infer_fields(source, format)
-            frame: DataFrame | _Files = _Files(source, format, FileOptions(max_files_per_trigger=max_files_per_trigger))
+            frame: DataFrame | _Files = _Files(source, format, _file_options(max_files_per_trigger, skip))
         else:
             check_stream(name, source)
             fields = fields_of(name, source)
             frame = source
-        self.catalog = self.catalog.with_stream(Stream(name, fields, time, parse_duration(lateness)))
+        ahead_us = parse_duration(ahead) if ahead is not None else None
+        idle_us = self._positive_us(idle, f"the stream {name} cannot be idle after {idle}") if idle is not None else None
+        made = Stream(name, fields, time, parse_duration(lateness), ahead_us, idle_us)
+        self.catalog = self.catalog.with_stream(made)
         self._frames[name] = frame
 
     def table(
@@ -148,25 +194,26 @@ class Session:
         first starts, and its rows are valid for ever. With `refresh` ("10 minutes") it is read again every so much event
         time, and rows of streams that come then meet what it holds then."""
         if isinstance(rows, str):
-            format = format or _format_of(rows)
+            format = format or format_of(rows)
             fields = infer_fields(rows, format)
             frame: DataFrame | Callable[[], DataFrame] | _Files = _Files(rows, format, FileOptions())
         else:
             now = rows() if callable(rows) else rows
             check_table(name, now)
             fields, frame = fields_of(name, now), rows
-        every_us = self._positive_us(name, refresh) if refresh is not None else 0
+        problem = f"the table {name} cannot be read again every {refresh}"
+        every_us = self._positive_us(refresh, problem) if refresh is not None else 0
         self.catalog = self.catalog.with_table(Table(name, fields))
         self._frames[name] = frame
         if every_us:
             self._refresh_us[name] = every_us
 
     @staticmethod
-    def _positive_us(name: str, refresh: str) -> int:
-        every_us = parse_duration(refresh)
-        if every_us <= 0:
-            raise SessionError(f"the table {name} cannot be read again every {refresh}: give a longer time")
-        return every_us
+    def _positive_us(length: str, problem: str) -> int:
+        length_us = parse_duration(length)
+        if length_us <= 0:
+            raise SessionError(f"{problem}: give a longer time")
+        return length_us
 
     def query(
         self,
@@ -179,8 +226,8 @@ class Session:
         self._add(BoundQuery(bind_query(name, sql, self.catalog), plan), sink)
 
     def _add(self, bound: BoundQuery, sink: Sink | Callable[[DataFrame, int], None] | None) -> None:
-        if bound.query.name in self._queries:
-            raise SessionError(f"there is a query {bound.query.name} already: give this one another name")
+        if taken := next((name for name in self._queries if same_name(name, bound.query.name)), None):
+            raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
         forms = Forms(bound.query)
         if bound.plan:
             course = Course(parse(bound.plan, forms.graphs[""]))
@@ -193,17 +240,28 @@ class Session:
         self._queries[bound.query.name] = declared
 
     def script(
-        self, text: str, sinks: Callable[[str], Sink] | None = None, max_files_per_trigger: int | None = None
+        self,
+        text: str,
+        sinks: Callable[[str], Sink] | None = None,
+        max_files_per_trigger: int | None = None,
+        skip: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """Declares what a SQL script creates; `sinks` gives the sink of each query by its name."""
-        parsed = parse_script(text, self.catalog)
+        """Declares what a SQL script creates; `sinks` gives the sink of each query by its name, `skip` names files of its
+        streams to leave out (see `stream`)."""
+        parsed, skip = parse_script(text, self.catalog), skip or {}
+        created = [s.name for s in parsed.catalog if isinstance(s, Stream) and self.catalog.source(s.name) is None]
+        if unknown := [name for name in skip if name not in created]:
+            raise SessionError(
+                f"files of {unknown[0]} cannot be skipped: the script creates no such stream; it creates "
+                f"{', '.join(created) or 'none'}"
+            )
         for source in parsed.catalog:
             location = parsed.catalog.location(source.name)
             if self.catalog.source(source.name) is not None:
                 continue
             if location is None:
                 raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
-            options = FileOptions(max_files_per_trigger=max_files_per_trigger)
+            options = _file_options(max_files_per_trigger, skip.get(source.name, ()))
             self._frames[source.name] = _Files(location.path, location.format, options)
             if location.refresh_us:
                 self._refresh_us[source.name] = location.refresh_us
@@ -220,12 +278,14 @@ class Session:
             parts.append(decision_text(declared.decision, graph))
         written = declared.forms.written
         spread = _explain_spread(choose_spread(written, self.slots), JoinGraph(all_inputs(written)))
-        return "\n\n".join([*parts, spread])
+        return "\n\n".join([*parts, times_text(written), spread])
 
     def start(self, **trigger: Any) -> Run:
         """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
         if not self._queries:
             raise SessionError("there is no query to start: declare one with query()")
+        if isinstance(self.checkpoint, LocalFilesystem):
+            make_private_folder(self.checkpoint.root)  # Spark writes there, too, as the umask says
         run = Run(self.spark)
         try:
             for declared in self._queries.values():
@@ -244,10 +304,13 @@ class Session:
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
         query, course = declared.forms.written, declared.course
         inputs = all_inputs(query)
-        folder = os.path.join(self.checkpoint, query.name)
-        filesystem = LocalFilesystem(folder)
+        folder = self.checkpoint.below(query.name)
+        filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), self.cache)
         holder = Holder(filesystem)
-        holder.acquire()
+        try:
+            holder.acquire()
+        except OSError as error:
+            raise LocationError(f"the checkpoint {folder} cannot be used: {error}") from error
         try:
             any_plan = left_deep(JoinGraph(query))
             columns, filters = read_columns(query, any_plan), source_filters(query, any_plan)
@@ -269,28 +332,50 @@ class Session:
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
             loop = self._loop(query)
-            host = Host(query, course, spread, packing, filesystem, declared.sink, tables, loop, filters, changing)
+            host = Host(
+                query, course, spread, packing, filesystem, declared.sink, tables, loop, holder, filters, changing,
+                self.clock, self.results_per_batch,
+            )  # fmt: skip
             host.is_pinned = declared.is_pinned or not host.has_choices or self.adapt.timing == "never"
             host.needs_approval = self.adapt.approve
             host.open(uuid.uuid4().hex)
-            declared.sink.open(_checkpoint_id(filesystem))
-            log, grid = os.path.join(folder, "files"), spread.exchange
+            checkpoint_id = _checkpoint_id(filesystem)
+            declared.sink.open(checkpoint_id)
+            self._require_visible(filesystem, declared.sink, checkpoint_id)
+            log = spark_log_of(folder, filesystem, self.spark_checkpoint, query.name, checkpoint_id, holder.epoch)
+            host.spark_log, spark_folder = log, log.open()
+            host.settle(self.spark)
+            found, grid = folder.below("files"), spread.exchange
+            files = {name: frame for name, frame in frames.items() if isinstance(frame, _Files) and not self._is_table(name)}
+            host.waiting = partial(_waiting, {name: found.below(name) for name in files})
+            for name, frame in files.items():
+                host.skips(name, frame.options.skip)
             packed = [
-                self._packed(s, frames[s.name], inputs, grid, columns[s.name], filters.get(s.name, ()), packing, log)
+                self._packed(s, frames[s.name], inputs, grid, columns[s.name], filters.get(s.name, ()), packing, found)
                 for s in query.base_sources
                 if isinstance(s, Stream)
             ]
-            streaming = host.start(reduce(DataFrame.unionByName, packed), os.path.join(folder, "spark"), trigger)
+            streaming = host.start(reduce(DataFrame.unionByName, packed), spark_folder, trigger)
         except BaseException:
             holder.release()
             raise
-        return Started(query, host, streaming, holder, closes=bool(trigger.get("availableNow") or trigger.get("once")))
+        closes = bool(trigger.get("availableNow") or trigger.get("once"))
+        watched = self._idle_us is not None and not closes and not spread.is_free
+        pauses = Pauses(host, streaming, self.spark, (self._idle_us or 0) / 1e6) if watched else None
+        return Started(query, host, streaming, holder, closes, pauses)
 
-    def _spread(self, query: Query, filesystem: LocalFilesystem, tables: Mapping[str, str]) -> Spread:
+    def _require_visible(self, filesystem: Filesystem, sink: Sink, checkpoint_id: str) -> None:
+        """Refuses a checkpoint or output folder that workers do not see."""
+        signs = {str(filesystem): Sign(filesystem, "id", checkpoint_id)}
+        if (staging := sink.staging()) is not None:
+            signs[str(staging)] = Sign(staging, OWNER, checkpoint_id)
+        require_visible(self.spark, signs)
+
+    def _spread(self, query: Query, filesystem: Filesystem, tables: Mapping[str, str]) -> Spread:
         """How rows are spread: as they were when the query first started."""
         latest = commits_in(filesystem).latest()
         if latest is None:
-            are_small = sum(filesystem.get(path).size for path in tables.values()) <= MOST_COPIED_BYTES
+            are_small = sum(filesystem.size_bytes(path) for path in tables.values()) <= MOST_COPIED_BYTES
             return choose_spread(query, self.slots, are_small)
         free = choose_spread(query, self.slots)
         was_free = latest[1].layout == layout_of(free) and latest[1].tables.keys() >= tables.keys()
@@ -314,23 +399,21 @@ class Session:
         columns: tuple[str, ...],
         filters: tuple[tuple[Expr, ...], ...],
         packing: Any,
-        log: str,
+        found: Folder,
     ) -> DataFrame:
         if isinstance(frame, _Files):
             files = frame.options
-            options = FileOptions(files.max_files_per_trigger, files.partitions, os.path.join(log, source.name))
+            options = replace(files, log_path=found.below(source.name))
             blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options, filters)
             return pack_blobs(blobs, packing, source)
         assert isinstance(frame, DataFrame), "streams are frames or files"
         return pack(frame, packing, grid, query, source)
 
-    def _store_table(
-        self, source: Table, columns: tuple[str, ...], filesystem: LocalFilesystem
-    ) -> str:
+    def _store_table(self, source: Table, columns: tuple[str, ...], filesystem: Filesystem) -> str:
         """Writes the rows of a table to where tasks find them, until the query has taken them in with its first commit."""
-        path = f"tables/{source.name}.arrow"
+        path = table_file(source.name)
         if not filesystem.list("commit"):
-            filesystem.put(path, [self._read_table(source, columns)])
+            put_table(filesystem, path, self._read_table(source, columns))
         return path
 
     def _read_table(self, source: Table, columns: tuple[str, ...]) -> pa.Buffer:
@@ -343,28 +426,37 @@ class Session:
         return encode(conform(source, rows, columns))
 
 
-def read_journals(checkpoint: str) -> dict[str, list[Entry]]:
+def _file_options(max_files_per_trigger: int | None, skip: Sequence[str]) -> FileOptions:
+    return FileOptions(max_files_per_trigger, skip=(skip,) if isinstance(skip, str) else tuple(skip))
+
+
+def _waiting(lists: Mapping[str, Filesystem]) -> dict[str, Waiting]:
+    """The files that wait to be complete, by stream, as the readers last found them."""
+    found = {name: read_waiting(filesystem) for name, filesystem in lists.items()}
+    return {name: waiting for name, waiting in found.items() if waiting}
+
+
+def read_journals(checkpoint: Place) -> dict[str, list[Entry]]:
     """The journals of the queries below a checkpoint, running or not."""
-    if not os.path.isdir(checkpoint):
-        raise SessionError(f"there is no checkpoint {checkpoint}")
-    found = {
-        name: Journal(LocalFilesystem(os.path.join(checkpoint, name))).entries()
-        for name in sorted(os.listdir(checkpoint))
-        if os.path.isdir(os.path.join(checkpoint, name, "journal"))
-    }
+    place = located(checkpoint)
+    folders = {name: place.below(name) for name in place.folders("")}
+    found = {name: Journal(folder).entries() for name, folder in folders.items() if folder.list("journal")}
     if not found:
-        raise SessionError(f"{checkpoint} holds no query's journal: name the folder that was given as checkpoint")
+        raise SessionError(f"there is no checkpoint {place}: it holds no query's journal; name what was given as checkpoint")
     return found
 
 
-def _checkpoint_id(filesystem: LocalFilesystem) -> str:
+def _checkpoint_id(filesystem: Filesystem) -> str:
     """The name of a checkpoint, made when it is first used."""
     try:
-        return str(filesystem.get("id").to_pybytes().decode().strip())
+        found = filesystem.get("id").to_pybytes().decode("ascii", "replace").strip()
     except FileNotFoundError:
         name = uuid.uuid4().hex
         filesystem.put("id", [f"{name}\n".encode()])
         return name
+    if len(found) != 32 or not set(found) <= set("0123456789abcdef"):
+        raise damaged("id", f"{found[:40]!r} is no name of a checkpoint")
+    return str(found)
 
 
 @dataclass
@@ -376,6 +468,7 @@ class Started:
     streaming: StreamingQuery
     holder: Holder
     closes: bool
+    pauses: Pauses | None = None
     ended: bool = False
 
 
@@ -399,6 +492,11 @@ class Run:
     def progress(self) -> dict[str, list[Progress]]:
         """What each query did in its latest batches."""
         return {name: list(s.host.progress) for name, s in self.started.items()}
+
+    @property
+    def waiting_files(self) -> dict[str, dict[str, Waiting]]:
+        """The files that each query does not read yet because they are not complete, by stream."""
+        return {name: s.host.waiting() for name, s in self.started.items()}
 
     @property
     def journal(self) -> dict[str, list[Entry]]:
@@ -471,14 +569,16 @@ class Run:
             return True
         s.ended = True
         try:
-            failure = s.streaming.exception()
-            if failure is not None and not self.stopped:
-                error = s.host.error or failure
+            if s.pauses is not None:
+                s.pauses.stop()
+            error = s.host.error or s.streaming.exception()
+            if error is not None and not self.stopped:
                 s.host.end("failed", (str(error).splitlines() or [type(error).__name__])[0][:300])
                 raise error from None
             if s.closes and not self.stopped:
                 s.host.close(self.spark)
-                s.host.end("ended", "all input there was is processed")
+                left = "".join(f"; {stream}: {waiting}" for stream, waiting in s.host.waiting().items())
+                s.host.end("ended", f"all input there was is processed{left}")
         finally:
             s.holder.release()
         return True
@@ -487,6 +587,8 @@ class Run:
         """Stops all queries. What was committed stays; start the session again to go on."""
         self.stopped = True
         for s in self.started.values():
+            if s.pauses is not None:
+                s.pauses.stop()
             s.streaming.stop()
             if not s.ended:
                 s.host.end("stopped", "by request")
@@ -505,8 +607,3 @@ def _explain_spread(spread: Spread, graph: JoinGraph) -> str:
     factor = grid.replication(dict.fromkeys(graph.query.aliases, 1.0))
     lines.append(f"  replication {factor:.2f} rows sent per row, at equal rates")
     return "\n".join(lines)
-
-
-def _format_of(path: str) -> str:
-    ending = path.rsplit(".", 1)[-1].lower()
-    return {"csv": "csv", "json": "json", "jsonl": "json", "arrow": "arrow", "ipc": "arrow"}.get(ending, "parquet")

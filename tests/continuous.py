@@ -1,7 +1,8 @@
 """Random continuous queries over random streams: joins, groups, subqueries, in many batch cuts.
 
 A query is drawn from a seed and a `Shape`, as in `scenarios`; sums of floats are over multiples of a quarter, so that they
-are exact in any order.
+are exact in any order. A mean of quarters that is compared with a quarter is equal to it or far from it, and so never in
+doubt (`oracle.bounds`); for other readings see `tests/engine/test_means.py`.
 """
 
 from __future__ import annotations
@@ -76,9 +77,13 @@ class Continuous:
 
     @cached_property
     def query(self) -> Query:
+        return parse_script(self.script).queries[0].query
+
+    @property
+    def script(self) -> str:
         streams = "".join(f"CREATE STREAM s{i} ({COLUMNS}) TIME ts LATENESS {i} SECONDS;\n" for i in range(3))
         table = "CREATE TABLE t (k BIGINT, name STRING);\n"
-        return parse_script(f"{streams}{table}CREATE QUERY q AS {self.sql}").queries[0].query
+        return f"{streams}{table}CREATE QUERY q AS {self.sql}"
 
     @cached_property
     def tables(self) -> dict[str, pa.Table]:

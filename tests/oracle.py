@@ -4,6 +4,10 @@ It shares with the engine the bound `Query` and nothing else. Which rows are acc
 cuts; validities are columns `start_us` and `end_us` of the rows; the join asks of every pair of inputs that their
 validities intersect, which on a line is the same as asking it of all of them at once. Results are compared as
 multisets of tuples (`bag`).
+
+A mean is computed here with fractions, and is the double nearest to it: DuckDB's `avg` and `favg` are both something else.
+A predicate that reads a mean may go either way where the mean is no double and is compared with one next to it: `bounds`
+gives the results that there are in any case, and those that there may be.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -20,9 +25,11 @@ import duckdb
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, Literal, ResultTime
-from anabranch.plan.query import GROUP, Input, Query, Stream, Table
+from anabranch.plan.query import GROUP, PARTS, Aggregate, Grouping, Input, Query, Stream, Table
 
 ALWAYS_US, FOREVER_US = -(2**63), 2**63 - 1
+DOUBT_ULPS = 2
+"""So close to a mean that is no double, a predicate may go either way."""
 
 Bag = Counter[tuple[Any, ...]]
 Batch = Mapping[str, pa.Table]
@@ -36,40 +43,64 @@ CONNECTION.execute("SET threads = 1")
 
 @dataclass
 class Acceptance:
-    """What the law says of a sequence of batches: per batch the watermark, per batch and stream what was turned away."""
+    """What the law says of a sequence of batches: per batch the watermark, per batch and stream what was turned away.
+
+    A watermark of None is one that some silent stream still holds back."""
 
     rows: dict[str, pa.Table]
     watermarks: list[int | None] = field(default_factory=list)
     late: list[dict[str, int]] = field(default_factory=list)
     untimed: list[dict[str, int]] = field(default_factory=list)
+    early: list[dict[str, int]] = field(default_factory=list)
 
 
-def accepted(batches: Sequence[Batch], streams: Sequence[Stream]) -> Acceptance:
-    """The rows of each stream that count. A watermark of None is one that some silent stream still holds back."""
+def accepted(batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequence[int] = ()) -> Acceptance:
+    """The rows of each stream that count. `clocks` has for each batch the time at which it was first planned; if it has
+    more, batches without rows follow. Without clocks no row is early, and no stream idle."""
     found = Acceptance({})
     kept: dict[str, list[pa.Table]] = {s.name: [] for s in streams}
     largest: dict[str, int] = {}
-    for batch in batches:
-        known = all(s.name in largest for s in streams)
-        watermark = min((largest[s.name] - s.lateness_us for s in streams), default=None) if known else None
+    times_seen: dict[str, list[int]] = {s.name: list(clocks[:1]) for s in streams}
+    watermark: int | None = None
+    for number in range(max(len(batches), len(clocks))):
+        batch = batches[number] if number < len(batches) else {}
+        awake = [
+            s for s in streams
+            if not clocks or s.idle_us is None or clocks[number] - times_seen[s.name][-1] <= s.idle_us
+        ] or [s for s in streams if s.name in largest]  # fmt: skip
+        if awake and all(s.name in largest for s in awake):
+            least = min(largest[s.name] - s.lateness_us for s in awake)
+            watermark = least if watermark is None else max(watermark, least)
         found.watermarks.append(watermark)
         found.late.append({})
         found.untimed.append({})
+        found.early.append({})
+        seen: dict[str, list[int]] = {}
         for stream in streams:
             if stream.name not in batch:
                 continue
             rows = batch[stream.name]
-            times = times_us(rows, stream)
-            on_time = [t is not None and (watermark is None or t >= watermark) for t in times]
-            found.untimed[-1][stream.name] = times.count(None)
-            found.late[-1][stream.name] = len(times) - sum(on_time) - times.count(None)
-            kept[stream.name].append(rows.filter(pa.array(on_time, pa.bool_())))
-        for stream in streams:
-            seen = [t for t in times_us(batch[stream.name], stream) if t is not None] if stream.name in batch else []
-            if seen:
-                largest[stream.name] = max(*seen, largest.get(stream.name, ALWAYS_US))
+            limit = clocks[number] + stream.ahead_us if clocks and stream.ahead_us is not None else math.inf
+            fates = [_fate(t, watermark, limit) for t in times_us(rows, stream)]
+            found.untimed[-1][stream.name] = fates.count("untimed")
+            found.late[-1][stream.name] = fates.count("late")
+            found.early[-1][stream.name] = fates.count("early")
+            kept[stream.name].append(rows.filter(pa.array([f == "accepted" for f in fates], pa.bool_())))
+            seen[stream.name] = [t for t in times_us(rows, stream) if t is not None and t <= limit]
+        for name, times in seen.items():
+            if times:
+                largest[name] = max(*times, largest.get(name, ALWAYS_US))
+                times_seen[name] += clocks[number : number + 1]
     found.rows = {s.name: _concat(kept[s.name], s) for s in streams}
     return found
+
+
+def _fate(time_us: int | None, watermark: int | None, limit_us: float) -> str:
+    if time_us is None:
+        return "untimed"
+    if time_us > limit_us:
+        return "early"
+    return "late" if watermark is not None and time_us < watermark else "accepted"
 
 
 def times_us(rows: pa.Table, stream: Stream) -> list[int | None]:
@@ -86,30 +117,50 @@ def _concat(tables: list[pa.Table], source: Stream | Table) -> pa.Table:
 # The join
 
 
-def expected(query: Query, batches: Sequence[Batch], tables: Batch) -> Bag:
-    """All results of a query over batches of its streams and over stored tables."""
+def expected(
+    query: Query, batches: Sequence[Batch], tables: Batch, clocks: Sequence[int] = (), ulps: int = 0
+) -> Bag:
+    """All results of a query over batches of its streams and over stored tables. The last of `clocks`, if they are given, is
+    that of the last closing step. Means that are no doubles are moved by so many `ulps`."""
     streams = [s for s in query.base_sources if isinstance(s, Stream)]
-    rows: dict[str, pa.Table] = {**accepted(batches, streams).rows, **tables}
-    return bag(results_of(query, rows, final_watermark(batches, streams)))
+    rows: dict[str, pa.Table] = {**accepted(batches, streams, clocks).rows, **tables}
+    return bag(results_of(query, rows, final_watermark(batches, streams, clocks), ulps))
 
 
-def final_watermark(batches: Sequence[Batch], streams: Sequence[Stream]) -> int:
+def bounds(query: Query, batches: Sequence[Batch], tables: Batch) -> tuple[Bag, Bag]:
+    """The results that are certain, and all that are possible, where predicates read means (`coarse`). For a query whose
+    predicates over means stand above all groups."""
+    several = [coarse(expected(query, batches, tables, ulps=ulps)) for ulps in (0, -DOUBT_ULPS, DOUBT_ULPS)]
+    return several[0] & several[1] & several[2], several[0] | several[1] | several[2]
+
+
+def coarse(results: Bag) -> Bag:
+    """Results with their floats rounded to ten digits."""
+    rounded: Bag = Counter()
+    for row, count in results.items():
+        rounded[tuple(float(f"{v:.10g}") if isinstance(v, float) else v for v in row)] += count
+    return rounded
+
+
+def final_watermark(batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequence[int] = ()) -> int:
     """The watermark of a closing step after all batches."""
-    seen = {s.name: [t for b in batches if s.name in b for t in times_us(b[s.name], s) if t is not None] for s in streams}
-    return min((max(times) - s.lateness_us if (times := seen[s.name]) else ALWAYS_US) for s in streams)
+    steps = batches if clocks else [*batches, {}]
+    watermark = accepted(steps, streams, clocks).watermarks[-1]
+    return ALWAYS_US if watermark is None else watermark
 
 
-def results_of(query: Query, rows: Mapping[str, pa.Table], watermark_us: int) -> pa.Table:
+def results_of(query: Query, rows: Mapping[str, pa.Table], watermark_us: int, ulps: int = 0) -> pa.Table:
     """The results of a query, after those of its subqueries, at all instants before a watermark."""
     known = dict(rows)
     for inner in query.subqueries:
-        known[inner.name] = results_of(inner, known, watermark_us)
+        known[inner.name] = results_of(inner, known, watermark_us, ulps)
     for i in query.inputs:
         CONNECTION.register(f"rows_of_{i.alias}", _with_validity(i, known[i.source.name]))
     try:
-        sql = to_duckdb(query) if query.grouping is None else grouped_to_duckdb(query, watermark_us)
-        found = CONNECTION.sql(sql).to_arrow_table()
-        return found if query.grouping is None else found.cast(query.output_schema)
+        if query.grouping is None:
+            return CONNECTION.sql(to_duckdb(query)).to_arrow_table()
+        groups = CONNECTION.sql(groups_to_duckdb(query, watermark_us)).to_arrow_table()
+        return _selected(query, _with_means(groups, query.grouping, ulps))
     finally:
         for i in query.inputs:
             CONNECTION.unregister(f"rows_of_{i.alias}")
@@ -120,8 +171,8 @@ def joined(query: Query, rows: Mapping[str, pa.Table]) -> Bag:
     return bag(results_of(query, rows, FOREVER_US))
 
 
-def grouped_to_duckdb(query: Query, watermark_us: int) -> str:
-    """A query with groups in DuckDB's SQL: the joined rows, met with the instants at which they are valid."""
+def groups_to_duckdb(query: Query, watermark_us: int) -> str:
+    """The groups of a query in DuckDB's SQL: the joined rows, met with the instants at which they are valid."""
     grouping = query.grouping
     assert grouping is not None
     starts = ", ".join(f"{a}.start_us" for a in query.aliases)
@@ -135,25 +186,71 @@ def grouped_to_duckdb(query: Query, watermark_us: int) -> str:
     aggregates = []
     for place, a in enumerate(grouping.aggregates):
         operand = "*" if a.argument is None else names[a.argument]
-        call = {
-            "count": f"count({operand})", "count_distinct": f"count(DISTINCT {operand})", "sum": f"sum({operand})",
-            "min": f"min({operand})", "max": f"max({operand})", "stddev": f"stddev_samp({operand})",
-        }[a.function]  # fmt: skip
-        aggregates.append(f"CAST({call} AS {_type(a.type)}) AS agg{place}")
+        parts = a.argument is not None and query.select[a.argument][1].type == PARTS
+        aggregates.append(f"{_aggregate(a, operand, parts)} AS agg{place}")
     first = f"CAST(floor((SELECT min(start_us) FROM rows) / {slide}) AS BIGINT) * {slide} - {slide}"
-    select = ", ".join(f'{_sql(expr, query)} AS "{name}"' for name, expr in grouping.select)
-    having = f"WHERE {_sql(grouping.having, query)}" if grouping.having is not None else ""
     return f"""
         WITH rows AS MATERIALIZED ({rows}),
         instants AS (
             SELECT unnest(generate_series({first}, {last}, {slide})) AS t
             WHERE {watermark_us} > {ALWAYS_US}
-        ),
-        groups AS (
-            SELECT {", ".join(["t", *keys, *aggregates])} FROM rows JOIN instants ON start_us <= t AND t < end_us
-            GROUP BY {", ".join(["t", *keys])}
         )
-        SELECT {select} FROM groups {having}"""
+        SELECT {", ".join(["t", *keys, *aggregates])} FROM rows JOIN instants ON start_us <= t AND t < end_us
+        GROUP BY {", ".join(["t", *keys])}"""
+
+
+def _aggregate(a: Aggregate, operand: str, parts: bool) -> str:
+    """An aggregate in DuckDB's SQL. A mean is the list of its values, and so are partial values (`PARTS`)."""
+    if a.function == "avg" or a.type == PARTS:
+        return f"flatten(list({operand}))" if parts else f"list({operand}) FILTER ({operand} IS NOT NULL)"
+    if parts:
+        return f"CAST(list_aggregate(flatten(list({operand})), 'sum') AS {_type(a.type)})"
+    call = {
+        "count": f"count({operand})", "count_distinct": f"count(DISTINCT {operand})", "sum": f"sum({operand})",
+        "min": f"min({operand})", "max": f"max({operand})", "stddev": f"stddev_samp({operand})",
+    }[a.function]  # fmt: skip
+    return f"CAST({call} AS {_type(a.type)})"
+
+
+def _with_means(groups: pa.Table, grouping: Grouping, ulps: int) -> pa.Table:
+    for place, a in enumerate(grouping.aggregates):
+        if a.function == "avg" and a.type != PARTS:
+            at = groups.schema.get_field_index(f"agg{place}")
+            means = [mean(values, ulps) for values in groups.column(at).to_pylist()]
+            groups = groups.set_column(at, f"agg{place}", pa.array(means, pa.float64()))
+    return groups
+
+
+def mean(values: Sequence[float] | None, ulps: int = 0) -> float | None:
+    """The double that is nearest to the mean; one that is no double is moved by some units in the last place.
+
+    >>> mean([0.1, 0.1, 0.1]), mean([0.1, 0.2, 0.3]), mean([0.1, 0.2, 0.3], 2), mean([1.0, 2.0], 2)
+    (0.1, 0.2, 0.20000000000000007, 1.5)
+    """
+    if not values:
+        return None
+    if not all(math.isfinite(v) for v in values):
+        return sum(v for v in values if not math.isfinite(v))
+    exact = sum((Fraction(v) * n for v, n in Counter(values).items()), Fraction(0)) / len(values)
+    nearest = float(exact)
+    for _ in range(abs(ulps) if Fraction(nearest) != exact else 0):
+        nearest = math.nextafter(nearest, math.copysign(math.inf, ulps))
+    return nearest
+
+
+def _selected(query: Query, groups: pa.Table) -> pa.Table:
+    """What is selected of groups."""
+    grouping = query.grouping
+    assert grouping is not None
+    select = ", ".join(f'{_sql(expr, query)} AS "{name}"' for name, expr in grouping.select)
+    having = f" WHERE {_sql(grouping.having, query)}" if grouping.having is not None else ""
+    CONNECTION.register("groups", groups)
+    try:
+        found = CONNECTION.sql(f"SELECT {select} FROM groups{having}").to_arrow_table()
+    finally:
+        CONNECTION.unregister("groups")
+    schema = [pa.field(f.name, f.type if f.type != PARTS else found.field(f.name).type) for f in query.output_schema]
+    return found.cast(pa.schema(schema))
 
 
 def _with_validity(i: Input, rows: pa.Table) -> pa.Table:

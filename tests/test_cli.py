@@ -16,13 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from anabranch.cli import main
+from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.storage.filesystem import LocalFilesystem
 
 ROOT = Path(__file__).parents[1]
 WAIT_S = 300.0
 
-on_spark = pytest.mark.xdist_group("spark")
+on_spark = pytest.mark.usefixtures("spark")
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/a/*.parquet';
@@ -106,6 +107,20 @@ def test_the_journal_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert_told(capsys.readouterr().err, "holds no query's journal")
 
 
+def test_a_damaged_journal_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(LocalFilesystem(str(tmp_path / "pairs")))
+    for event in ("started", "migrated", "ended"):
+        journal.note(0, event, f"{event} once")
+    (tmp_path / "pairs" / "journal" / f"{1:020d}-{0:010d}").write_bytes(b"anabranch")
+    assert main(["journal", "--checkpoint", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[6] for line in shown] == ["started", "damaged", "ended"]
+    assert "entry 1 cannot be read" in shown[1]
+    assert main(["journal", "--json", "--checkpoint", str(tmp_path)]) == 0
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(e["event"], e["details"]) for e in entries[1:2]] == [("damaged", {"number": 1})]
+
+
 # Errors before anything runs
 
 
@@ -149,6 +164,14 @@ def test_wrong_plans_are_told(script: Path, capsys: pytest.CaptureFixture[str]) 
 def test_debug_shows_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--debug", "explain", str(tmp_path / "none.sql")]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0.parquet", "=0.parquet", "a="])
+def test_files_to_skip_are_named_with_their_stream(
+    script: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert main(["run", "--skip", text, str(script)]) == 2
+    assert_told(capsys.readouterr().err, f"--skip {text}: write it as the name of a stream, = and the path of a file")
 
 
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["run"], ["run", "x.sql", "--slots", "many"]])
@@ -210,6 +233,27 @@ def test_bad_rows_while_running(script: Path, capsys: pytest.CaptureFixture[str]
     assert run_once(script, "--files-per-batch", "1", "--output", str(script.parent / "out")) == 2
     told = capsys.readouterr().err
     assert_told(told[told.index("anabranch: ") :], "a/1.parquet", "no column k")
+
+
+@on_spark
+def test_files_that_are_not_complete_or_skipped(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, torn = script.parent / "out", script.parent / "a" / "1.parquet"
+    write_batch(script.parent, 1)
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:-1])
+    os.utime(torn, (1001, 1001))
+    assert run_once(script, "--output", str(out), "--skip", "b=0.parquet") == 0
+    told = capsys.readouterr().err
+    assert "1 files wait" in told
+    assert f"pairs: a: 1 file waits to be complete: {torn}" in told
+    torn.write_bytes(whole)
+    os.utime(torn, (1001, 1001))
+    assert run_once(script, "--output", str(out)) == 0
+    assert "wait" not in capsys.readouterr().err
+    pairs = pq.read_table(out / "pairs").select(["k", "name"]).to_pylist()
+    assert sorted((p["k"], p["name"]) for p in pairs) == [(0, "n0"), *[(1, "n1")] * 4, (2, "n2")]
+    assert run_once(script, "--skip", "c=0.parquet") == 2
+    assert "files of c cannot be skipped: the script creates no such stream; it creates a, b" in capsys.readouterr().err
 
 
 @on_spark

@@ -1,17 +1,24 @@
 """The journal of a query: what was decided, when and why, one entry after the other, kept with the checkpoint.
 
 Unlike commits, entries are never superseded or pruned, and nothing is read back to decide anything: they are for people.
+So an entry that cannot be read stops nobody: an entry in its place says so. (What was told last is looked up once, at the
+start of a run, to tell what the run before could not tell any more.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
 import msgspec
 
 from anabranch.control.ledger import Ledger
+from anabranch.errors import StateError
 from anabranch.storage.filesystem import Filesystem
+
+DAMAGED = "damaged"
+"""The event of an entry that stands for one that cannot be read."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -54,4 +61,22 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """All entries, oldest first."""
-        return [self._ledger.read(number) for number in self._ledger.numbers()]
+        found: list[Entry] = []
+        for number in self._ledger.numbers():
+            try:
+                found.append(self._ledger.read(number, self._ledger.epoch))
+            except (StateError, OSError) as error:
+                # Its time and batch are unknown: those of the entry before it are near.
+                at_s, batch = (found[-1].at_s, found[-1].batch) if found else (0.0, -1)
+                text = f"entry {number} cannot be read, others are not affected: {error}"
+                found.append(Entry(at_s, batch, DAMAGED, text, {"number": number}))
+        return found
+
+    def last_of(self, *events: str) -> Entry | None:
+        """The newest entry of some events, as far as entries can be read."""
+        for number in reversed(self._ledger.numbers()):
+            with contextlib.suppress(StateError, OSError):
+                entry = self._ledger.read(number, self._ledger.epoch)
+                if entry.event in events:
+                    return entry
+        return None

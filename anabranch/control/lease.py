@@ -4,12 +4,24 @@ Each driver that wants the checkpoint first writes a claim of its own, then look
 withdraws and is refused. So of two that try at once both may be refused, but never both be served. The holder renews its
 claim from a thread; a claim that has expired, or whose process on this host is no longer there, is swept aside.
 
-This guards against accidents, not against malice: what a zombie writes after all has names of its own, and its commits are
-superseded by number.
+Each taking of the lease has an *epoch*: one more than the largest in the names of claims, control and commit records. Names
+of what the holder writes end in it. A driver that was thought dead and wakes up is fenced by that, without conditional
+writes, which not every store has. It looks (`require_held`) after it has written a commit and before it delivers:
+
+    old driver:  write commit 7 of epoch 1   look for claims and records of a higher epoch   deliver batch 7
+    new driver:  write a claim of epoch 2    look for the newest commit                      go on from there
+
+If the old driver looks before the claim is written, its commit was written before that too: the new driver goes on from
+commit 7. Else the old driver sees the claim, and stops; its commit 7 counts less than one of epoch 2
+(`anabranch.control.ledger`).
+
+Clocks of hosts may differ by less than half of `EXPIRES_S`: a claim is renewed when a quarter of that has passed, so it
+lies at least three quarters ahead of its writer's clock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -19,6 +31,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from anabranch.control.ledger import EPOCH_DIGITS, named_epochs
 from anabranch.errors import CheckpointBusyError, StateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
@@ -28,6 +41,8 @@ EXPIRES_S = 60.0
 """A claim that was not renewed for so long is free."""
 RENEWALS = 4
 """How often a claim is renewed before it would expire."""
+MOST_TRIES = 8
+"""How often a driver looks for a free epoch while others take and release the lease."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -47,26 +62,61 @@ class Holder:
     ) -> None:
         self.filesystem, self.expires_s, self.clock = filesystem, expires_s, clock
         self.owner = uuid.uuid4().hex
+        self.epoch = 0
+        """That of the lease it has; 0 before it has one."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def claim(self) -> str:
+        """The name of its claim."""
+        return f"{self.owner}-{self.epoch:0{EPOCH_DIGITS}d}"
+
     def acquire(self) -> None:
         """Takes the lease, or says who has it."""
-        self._write()
+        for _ in range(MOST_TRIES):
+            self.epoch = highest_epoch(self.filesystem) + 1
+            self._write()
+            self._look_for_others()
+            if highest_epoch(self.filesystem, but=self.claim) < self.epoch:
+                break
+            # Another driver had the lease, and gave it back, since the epochs were looked at.
+            self.filesystem.delete(f"{FOLDER}/{self.claim}")
+        else:
+            raise CheckpointBusyError("other runs take the checkpoint again and again: stop them, or use another one")
+        self._thread = threading.Thread(target=self._renew, name="anabranch-lease", daemon=True)
+        self._thread.start()
+
+    def _look_for_others(self) -> None:
+        """Sweeps aside claims of drivers that are gone; withdraws if one is alive."""
         for name in self.filesystem.list(FOLDER):
-            other = self._read(name)
-            if name == self.owner:
+            if name == self.claim:
                 continue
+            other = self._read(name)
             if other is None or self._is_free(other):
                 self.filesystem.delete(f"{FOLDER}/{name}")
                 continue
-            self.filesystem.delete(f"{FOLDER}/{self.owner}")
+            self.filesystem.delete(f"{FOLDER}/{self.claim}")
             raise CheckpointBusyError(
                 f"the checkpoint is in use by process {other.process} on {other.host}; stop that run, use another "
                 f"checkpoint, or wait {max(0.0, other.expires_at_s - self.clock()):.0f} s if it has crashed"
             )
-        self._thread = threading.Thread(target=self._renew, name="anabranch-lease", daemon=True)
-        self._thread.start()
+
+    def require_held(self) -> None:
+        """Raises if another driver has taken the lease since: this one must not write or deliver any more."""
+        if self.claim not in self.filesystem.list(FOLDER):
+            # Swept aside; or a renewal failed half-way. Whoever comes now is to see it.
+            self._write()
+        if self._is_superseded():
+            raise CheckpointBusyError(
+                f"another run has taken the checkpoint over from this one (epoch {self.epoch}), which had not renewed its "
+                f"lease for {self.expires_s:.0f} s: this one stops, the other goes on"
+            )
+
+    def _is_superseded(self) -> bool:
+        """Whether there is a claim of another driver as new as this one's, or a record of a newer one."""
+        claims = claimed_epochs(self.filesystem, but=self.claim)
+        return max(claims, default=0) >= self.epoch or highest_epoch(self.filesystem, but=self.claim) > self.epoch
 
     def release(self) -> None:
         """Gives the lease back; again does nothing."""
@@ -75,15 +125,20 @@ class Holder:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        self.filesystem.delete(f"{FOLDER}/{self.owner}")
+        self.filesystem.delete(f"{FOLDER}/{self.claim}")
 
     def _renew(self) -> None:
+        """Writes the claim again and again. A write that fails is made again at the next turn: as long as nobody else has
+        seen the claim expire, the lease is held."""
         while not self._stopped.wait(self.expires_s / RENEWALS):
-            self._write()
+            with contextlib.suppress(OSError):
+                if self._is_superseded():
+                    return
+                self._write()
 
     def _write(self) -> None:
         claim = Claim(self.owner, socket.gethostname(), os.getpid(), self.clock() + self.expires_s)
-        self.filesystem.put(f"{FOLDER}/{self.owner}", [seal("lease", msgspec.json.encode(claim))])
+        self.filesystem.put(f"{FOLDER}/{self.claim}", [seal("lease", msgspec.json.encode(claim))])
 
     def _read(self, name: str) -> Claim | None:
         """A claim; None if it is gone, or torn because its writer crashed while it wrote."""
@@ -97,6 +152,19 @@ class Holder:
         if claim.expires_at_s <= self.clock():
             return True
         return claim.host == socket.gethostname() and not _is_alive(claim.process)
+
+
+def highest_epoch(filesystem: Filesystem, but: str = "") -> int:
+    """The largest epoch in the names of claims, control and commit records; 0 if there is none. `but` is a claim to pass
+    over."""
+    records = (epoch for folder in ("control", "commit") for _, epoch in named_epochs(filesystem.list(folder)))
+    return max([0, *claimed_epochs(filesystem, but), *records])
+
+
+def claimed_epochs(filesystem: Filesystem, but: str) -> list[int]:
+    """The epochs in the names of all claims but one."""
+    endings = [name.rpartition("-")[2] for name in filesystem.list(FOLDER) if name != but]
+    return [int(epoch) for epoch in endings if epoch.isascii() and epoch.isdigit()]
 
 
 def _is_alive(process: int) -> bool:

@@ -1,8 +1,13 @@
-"""A folder of numbered records, of which the highest whole one is the truth.
+"""A folder of numbered records, of which the newest whole one is the truth.
 
-`commit/00000000000000000042` is the whole commit of batch 42: there is no pointer file that could disagree with it, and
-listing the folder finds the newest because names sort like numbers. Writing a number again supersedes it; that is how a
-batch that is run again replaces the result of its earlier run.
+`commit/00000000000000000042-0000000003` is the whole commit of batch 42, written by the driver of epoch 3: there is no
+pointer file that could disagree with it, and listing the folder finds the newest because names sort like numbers. Each
+driver that takes the checkpoint's lease has a higher epoch than those before it (`anabranch.control.lease`). A record that
+a driver writes supersedes those of the same number with lower epochs, so that what a driver writes which was thought dead,
+and has lost the lease, never counts beside it:
+
+- of one number the highest epoch counts that is whole;
+- a record does not count if a smaller number has a higher epoch: its writer had lost the lease when it wrote it.
 
 What `latest` may pass over follows from who writes. Records are written one after the other by one writer, which goes
 on only after a write has returned. So a crash can leave at most one torn record, and it is the newest: it was never
@@ -12,52 +17,84 @@ been delivered on its strength, and to fall back behind it in silence would repe
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import msgspec
 
-from anabranch.control.records import Commit, Control
+from anabranch.control.records import Commit, Control, Delivered
 from anabranch.errors import DamagedStateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
 
 DIGITS = 20
 """Wide enough for any unsigned 64-bit number, so that names sort like numbers."""
+EPOCH_DIGITS = 10
+
+_NAME = re.compile(rf"([0-9]{{{DIGITS}}})-([0-9]{{{EPOCH_DIGITS}}})")
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Ledger(Generic[T]):
-    """Numbered records of one type in one folder.
+    """Numbered records of one type in one folder; `epoch` is that of who writes.
 
     >>> from anabranch.storage.filesystem import MemoryFilesystem
     >>> class Commit(msgspec.Struct):
     ...     batch: int
-    >>> ledger = Ledger(MemoryFilesystem(), folder="commit", kind="commit", type=Commit)
+    >>> disk = MemoryFilesystem()
+    >>> ledger = Ledger(disk, folder="commit", kind="commit", type=Commit, epoch=1)
     >>> ledger.write(0, Commit(batch=0))
     >>> ledger.latest()
     (0, Commit(batch=0))
+    >>> ledger.path(0)
+    'commit/00000000000000000000-0000000001'
     """
 
-    def __init__(self, filesystem: Filesystem, folder: str, kind: str, type: type[T]) -> None:
+    def __init__(self, filesystem: Filesystem, folder: str, kind: str, type: type[T], epoch: int = 0) -> None:
         self._filesystem = filesystem
         self._folder = folder
         self._kind = kind
         self._decoder = msgspec.json.Decoder(type)
+        self.epoch = epoch
 
-    def path(self, number: int) -> str:
+    def path(self, number: int, epoch: int | None = None) -> str:
         """Return where the record of a number is, or would be."""
         if not 0 <= number < 10**DIGITS:
             raise ValueError(f"a record cannot have the number {number}")
-        return f"{self._folder}/{number:0{DIGITS}d}"
+        return f"{self._folder}/{number:0{DIGITS}d}-{self.epoch if epoch is None else epoch:0{EPOCH_DIGITS}d}"
+
+    def path_of(self, number: int) -> str:
+        """Return where the record of a number is that was written with the highest epoch."""
+        return self.path(number, max(self._epochs(number), default=None))
 
     def write(self, number: int, record: T) -> None:
-        """Write a record whole; one of the same number is superseded."""
+        """Write a record whole; others of the same number, of this epoch and of lower ones, are superseded."""
         self._filesystem.put(self.path(number), [seal(self._kind, msgspec.json.encode(record))])
 
-    def read(self, number: int) -> T:
-        """Return the record of a number; DamagedStateError if it is absent, torn, changed or of another type."""
-        return self._decode(number, self._payload(number))
+    def read(self, number: int, epoch: int | None = None) -> T:
+        """Return the record of a number, of the highest epoch that is whole unless one is named; DamagedStateError if it is
+        absent, torn, changed or of another type."""
+        if epoch is not None:
+            return self._decode(self.path(number, epoch))
+        found = self._epochs(number)
+        for above in found[:-1]:
+            try:
+                self._payload(self.path(number, above))
+            except DamagedStateError:
+                continue
+            return self._decode(self.path(number, above))
+        return self._decode(self.path(number, found[-1] if found else None))
+
+    def find(self, number: int) -> T | None:
+        """Return the record of a number if there is one that is whole."""
+        try:
+            return self.read(number)
+        except DamagedStateError:
+            if any(self._is_whole(self.path(number, epoch)) for epoch in self._epochs(number)):
+                raise
+            return None
 
     def latest(self) -> tuple[int, T] | None:
         """Return the newest record that is whole, with its number; none if nothing was ever acknowledged.
@@ -69,52 +106,102 @@ class Ledger(Generic[T]):
         if not numbers:
             return None
         newest = numbers[-1]
-        try:
-            payload = self._payload(newest)
-        except DamagedStateError:
+        if not any(self._is_whole(self.path(newest, epoch)) for epoch in self._epochs(newest)):
             if newest == 0:
                 return None
-            if len(numbers) == 1:
-                raise
-            newest = numbers[-2]
-            payload = self._payload(newest)
-        return newest, self._decode(newest, payload)
+            if len(numbers) > 1:
+                newest = numbers[-2]
+        return newest, self.read(newest)
+
+    def torn(self) -> list[str]:
+        """Return the paths of the records that are not whole."""
+        paths = [self.path(number, epoch) for number, epoch in self._counting()]
+        return [path for path in paths if not self._is_whole(path)]
 
     def numbers(self) -> list[int]:
         """Return all numbers there are records of, whole or not, ascending; files with other names are not ours."""
-        names = self._filesystem.list(self._folder)
-        return [int(name) for name in names if len(name) == DIGITS and name.isascii() and name.isdigit()]
+        return sorted({number for number, _ in self._counting()})
 
     def prune(self, keep_from: int) -> None:
         """Delete the records below a number, oldest first, so that a crash in between leaves no gap.
 
         Keep at least one whole record below the newest as long as the newest may be written again.
         """
-        for number in self.numbers():
+        for number, epoch in self._written():
             if number < keep_from:
-                self._filesystem.delete(self.path(number))
+                self._filesystem.delete(self.path(number, epoch))
 
-    def _payload(self, number: int) -> bytes:
-        path = self.path(number)
+    def drop_superseded(self) -> None:
+        """Delete records of which a higher epoch has one that is whole: each driver may have left one."""
+        for number in {number for number, _ in self._written()}:
+            epochs = sorted((e for other, e in self._written() if other == number), reverse=True)
+            whole = next((e for e in epochs if self._is_whole(self.path(number, e))), None)
+            for epoch in epochs:
+                if whole is not None and epoch < whole:
+                    self._filesystem.delete(self.path(number, epoch))
+
+    def _written(self) -> list[tuple[int, int]]:
+        """The numbers and epochs of all records."""
+        return named_epochs(self._filesystem.list(self._folder))
+
+    def _counting(self) -> list[tuple[int, int]]:
+        """Those that were not written by a driver that had lost the lease."""
+        counting: list[tuple[int, int]] = []
+        highest_below, number_before, highest = 0, -1, 0
+        for number, epoch in self._written():
+            if number != number_before:
+                highest_below, number_before = highest, number
+            if epoch >= highest_below:
+                counting.append((number, epoch))
+                highest = max(highest, epoch)
+        return counting
+
+    def _epochs(self, number: int) -> list[int]:
+        """The epochs that have a record of a number, highest first."""
+        return sorted((epoch for other, epoch in self._counting() if other == number), reverse=True)
+
+    def _is_whole(self, path: str) -> bool:
+        try:
+            self._payload(path)
+        except DamagedStateError:
+            return False
+        return True
+
+    def _payload(self, path: str) -> bytes:
         try:
             data = self._filesystem.get(path)
         except FileNotFoundError:
             raise damaged(path, "it is missing") from None
         return unseal(self._kind, memoryview(data), path)
 
-    def _decode(self, number: int, payload: bytes) -> T:
+    def _decode(self, path: str) -> T:
         try:
-            return self._decoder.decode(payload)
-        except msgspec.DecodeError as error:
+            return self._decoder.decode(self._payload(path))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             what = f"it is whole, but not a {self._kind} of this release ({error})"
-            raise damaged(self.path(number), what) from error
+            raise damaged(path, what) from error
 
 
-def controls_in(filesystem: Filesystem) -> Ledger[Control]:
+def named_epochs(names: Iterable[str]) -> list[tuple[int, int]]:
+    """The numbers and epochs in the names of records, ascending.
+
+    >>> named_epochs(["README", "00000000000000000007-0000000002"])
+    [(7, 2)]
+    """
+    found = (_NAME.fullmatch(name) for name in names)
+    return sorted((int(match[1]), int(match[2])) for match in found if match is not None)
+
+
+def controls_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Control]:
     """What the batches of a checkpoint started from."""
-    return Ledger(filesystem, "control", "control", Control)
+    return Ledger(filesystem, "control", "control", Control, epoch)
 
 
-def commits_in(filesystem: Filesystem) -> Ledger[Commit]:
+def commits_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Commit]:
     """What the batches of a checkpoint left behind."""
-    return Ledger(filesystem, "commit", "commit", Commit)
+    return Ledger(filesystem, "commit", "commit", Commit, epoch)
+
+
+def deliveries_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Delivered]:
+    """The batches of a checkpoint whose results have arrived."""
+    return Ledger(filesystem, "delivered", "delivered", Delivered, epoch)

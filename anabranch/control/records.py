@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anabranch.plan.query import FOREVER_US
 from anabranch.storage.container import Segment
 
 
@@ -19,8 +20,6 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     batch: int
     rows: int
     start_max_us: int
-    cells: tuple[int, ...]
-    """The cells whose rows these are, one after the other."""
     data: Segment
 
 
@@ -94,6 +93,8 @@ class SlotState(msgspec.Struct, frozen=True):
     """The same for each subquery, those below before those above."""
     builds: tuple[ViewBuild, ...] = ()
     """The views that are being built."""
+    prepared: dict[str, int] = msgspec.field(default_factory=dict)
+    """The indexes that only the target of a gradual migration needs, and the batch up to which each has been derived."""
     leaving: SlotState | None = None
     """What the form that the query leaves has."""
 
@@ -112,6 +113,8 @@ class SourceStatistics(msgspec.Struct):
 
     rows: int = 0
     late_rows: int = 0
+    early_rows: int = 0
+    """Rows that are too far ahead of the driver's clock: like late ones, they are turned away."""
     untimed_rows: int = 0
     stored_rows: int = 0
     state_rows: int = 0
@@ -255,6 +258,15 @@ class Control(msgspec.Struct, frozen=True):
     watermark_us: int
     query: str
     plan: str
+    token: str = ""
+    """Names the batch: drawn when its first control record is written, and kept in those that supersede it. The commit and
+    what is published carry it."""
+    epoch: int = 0
+    """That of the driver that wrote this record, and `base_epoch` of the one that wrote the commit that the batch starts
+    from."""
+    base_epoch: int = 0
+    runs: int = 1
+    """How often the batch was begun."""
     layout: Layout = Layout()
     migration: MigrationRecord | None = None
     below: str = ""
@@ -262,8 +274,13 @@ class Control(msgspec.Struct, frozen=True):
     leaving: LeavingRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
+    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
+    """The watermark at which each table that changes was last read."""
     selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
     """The predicates of single inputs that are evaluated above a join, by their texts."""
+    planned_us: int = FOREVER_US
+    """The driver's clock when the batch was first planned, in microseconds since the epoch: it tells which rows are early
+    and which streams are idle. Nobody who runs the batch looks at a clock."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -276,6 +293,11 @@ class Commit(msgspec.Struct, frozen=True):
     plan: str
     largest_time_us: dict[str, int]
     slots: dict[str, Attempt]
+    token: str = ""
+    """That of the control record that the batch ran from."""
+    epoch: int = 0
+    staged: tuple[str, ...] | None = None
+    """The files that hold the results until they are published; None: they were handed over as a DataFrame."""
     layout: Layout = Layout()
     tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
     """The watermark at which each table that changes was read."""
@@ -285,6 +307,15 @@ class Commit(msgspec.Struct, frozen=True):
     below: str = ""
     leaving: LeavingRecord | None = None
     selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
+    last_seen_us: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each stream the `planned_us` of the batch that last brought rows of it; of the first batch if none has."""
 
     def files(self) -> frozenset[str]:
         return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """The results of a batch, and of all before it, have arrived where they go."""
+
+    batch: int
+    token: str

@@ -1,4 +1,4 @@
-"""Which rows of a batch count: those that have an event time at or after the watermark."""
+"""Which rows of a batch count: those that have an event time, at or after the watermark and not far in the future."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.errors import SchemaMismatchError
-from anabranch.plan.query import BEGINNING_US, Stream, Table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 
@@ -23,12 +23,20 @@ class Accepted:
     late: int
     untimed: int
     largest_time_us: int | None
+    early: int = 0
 
 
-def accept(source: Stream | Table, rows: Rows, columns: tuple[str, ...], watermark_us: int) -> Accepted:
-    """The rows of a source that are not late, with the named columns only.
+def accept(
+    source: Stream | Table,
+    rows: Rows,
+    columns: tuple[str, ...],
+    watermark_us: int,
+    early_after_us: int = FOREVER_US,
+) -> Accepted:
+    """The rows of a source that are neither late nor early, with the named columns only.
 
-    `largest_time_us` is over all rows seen, late ones too: it moves the watermark of the batches after this one.
+    `largest_time_us` is over all rows that are not early, late ones too: it moves the watermark of the batches after this
+    one. A row whose time is after `early_after_us` moves nothing.
     """
     batch = conform(source, rows, columns)
     if isinstance(source, Table):
@@ -41,12 +49,19 @@ def accept(source: Stream | Table, rows: Rows, columns: tuple[str, ...], waterma
     if not batch.num_rows:
         return Accepted(batch, seen, 0, untimed, None)
     times_us = times.view(pa.int64()).to_numpy()
-    largest = int(times_us.max())
+    largest, early = int(times_us.max()), 0
+    if largest > early_after_us:
+        in_time = times_us <= early_after_us
+        batch, times_us = batch.filter(pa.array(in_time)), times_us[in_time]
+        early = int(len(in_time) - len(times_us))
+        if not len(times_us):
+            return Accepted(batch, seen, 0, untimed, None, early)
+        largest = int(times_us.max())
     if watermark_us == BEGINNING_US or int(times_us.min()) >= watermark_us:
-        return Accepted(batch, seen, 0, untimed, largest)
+        return Accepted(batch, seen, 0, untimed, largest, early)
     on_time = times_us >= watermark_us
     late = int(len(on_time) - np.count_nonzero(on_time))
-    return Accepted(batch.filter(pa.array(on_time)), seen, late, untimed, largest)
+    return Accepted(batch.filter(pa.array(on_time)), seen, late, untimed, largest, early)
 
 
 def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.RecordBatch:

@@ -19,18 +19,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import PartialSegment
-from anabranch.engine.aggregates import Accumulator, Count, Parts, RankedExtreme, accumulator
+from anabranch.engine import bounds
+from anabranch.engine.aggregates import Accumulator, RankedExtreme, accumulator
+from anabranch.engine.columns import varies
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.groups import Groups, Ids
 from anabranch.engine.kernels import aggregation as kernels
+from anabranch.engine.sums import Count, Parts, Sum, without_zeros
 from anabranch.plan.expression import Column
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Grouping
 
 NEVER = 2**62
 """The instant at which rows end that do not end."""
 BY_KEYS = "keys"
-FOLD_ROWS = 1 << 21
-"""Rows of a batch are folded as soon as there are so many."""
 LEAST_DEAD = 4096
 """Below so many groups and values none is forgotten."""
 
@@ -114,9 +115,9 @@ class PartialTable:
         for place, make in enumerate(self._makers):
             each = make()
             each.grow(len(groups))
-            pieces = [p.parts[place] for p in several]
-            each.take(ids, {name: _concatenated([piece[name] for piece in pieces]) for name in pieces[0]}, rows, never)
-            found.parts.append(each.parts(groups, 0))
+            each.take(ids, _together([(p.parts[place], len(p.firsts)) for p in several]), rows, never)
+            parts = each.parts(groups, 0)
+            found.parts.append(without_zeros(parts, each.RARE) if isinstance(each, Sum) else parts)
         return found
 
     def _numbered(self, keys: Sequence[pa.Array], firsts: Ids, lasts: Ids) -> tuple[Ids, Partials]:
@@ -150,8 +151,11 @@ class PartialTable:
             del self.batches[batch]
 
 
-def _concatenated(pieces: Sequence[Any]) -> Any:
-    return np.concatenate(pieces) if isinstance(pieces[0], np.ndarray) else pa.concat_arrays(pieces)
+def _together(pieces: Sequence[tuple[Parts, int]]) -> Parts:
+    """Partial values one after the other, given how many each piece has; rare ones that a piece leaves out are 0."""
+    names = dict.fromkeys(name for parts, _ in pieces for name in parts)
+    columns = {name: [parts.get(name, np.zeros(rows, np.int64)) for parts, rows in pieces] for name in names}
+    return {name: np.concatenate(c) if isinstance(c[0], np.ndarray) else pa.concat_arrays(c) for name, c in columns.items()}
 
 
 def _by_instant(instants: Ids) -> Iterable[tuple[int, Ids]]:
@@ -166,6 +170,7 @@ class Aggregator:
     def __init__(self, grouping: Grouping, schema: pa.Schema) -> None:
         self.grouping, self.schema = grouping, schema
         self._fold_rows: list[tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+        self._fold_bytes = 0
         self._folded: dict[str, list[Partials]] = {}
         self._look_at = LEAST_DEAD
         self._reset()
@@ -203,9 +208,11 @@ class Aggregator:
         if not counts.all():
             mask = pa.array(counts)
             columns, firsts, lasts = [c.filter(mask) for c in columns], firsts[counts], lasts[counts]
-        if len(firsts):
-            self._fold_rows.append((columns, firsts, lasts))
-        if sum(len(f) for _, f, _ in self._fold_rows) >= FOLD_ROWS:
+        if not len(firsts):
+            return
+        self._fold_rows.append((columns, firsts, lasts))
+        self._fold_bytes += sum(column.nbytes for column in columns if varies(column.type))
+        if sum(len(f) for _, f, _ in self._fold_rows) >= bounds.FOLD_ROWS or self._fold_bytes >= bounds.FOLD_BYTES:
             self._fold()
 
     def settle(self, batch: int) -> None:
@@ -218,7 +225,7 @@ class Aggregator:
 
     def _fold(self) -> None:
         """Folds the rows that were taken."""
-        taken, self._fold_rows = self._fold_rows, []
+        taken, self._fold_rows, self._fold_bytes = self._fold_rows, [], 0
         if not taken:
             return
         columns, firsts, lasts = taken[0]
@@ -230,7 +237,7 @@ class Aggregator:
         for place in self._accumulators:
             argument = self.grouping.aggregates[place].argument
             values.append(columns[argument] if argument is not None else None)
-        self._folded.setdefault(BY_KEYS, []).append(self.tables[BY_KEYS].fold(keys, firsts, lasts, values))
+        self._keep_folded(self.tables[BY_KEYS], self.tables[BY_KEYS].fold(keys, firsts, lasts, values))
         for distinct in self._distinct.values():
             value = columns[distinct.argument]
             rows = (keys, value, firsts, lasts)
@@ -239,8 +246,16 @@ class Aggregator:
                 kept = pa.array(mask)
                 rows = ([k.filter(kept) for k in keys], value.filter(kept), firsts[mask], lasts[mask])
             if len(rows[2]):
-                partials = distinct.table.fold([*rows[0], rows[1]], rows[2], rows[3], [None])
-                self._folded.setdefault(distinct.table.name, []).append(partials)
+                self._keep_folded(
+                    distinct.table, distinct.table.fold([*rows[0], rows[1]], rows[2], rows[3], [None])
+                )
+
+    def _keep_folded(self, table: PartialTable, partials: Partials) -> None:
+        """Keeps partial rows of a part of the batch; puts those of its parts together when half of them may be the same."""
+        several = self._folded.setdefault(table.name, [])
+        several.append(partials)
+        if sum(len(p.firsts) for p in several[1:]) > max(bounds.FOLD_ROWS, len(several[0].firsts)):
+            self._folded[table.name] = [table.merge(several)]
 
     def add(self, batch: int, table_name: str, partials: Partials) -> None:
         """Adds partial rows of a batch: fresh ones, or from a file. Those of `BY_KEYS` come first."""
@@ -287,25 +302,39 @@ class Aggregator:
 
     # -- time goes on ------------------------------------------------------------------------------------------------
 
-    def advance(self, watermark_us: int, emit: bool = True) -> list[pa.RecordBatch]:
-        """Evaluates the instants that the watermark has passed; their results, unless they are known already."""
-        found = [(i, groups, self._values(groups, i)) for i, groups in self._instants(watermark_us) if emit]
-        if not found:
-            return []
-        columns = self._keyed(found)
-        for place in range(len(self.grouping.aggregates)):
-            columns[f"agg{place}"] = pa.concat_arrays([values[place] for _, _, values in found])
-        return results_of(self.grouping, columns)
+    def advance(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        """Evaluates the instants that the watermark has passed; gives their results, in pieces."""
+        for columns in self._advance(watermark_us, self._values):
+            yield from results_of(self.grouping, columns)
 
-    def advance_parts(self, watermark_us: int) -> list[pa.RecordBatch]:
+    def advance_parts(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
         """The same as partial values: for groups that have rows in other slots too (`combine`)."""
-        found = [(i, groups, self._parts(groups, i)) for i, groups in self._instants(watermark_us)]
-        if not found:
-            return []
-        columns = self._keyed(found)
-        for name in found[0][2]:
-            columns[name] = pa.concat_arrays([parts[name] for _, _, parts in found])
-        return [pa.RecordBatch.from_pydict(columns)]
+        for columns in self._advance(watermark_us, self._parts):
+            yield pa.RecordBatch.from_pydict(columns)
+
+    def pass_over(self, watermark_us: int) -> None:
+        """Goes past the instants before the watermark: their results are known already."""
+        for _ in self._instants(watermark_us):
+            pass
+
+    def _advance(
+        self, watermark_us: int, values_of: Callable[[Ids, int], dict[str, pa.Array]]
+    ) -> Iterator[dict[str, pa.Array]]:
+        """Instants, keys and values of groups at the instants that the watermark has passed. As many instants as fill a
+        piece go together; those of one instant are as many as there are groups, which are state."""
+        found: list[tuple[int, Ids, dict[str, pa.Array]]] = []
+        rows = size = 0
+        for instant, groups in self._instants(watermark_us):
+            values = values_of(groups, instant)
+            found.append((instant, groups, values))
+            rows += len(groups)
+            share = len(groups) / self.groups.count
+            size += sum(c.nbytes for c in values.values()) + int(share * sum(k.nbytes for k in self.groups.keys))
+            if rows >= bounds.RESULT_ROWS or size >= bounds.RESULT_BYTES:
+                yield self._keyed(found)
+                found, rows, size = [], 0, 0
+        if found:
+            yield self._keyed(found)
 
     def _instants(self, watermark_us: int) -> Iterator[tuple[int, Ids]]:
         """Goes through the instants that the watermark has passed: each with the groups that have rows then."""
@@ -325,12 +354,13 @@ class Aggregator:
         for table in self.tables.values():
             table.purge(self.position)
 
-    def _keyed(self, found: Sequence[tuple[int, Ids, object]]) -> dict[str, pa.Array]:
-        """The instants and the keys of groups."""
+    def _keyed(self, found: Sequence[tuple[int, Ids, dict[str, pa.Array]]]) -> dict[str, pa.Array]:
+        """The instants, the keys and the values of groups."""
         groups = np.concatenate([g for _, g, _ in found])
         instants = np.repeat([i for i, _, _ in found], [len(g) for _, g, _ in found])
-        keys = self.groups.keys_of(groups)
-        return {INSTANT: pa.array(instants), **{f"key{i}": key for i, key in enumerate(keys)}}
+        columns = {INSTANT: pa.array(instants)}
+        columns |= {f"key{i}": key for i, key in enumerate(self.groups.keys_of(groups))}
+        return columns | {name: pa.concat_arrays([values[name] for _, _, values in found]) for name in found[0][2]}
 
     def _next(self, end: int) -> int | None:
         """The next instant before `end` at which there may be a result."""
@@ -349,13 +379,13 @@ class Aggregator:
             for partials, rows in table.entering.pop(instant, ()):
                 self._begin(table, partials, rows)
 
-    def _values(self, groups: Ids, instant: int) -> list[pa.Array]:
-        values = []
+    def _values(self, groups: Ids, instant: int) -> dict[str, pa.Array]:
+        values = {}
         for place in range(len(self.grouping.aggregates)):
             if place in self._distinct:
-                values.append(pa.array(self._distinct[place].counts[groups]))
+                values[f"agg{place}"] = pa.array(self._distinct[place].counts[groups])
             else:
-                values.append(self._accumulators[place].value(groups, instant))
+                values[f"agg{place}"] = self._accumulators[place].value(groups, instant)
         return values
 
     def _parts(self, groups: Ids, instant: int) -> dict[str, pa.Array]:

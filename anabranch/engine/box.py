@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import SourceStatistics, StateStatistics, Statistics
+from anabranch.engine import bounds
 from anabranch.engine.accept import Rows, accept
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
@@ -34,6 +35,7 @@ from anabranch.engine.keys import hash_keys
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
 from anabranch.engine.lookup import Lookup
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
+from anabranch.engine.pieces import pieces
 from anabranch.engine.preparation import Allowance, Preparation
 from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
@@ -41,6 +43,7 @@ from anabranch.engine.sample import sample
 from anabranch.engine.spine import Spine
 from anabranch.engine.states import WHOLE, BoxState, IndexState, InputState
 from anabranch.engine.view import View
+from anabranch.errors import ValueTooLargeError
 from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
@@ -78,7 +81,6 @@ class Box:
         """The same as indexes have them, in the order of their keys."""
         self.visible: set[str] = set()
         """The inputs whose new rows can be found already."""
-        self._results: list[pa.RecordBatch] = []
         self._found: dict[Aliases, list[Combination]] = {}
 
     def redirect(self, course: Course, horizon_us: int) -> None:
@@ -98,41 +100,55 @@ class Box:
         self.preparation.lacks(lacking, {v: b for v, b in builds.items() if v in self.state.views and v not in fresh})
         self.preparation.complete_indexes(horizon_us)
 
-    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, horizon_us: int) -> list[pa.RecordBatch]:
-        """Processes one batch and returns its results. What is not valid at or after the horizon is purged: that is the
-        watermark, or the one of the batch before if groups of a subquery come in, which are known as late as that."""
+    def step(
+        self,
+        batch: int,
+        rows: Mapping[str, Rows],
+        watermark_us: int,
+        horizon_us: int,
+        planned_us: int = FOREVER_US,
+    ) -> Iterator[pa.RecordBatch]:
+        """Processes one batch, and gives its results as they are found, in pieces. The batch is done, and statistics and
+        state are those behind it, when the last piece was taken. What is not valid at or after the horizon is purged: that
+        is the watermark, or the one of the batch before if groups of a subquery come in, which are known as late as that."""
         self._begin(horizon_us)
         self.preparation.advance(batch, horizon_us)
         began = thread_time_ns()
         stored = {}
         for name, log in self.state.logs.items():
             if name in rows:
-                stored[name] = self._accept(log, rows[name], watermark_us)
+                stored[name] = self._accept(log, rows[name], watermark_us, planned_us)
         self._spent("accept", began)
-        self._run(batch, stored, horizon_us, emit=True, fresh=True)
+        for piece in self._run(batch, stored, horizon_us, emit=True, fresh=True):
+            self.statistics.results += piece.num_rows
+            yield piece
         if self.aggregator is not None:
             began = thread_time_ns()
             self.aggregator.settle(batch)
             advance = self.aggregator.advance_parts if self.combines else self.aggregator.advance
-            self._results = advance(watermark_us)
+            for piece in advance(watermark_us):
+                self._spent("aggregate", began)
+                self.statistics.results += piece.num_rows
+                yield piece
+                began = thread_time_ns()
             self._spent("aggregate", began)
-        self.statistics.results = sum(r.num_rows for r in self._results)
         self.statistics.preparing = self.preparation.done
         self.statistics.preparing.left = self.preparation.left()
         self._measure()
-        return self._results
 
     def replay(self, batch: int, horizon_us: int) -> None:
         """Derives indexes and views from the log of one batch; nothing is emitted."""
         self._begin(horizon_us)
         stored = {name: log.segments[batch].rows for name, log in self.state.logs.items() if batch in log.segments}
-        self._run(batch, stored, horizon_us, emit=False)
+        for _ in self._run(batch, stored, horizon_us, emit=False):
+            raise AssertionError("a replay gives results")
 
     def fold(self, batch: int, name: str, rows: pa.RecordBatch, horizon_us: int) -> None:
         """Takes stored rows of a batch that is over into groups; nothing is emitted."""
         assert self.aggregator is not None
         self._begin(horizon_us)
-        self._run(batch, {name: rows}, horizon_us, emit=True)
+        for _ in self._run(batch, {name: rows}, horizon_us, emit=True):
+            raise AssertionError("groups give results before the watermark has passed them")
         self.aggregator.settle(batch)
 
     def replace_table(self, name: str, batch: int, rows: Rows, horizon_us: int) -> None:
@@ -149,7 +165,7 @@ class Box:
 
     def _begin(self, horizon_us: int) -> None:
         self.statistics = Statistics(sources={name: SourceStatistics() for name in self.state.logs})
-        self.sorted_rows, self.deltas, self.visible, self._results = {}, {}, set(), []
+        self.sorted_rows, self.deltas, self.visible = {}, {}, set()
         began = thread_time_ns()
         self.state.purge(horizon_us)
         self._spent("purge", began)
@@ -159,13 +175,16 @@ class Box:
 
     # -- rows come in ------------------------------------------------------------------------------------------------
 
-    def _accept(self, log: Log, rows: Rows, watermark_us: int) -> pa.RecordBatch:
+    def _accept(self, log: Log, rows: Rows, watermark_us: int, planned_us: int = FOREVER_US) -> pa.RecordBatch:
         """The rows of a source that some input of the query can use."""
-        # Groups of a subquery are never late: they are results.
-        limit_us = BEGINNING_US if isinstance(log.source, Derived) else watermark_us
-        accepted = accept(log.source, rows, self.state.read_columns[log.source.name], limit_us)
+        # Groups of a subquery are never late, nor early: they are results.
+        limits = BEGINNING_US, FOREVER_US
+        if isinstance(log.source, Stream) and not isinstance(log.source, Derived):
+            limits = watermark_us, log.source.early_after_us(planned_us)
+        accepted = accept(log.source, rows, self.state.read_columns[log.source.name], *limits)
         counts = self.statistics.sources[log.source.name]
         counts.rows, counts.late_rows, counts.untimed_rows = accepted.seen, accepted.late, accepted.untimed
+        counts.early_rows = accepted.early
         if not isinstance(log.source, Derived):
             counts.largest_time_us = accepted.largest_time_us
         batch, wanted = accepted.rows, None
@@ -194,8 +213,9 @@ class Box:
 
     def _run(
         self, batch: int, stored: Mapping[str, pa.RecordBatch], horizon_us: int, emit: bool, fresh: bool = False
-    ) -> None:
-        """Takes rows along their routes. `fresh` ones have just passed the filters of some input over their source."""
+    ) -> Iterator[pa.RecordBatch]:
+        """Takes rows along their routes, and gives results as they are found. `fresh` rows have just passed the filters of
+        some input over their source."""
         began = thread_time_ns()
         for name, segment in stored.items():
             if segment.num_rows:
@@ -207,8 +227,8 @@ class Box:
             delta = self.deltas.get(input_state.alias)
             if delta is not None and len(delta.starts):
                 rows = delta.combination(batch)
-                self._follow(batch, route, 0, rows, emit)
-                self._follow_target(batch, input_state.alias, rows, emit)
+                yield from self._follow(batch, route, 0, rows, emit)
+                yield from self._follow_target(batch, input_state.alias, rows, emit)
             self.visible.add(input_state.alias)
         began = thread_time_ns()
         for index in self.state.indexes.values():
@@ -288,14 +308,15 @@ class Box:
         allowance: Allowance | None = None,
         after: int = -1,
         known: int = -1,
+        until: int | None = None,
     ) -> int | None:
-        """Completes an index: what no run shows of batches later than `after` is derived from the log or the view, batch by
-        batch, for as long as is allowed. The batch that it came to, None if it is done. Batches up to `known` were derived
-        before."""
+        """Completes an index: what no run shows of batches later than `after`, and up to `until`, is derived from the log or
+        the view, batch by batch, for as long as is allowed. The batch that it came to, None if it is done. Batches up to
+        `known` were derived before."""
         missing = [b for b in self.missing(index) if b > known]
-        left, spine = [b for b in missing if b > after], index.spine
+        left, spine = [b for b in missing if b > after and (until is None or b <= until)], index.spine
         spine.gap = (missing[0], missing[-1]) if missing else None
-        batches = sorted(b for b in self._batches(index) if left and b >= left[0])
+        batches = sorted(b for b in self._batches(index) if left and b >= left[0] and (until is None or b <= until))
         for batch in batches:
             if left and batch == left[0]:
                 rows, positions = self.rows_in(index.aliases, batch)
@@ -338,6 +359,7 @@ class Box:
         rows = Combination({alias: values[kept] for alias, values in ids.items()}, starts, ends)
         for alias in view.aliases if len(rows) else ():
             i = self.state.input(alias)
+            self.state.log_of(alias).check(rows.ids[alias])
             if isinstance(i.source, Stream):
                 part = self.state.logs[i.source.name].times(rows.ids[alias])
                 np.maximum(starts, part, out=starts)
@@ -377,12 +399,14 @@ class Box:
 
     # -- rows go their way -------------------------------------------------------------------------------------------
 
-    def _follow(self, batch: int, route: Route, place: int, rows: Combination, emit: bool) -> None:
-        """Takes rows through the stages of a route from `place` on."""
+    def _follow(
+        self, batch: int, route: Route, place: int, rows: Combination, emit: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Takes rows through the stages of a route from `place` on: a piece goes all the way before the next is made."""
         if place == len(route.stages):
             if not route.reaches_root:
                 return
-            self.emit(self.preparation.old_at_root(rows), emit)
+            yield from self.emit(self.preparation.old_at_root(rows), emit)
             return
         stage = route.stages[place]
         if stage.is_root and not emit:
@@ -394,34 +418,33 @@ class Box:
                 self._spent("views", began)
                 if self.state.target_routes:
                     self._found.setdefault(stage.joined, []).append(combined)
-            self._follow(batch, route, place + 1, combined, emit)
+            yield from self._follow(batch, route, place + 1, combined, emit)
+            # Rows of a view that the plan that a migration goes to has too are kept until they go its way: by their ids.
+            combined.fetched.clear()
 
-    def _follow_target(self, batch: int, alias: str, rows: Combination, emit: bool) -> None:
+    def _follow_target(self, batch: int, alias: str, rows: Combination, emit: bool) -> Iterator[pa.RecordBatch]:
         """Takes new rows along their route in the plan that a migration goes to. What that costs is told apart."""
         for route in self.state.target_routes:
             if route.alias == alias:
                 began, steps, self.statistics.steps = thread_time_ns(), self.statistics.steps, []
-                self.preparation.follow(batch, route, rows, self._found, emit)
+                for piece in self.preparation.follow(batch, route, rows, self._found, emit):
+                    self.preparation.done.cpu_ns += thread_time_ns() - began
+                    yield piece
+                    began = thread_time_ns()
                 self.statistics.steps, self._found = steps, {}
                 self.preparation.done.cpu_ns += thread_time_ns() - began
 
     def stage(
         self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0
     ) -> Iterator[Combination]:
-        """The combinations that the probes of a stage make of some rows, in chunks; with rows that came `since` only."""
+        """The combinations that the probes of a stage make of some rows, in pieces; with rows that came `since` only."""
         if not len(rows):
             return
         if step == len(stage.probes):
             yield self._selected(stage, rows) if stage.selects else rows
             return
-        first = 0
-        while first < len(rows):
-            size = self.lookup.chunk_rows(route.alias, stage.probes[step], len(rows) - first)
-            last = min(first + size, len(rows))
-            chunk = rows if last - first == len(rows) else rows.slice(first, last)
-            found = self.preparation.new_only(self.lookup.probe(route, stage, step, chunk), since)
-            yield from self.stage(route, stage, found, since, step + 1)
-            first = last
+        for found in self.lookup.probe(route, stage, step, rows):
+            yield from self.stage(route, stage, self.preparation.new_only(found, since), since, step + 1)
 
     def _selected(self, stage: Stage, rows: Combination) -> Combination:
         """What the selects leave that stand above a join."""
@@ -465,23 +488,46 @@ class Box:
                 ordered[:, 1] -= np.uint64(first)
             rows.ordered[index.terms] = ordered
 
-    def emit(self, rows: Combination, emit: bool) -> None:
+    def emit(self, rows: Combination, emit: bool) -> Iterator[pa.RecordBatch]:
+        """What is selected of combined rows, in pieces; or nothing, if the query groups: then its aggregator takes them."""
         if not emit or not len(rows):
             return
+        if self.aggregator is not None:
+            for piece in pieces(self.state, rows, bounds.FOLD_ROWS, bounds.FOLD_BYTES):
+                began = thread_time_ns()
+                self.aggregator.take(*self._selected_columns(piece))
+                self._spent("emit", began)
+            return
+        for piece in pieces(self.state, rows, bounds.RESULT_ROWS, bounds.RESULT_BYTES):
+            yield from self._results(piece)
+
+    def _results(self, rows: Combination) -> Iterator[pa.RecordBatch]:
         began = thread_time_ns()
-        query = self.graph.query
+        try:
+            columns, starts, _ = self._selected_columns(rows)
+        except pa.ArrowCapacityError as error:
+            # An expression makes values much longer than those it is made of.
+            if len(rows) == 1:
+                raise ValueTooLargeError(f"query {self.graph.query.name}: a value of a single result: {error}") from None
+            for first, last in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
+                yield from self._results(rows.slice(first, last))
+            return
+        self._spent("emit", began)
+        if len(starts):
+            yield pa.RecordBatch.from_arrays(columns, schema=self.graph.query.output_schema)
+
+    def _selected_columns(
+        self, rows: Combination
+    ) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """What is selected of rows, and their validity."""
+        query, starts, ends = self.graph.query, rows.starts, rows.ends
         columns = [evaluate(expr, self.state.fetch(rows), len(rows), lambda: result_times(rows)) for _, expr in query.select]
-        starts, ends = rows.starts, rows.ends
         if len(self.state.inputs) == 1 and query.residuals:
             mask = predicate_mask(query.residuals, self.state.fetch(rows), len(rows), lambda: result_times(rows))
             if mask is not None and not mask.all():
                 kept = pa.array(mask)
                 columns, starts, ends = [c.filter(kept) for c in columns], starts[mask], ends[mask]
-        if self.aggregator is not None:
-            self.aggregator.take(columns, starts, ends)
-        elif len(starts):
-            self._results.append(pa.RecordBatch.from_arrays(columns, schema=query.output_schema))
-        self._spent("emit", began)
+        return columns, starts, ends
 
     # -- what it cost ------------------------------------------------------------------------------------------------
 

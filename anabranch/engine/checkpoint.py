@@ -13,13 +13,14 @@ import msgspec
 import numpy as np
 
 from anabranch.control.records import LogSegment, PartialSegment, RunSegment, SlotState, ViewSegment
+from anabranch.control.sweep import state_prefix
 from anabranch.engine.aggregation import BY_KEYS
 from anabranch.engine.box import Box
 from anabranch.engine.log import Stored, decode
 from anabranch.engine.preparation import Build
 from anabranch.engine.run import Run, map_run
 from anabranch.engine.view import Combined, View
-from anabranch.errors import StateError
+from anabranch.errors import DamagedStateError, StateError
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.migration import Course
 from anabranch.plan.query import BEGINNING_US, Stream
@@ -31,7 +32,7 @@ class Files:
     """The containers of one attempt at one batch, by kind."""
 
     def __init__(self, folder: str, batch: int, attempt: str) -> None:
-        self.prefix = f"{folder}/{batch:010d}-{attempt}"
+        self.prefix = state_prefix(folder, batch, attempt)
         self.writers: dict[str, ContainerWriter] = {}
 
     def of(self, kind: str) -> ContainerWriter:
@@ -65,8 +66,7 @@ class Checkpoint:
         for segment in state.logs:
             log = self.box.state.logs.get(segment.source)
             if log is not None:
-                data = self.reader.segment(segment.data)
-                log.add(segment.batch, Stored(data, decode(data), segment.start_max_us, segment))
+                log.add(segment.batch, self._map_log(segment))
                 self._logs[segment.source][segment.batch] = segment
         self._attach_views(state)
         for run in state.runs:
@@ -74,7 +74,7 @@ class Checkpoint:
             if index is not None and index.aliases not in self.box.preparation.waiting:
                 with contextlib.suppress(StateError):
                     index.spine.runs.append(_map_run(run, self.reader))
-        self.box.preparation.complete_indexes(watermark_us)
+        self.box.preparation.complete_indexes(watermark_us, prepared=state.prepared)
 
     def redirect(self, course: Course, horizon_us: int) -> None:
         """Goes on with another course: what it shares with the one before stays, in memory and on disk."""
@@ -99,9 +99,7 @@ class Checkpoint:
         try:
             for segment in state.logs:
                 if segment.batch not in self._logs[segment.source]:
-                    data = self.reader.segment(segment.data)
-                    log = self.box.state.logs[segment.source]
-                    log.add(segment.batch, Stored(data, decode(data), segment.start_max_us, segment))
+                    self.box.state.logs[segment.source].add(segment.batch, self._map_log(segment))
                     self._logs[segment.source][segment.batch] = segment
             views = self._named_views()
             for part in state.views:
@@ -112,15 +110,12 @@ class Checkpoint:
                 return False
         except StateError:
             return False
-        # The commit may name what has ended since: it was purged above, and goes again, in the order of batches.
-        for name, log in self.box.state.logs.items():
-            log.segments = dict(sorted(log.segments.items()))
-            self._logs[name] = dict(sorted(self._logs[name].items()))
         self._forget_files(state)
         lacking, builds = self._lacking(state)
         self.box.preparation.lacks(lacking, builds)
+        # The commit may name what has ended since: it was purged above, and goes again.
         self.box.state.purge(watermark_us)
-        self.box.preparation.complete_indexes(watermark_us, last)
+        self.box.preparation.complete_indexes(watermark_us, last, state.prepared)
         return True
 
     def _forget_files(self, state: SlotState) -> None:
@@ -141,7 +136,7 @@ class Checkpoint:
             return False
         for key in sorted(named.keys() - known.keys(), key=lambda k: (k[0] != BY_KEYS, k[1])):
             aggregator.add_stored(named[key], self.reader.segment(named[key].data))
-        aggregator.advance(emitted_us, emit=False)
+        aggregator.pass_over(emitted_us)
         return True
 
     def _agrees(self, state: SlotState) -> bool:
@@ -212,7 +207,8 @@ class Checkpoint:
         views = tuple(s for segments in self._views.values() for s in segments.values())
         preparation = self.box.preparation
         kept = tuple(" ".join(aliases) for aliases in preparation.kept_views())
-        return SlotState(logs, runs, views, kept, partials, builds=preparation.records())
+        prepared = preparation.prepared_indexes(batch)
+        return SlotState(logs, runs, views, kept, partials, builds=preparation.records(), prepared=prepared)
 
     def _save_partials(self, files: Files) -> tuple[PartialSegment, ...]:
         segments = []
@@ -233,8 +229,8 @@ class Checkpoint:
                 del known[batch]
             for batch in sorted(log.segments.keys() - known.keys()):
                 stored = log.segments[batch]
-                data, cells = files.of(kind).add(stored.data), (self.box.state.cell,)
-                known[batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, cells, data)
+                data = files.of(kind).add(stored.data)
+                known[batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, data)
                 self._fresh_logs.append(known[batch])
 
     def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
@@ -277,8 +273,23 @@ class Checkpoint:
         for view in self._fresh_views:
             views[view.view].add(view.batch, self._map_view(view, views[view.view]))
 
+    def _map_log(self, record: LogSegment) -> Stored:
+        data = self.reader.segment(record.data)
+        rows = decode(data)
+        if rows.num_rows != record.rows:
+            raise DamagedStateError(
+                f"{record.data.file} holds {rows.num_rows} rows of {record.source} in batch {record.batch}, and its record "
+                f"says {record.rows}: restore the checkpoint from a backup"
+            )
+        return Stored(data, rows, record.start_max_us, record)
+
     def _map_view(self, record: ViewSegment, view: View) -> Combined:
         data = self.reader.segment(record.parts)
+        if data.size != 8 * len(view.aliases) * record.rows:
+            raise DamagedStateError(
+                f"{record.parts.file}: {data.size} bytes of the view of {view.name} in batch {record.batch} do not fit the "
+                f"{record.rows} rows of its record"
+            )
         return Combined(np.frombuffer(data, np.int64).reshape(len(view.aliases), -1), record.end_max_us, data)
 
     def _named_views(self) -> dict[str, View]:

@@ -26,7 +26,7 @@ class Combination:
     ends: npt.NDArray[np.int64]
     fetched: dict[Column, pa.Array] = field(default_factory=dict)
     whole: tuple[str, pa.RecordBatch] | None = None
-    """The segment whose rows these are, all of them in order: its columns need not be fetched."""
+    """The segment (or a part of one) whose rows these are, all of them in order: its columns need not be fetched."""
     ordered: dict[tuple[Expr, ...], Words] = field(default_factory=dict)
     """The rows in the order of the hash of a key, as far as some index needed them so."""
 
@@ -35,7 +35,9 @@ class Combination:
 
     def slice(self, first: int, last: int) -> Combination:
         ids = {alias: values[first:last] for alias, values in self.ids.items()}
-        return Combination(ids, self.starts[first:last], self.ends[first:last])
+        fetched = {column: values.slice(first, last - first) for column, values in self.fetched.items()}
+        whole = None if self.whole is None else (self.whole[0], self.whole[1].slice(first, last - first))
+        return Combination(ids, self.starts[first:last], self.ends[first:last], fetched, whole)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
         ids = {alias: values[mask] for alias, values in self.ids.items()}
@@ -58,15 +60,6 @@ class Delta:
         if len(self.positions) == self.segment.num_rows:
             rows.whole = (self.alias, self.segment)
         return rows
-
-
-def joined(parts: list[Combination], aliases: tuple[str, ...]) -> Combination:
-    """All of several combinations of these inputs."""
-    if len(parts) == 1:
-        return parts[0]
-    ids = {alias: np.concatenate([NONE, *(part.ids[alias] for part in parts)]) for alias in aliases}
-    starts, ends = [NONE, *(part.starts for part in parts)], [NONE, *(part.ends for part in parts)]
-    return Combination(ids, np.concatenate(starts), np.concatenate(ends))
 
 
 def result_times(rows: Combination) -> pa.Array:

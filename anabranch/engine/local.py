@@ -7,8 +7,9 @@ and supersedes its own; so what a commit names is kept until the batch after it 
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,9 +19,10 @@ from anabranch.control.course import course_after, course_fields, course_of, fol
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Attempt, Commit, Control, SlotState, Statistics
 from anabranch.control.sweep import sweep
-from anabranch.control.watermark import seen_after, watermark_of
+from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.identity import identity_of, require_same
+from anabranch.engine.pieces import limited
 from anabranch.engine.pipeline import read_columns
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
@@ -71,7 +73,12 @@ class LocalRun:
         plan: Plan | str | None = None,
         tables: Mapping[str, Rows] | None = None,
         sweep_grace_s: float = SWEEP_GRACE_S,
+        clock: Callable[[], float] = time.time,
+        results_per_batch: int | None = None,
     ) -> None:
+        self.results_per_batch = results_per_batch
+        self.clock = clock
+        """Seconds since the epoch: what batches are planned by."""
         self.forms = Forms(query)
         self.tables = dict(tables or {})
         self._identity = identity_of(query)
@@ -155,29 +162,41 @@ class LocalRun:
         """The newest batch that was committed; -1 before the first."""
         return self.commit.batch if self.commit is not None else -1
 
-    def step(self, batch: int, rows: Mapping[str, Rows]) -> Step:
-        """Runs a batch: the next one, or the newest again. A batch without rows is a closing step."""
-        base = self._base(batch)
+    def step(
+        self, batch: int, rows: Mapping[str, Rows], take: Callable[[pa.RecordBatch], None] | None = None
+    ) -> Step:
+        """Runs a batch: the next one, or the newest again. A batch without rows is a closing step. If `take` is given it is
+        called with the results, piece by piece as they are found and before the batch is committed, and they are not kept
+        for the step."""
+        base, results = self._base(batch), list[pa.RecordBatch]()
         if stored := rows.keys() & self.tables.keys():
             raise StateError(
                 f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables="
             )
         conformed = self._conform({**(self.tables if batch == 0 else {}), **rows})
         seen = base.largest_time_us if base is not None else {}
-        watermark_us = watermark_of(self.forms.written, seen)
+        # A batch that runs again has the clock of its first run.
+        begun = self.controls.find(batch)
+        planned_us = begun.planned_us if begun is not None else int(self.clock() * 1_000_000)
+        watermark_us = next_watermark(self.forms.written, base, planned_us)
         self.course = following(self.course, base, self.forms)
         course = course_fields(self.course, self.forms)
-        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, **course))
+        self.controls.write(batch, Control(batch, batch, watermark_us, self._identity, planned_us=planned_us, **course))
         try:
             emitted_us = base.watermark_us if base is not None else BEGINNING_US
             slot = self._attached(base, watermark_us, emitted_us)
-            results = slot.step(batch, conformed, watermark_us, emitted_us)
+            found = slot.step(batch, conformed, watermark_us, emitted_us, planned_us)
+            for piece in limited(found, self.results_per_batch, self.forms.written.name, batch):
+                (results.append if take is None else take)(piece)
             token = uuid.uuid4().hex[:12]
             state = slot.save(batch, token)
             statistics = slot.statistics
             attempt = Attempt(0, token, msgspec.Raw(msgspec.json.encode(state)), statistics)
-            slots, times = {SLOT: attempt}, seen_after(seen, [statistics])
-            commit = Commit(batch, batch, watermark_us, self._identity, largest_time_us=times, slots=slots, **course)
+            commit = Commit(
+                batch, batch, watermark_us, self._identity, largest_time_us=seen_after(seen, [statistics]),
+                slots={SLOT: attempt}, last_seen_us=last_seen_after(self.forms.written, base, [statistics], planned_us),
+                **course,
+            )  # fmt: skip
             self.commits.write(batch, commit)
             self.commit = commit
             slot.relocate()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import LogSegment
-from anabranch.engine.columns import ColumnStore, Ids
-from anabranch.plan.query import BEGINNING_US, Stream, Table
+from anabranch.engine.columns import LOW, AddressTables, ColumnStore, Ids
+from anabranch.errors import MissingRowError
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
 
 
 @dataclass
@@ -47,20 +49,40 @@ class Log:
         self.rows = 0
         self.bytes = 0
         self._columns: dict[str, ColumnStore] = {}
+        self._counts = AddressTables(1)
+        """How many rows each segment has."""
         self._stuffed: dict[tuple[int, str], pa.Array] = {}
         self._lacking: dict[str, set[int]] = {}
+        self._ending: list[tuple[int, int]] = []
+        """The largest start and the batch of each segment, as a heap: what ends first stands first."""
 
     def add(self, batch: int, stored: Stored) -> None:
         self.segments[batch] = stored
+        self._counts.set(batch, stored.rows.num_rows)
         self.rows += stored.rows.num_rows
         self.bytes += stored.data.size
+        if stored.start_max_us != BEGINNING_US:
+            heappush(self._ending, (stored.start_max_us, batch))
         for name, batches in self._lacking.items():
             if name not in stored.rows.schema.names:
                 batches.add(batch)
 
     def clear(self) -> None:
-        self.segments, self._columns, self._stuffed, self._lacking = {}, {}, {}, {}
+        self.segments, self._columns, self._stuffed, self._lacking, self._ending = {}, {}, {}, {}, []
+        self._counts = AddressTables(1)
         self.rows = self.bytes = 0
+
+    def check(self, ids: Ids) -> None:
+        """Refuses ids that are not those of rows in the log: values are fetched from wherever an id points to."""
+        place = self._counts.first_outside(ids)
+        if place >= 0:
+            batch, offset = int(ids[place]) >> 32, int(ids[place]) & LOW
+            kept = f"has {self.segments[batch].rows.num_rows} rows there" if batch in self.segments else "is not there"
+            raise MissingRowError(
+                f"an index or a view names row {offset} of batch {batch} of {self.source.name}, which is not in the log: "
+                f"that batch {kept}. The state's parts do not belong together: restore the checkpoint from a backup, or "
+                "start with an empty one"
+            )
 
     def relocate(self, batch: int, data: pa.Buffer, record: LogSegment) -> None:
         """The same rows at other addresses: they were in memory and are now mapped from their file."""
@@ -70,17 +92,32 @@ class Log:
 
     def column(self, name: str, ids: Ids) -> pa.Array:
         """Values of a column for the rows with these ids."""
+        store = self._store(name)
+        return store.gather(ids, {} if store.is_fast else self._all_values(name, store.type))
+
+    def widest(self, name: str) -> int:
+        """The bytes of the longest value of a column."""
+        return self._store(name).widest()
+
+    def lengths(self, name: str, ids: Ids) -> npt.NDArray[np.int64]:
+        """The bytes of the values of a column for the rows with these ids."""
+        store = self._store(name)
+        return store.lengths(ids, {} if store.is_fast else self._all_values(name, store.type))
+
+    def _store(self, name: str) -> ColumnStore:
+        """Where the values of a column lie, in all segments that there are now."""
         store = self._columns.get(name)
         if store is None:
-            base, declared = min(self.segments, default=0), self.source.field(name)
+            declared = self.source.field(name)
             assert declared is not None, name
-            store = self._columns[name] = ColumnStore(declared.type, base)
+            store = self._columns[name] = ColumnStore(declared.type)
         if len(store.known) != len(self.segments):
-            for batch in self.segments.keys() - store.known:
+            for batch in sorted(self.segments.keys() - store.known):
                 store.learn(batch, self._values(batch, name, store.type))
-        if store.is_fast:
-            return store.gather(ids, {})
-        return store.gather(ids, {b: self._values(b, name, store.type) for b in self.segments})
+        return store
+
+    def _all_values(self, name: str, type: pa.DataType) -> dict[int, pa.Array]:
+        return {batch: self._values(batch, name, type) for batch in self.segments}
 
     def _values(self, batch: int, name: str, type: pa.DataType) -> pa.Array:
         """A column of a segment. One that it lacks is filled with NULL (*state stuffing*: 002, section 13.2)."""
@@ -105,25 +142,21 @@ class Log:
         return times
 
     def purge(self, watermark_us: int, retention_us: int) -> None:
-        """Drops segments of which no row is valid at or after the watermark: the oldest ones, up to the first that lives."""
-        dead = []
-        for batch, stored in self.segments.items():
-            if not _over(stored.start_max_us, retention_us, watermark_us):
-                break
-            dead.append(batch)
+        """Drops segments of which no row is valid at or after the watermark, wherever they stand."""
+        dead: list[int] = []
+        while retention_us != FOREVER_US and self._ending and self._ending[0][0] + retention_us <= watermark_us:
+            dead.append(heappop(self._ending)[1])
         for batch in dead:
             stored = self.segments.pop(batch)
+            self._counts.drop(batch)
             self.rows -= stored.rows.num_rows
             self.bytes -= stored.data.size
         if dead:
             for batches in self._lacking.values():
                 batches.difference_update(dead)
             self._stuffed = {key: v for key, v in self._stuffed.items() if key[0] in self.segments}
-            base = min(self.segments, default=max(dead) + 1)
             for column in self._columns.values():
                 column.known.difference_update(dead)
-                if base - column.values.base > len(column.values.addresses) // 2:
-                    column.forget(base)
 
     def __iter__(self) -> Iterator[tuple[int, Stored]]:
         return iter(sorted(self.segments.items()))
@@ -139,7 +172,3 @@ def starts_of(source: Stream | Table, rows: pa.RecordBatch | pa.Table) -> npt.ND
     starts: npt.NDArray[np.int64] = times.view(pa.int64()).to_numpy(zero_copy_only=False)
     return starts
 
-
-def _over(start_us: int, window_us: int, watermark_us: int) -> bool:
-    """Whether what starts at `start_us` has ended by the watermark."""
-    return start_us != BEGINNING_US and start_us + window_us <= watermark_us

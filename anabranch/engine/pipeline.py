@@ -6,7 +6,7 @@ of a stream. They are known when the watermark has passed them, so that box keep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import pyarrow as pa
@@ -20,7 +20,7 @@ from anabranch.plan.expression import Call, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep
 from anabranch.plan.migration import Course
-from anabranch.plan.query import Derived, Query, Stream
+from anabranch.plan.query import FOREVER_US, Derived, Query, Stream
 from anabranch.plan.spread import Spread, grid_of, parted_sources
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
@@ -88,17 +88,25 @@ class Pipeline:
             if name in box.state.logs:
                 box.replace_table(name, batch, rows, _horizon(box, watermark_us, emitted_us))
 
-    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, emitted_us: int) -> list[pa.RecordBatch]:
-        """Processes one batch and returns its results."""
+    def step(
+        self,
+        batch: int,
+        rows: Mapping[str, Rows],
+        watermark_us: int,
+        emitted_us: int,
+        planned_us: int = FOREVER_US,
+    ) -> Iterator[pa.RecordBatch]:
+        """Processes one batch and gives its results as they are found. The groups of a subquery are taken in whole.
+        `planned_us` is the driver's clock by which rows are early."""
         known: dict[str, Rows] = dict(rows)
-        results: list[pa.RecordBatch] = []
         for box in self.boxes:
             query = box.graph.query
             given = {s.name: known[s.name] for s in query.sources if s.name in known}
-            results = box.step(batch, given, watermark_us, _horizon(box, watermark_us, emitted_us))
-            if results:
-                known[query.name] = pa.Table.from_batches(results)
-        return results
+            results = box.step(batch, given, watermark_us, _horizon(box, watermark_us, emitted_us), planned_us)
+            if box is self.box:
+                yield from results
+            elif groups := list(results):
+                known[query.name] = pa.Table.from_batches(groups)
 
     def save(self, batch: int, attempt: str) -> SlotState:
         """Writes what is not yet on disk, and returns what names all of the state."""

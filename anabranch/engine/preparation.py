@@ -13,12 +13,14 @@ new rows alone, which is all there is when the last old row has ended.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from anabranch.control.records import Preparing, ViewBuild
 from anabranch.engine.combination import Combination
@@ -103,9 +105,19 @@ class Preparation:
         """All state was derived from the logs."""
         self.waiting, self.builds, self.thin, self._piece = set(), {}, {}, None
 
-    def complete_indexes(self, horizon_us: int, since: int = -1) -> None:
+    def prepared_indexes(self, batch: int) -> dict[str, int]:
+        """The indexes that only the target of a gradual migration needs, and the batch up to which each has been derived."""
+        migration, state = self.box.course.migration, self.box.state
+        if migration is None or migration.strategy is not Strategy.GRADUAL:
+            return {}
+        found = {name: self.thin.get(name, batch) for name in state.indexes if name not in state.served_indexes}
+        return {name: known for name, known in found.items() if known >= 0}
+
+    def complete_indexes(self, horizon_us: int, since: int = -1, prepared: Mapping[str, int] | None = None) -> None:
         """Completes the indexes that results need, and those of views that are begun. Others are thin: they get what came
-        after batch `since`, and the rest in time. On a parallel track they need no old rows, but for those of tables."""
+        after batch `since`, and the rest in time. What a gradual migration has come to (`prepared`) is derived at once: it
+        is not lost when another worker gets the slot. On a parallel track thin indexes need no old rows, but for those of
+        tables."""
         state, migration = self.box.state, self.box.course.migration
         begun = set(state.views) - self.waiting - self.parallel_views()
         needed = state.served_indexes | {
@@ -115,7 +127,8 @@ class Preparation:
             if stage.joined in begun - state.served_views
             for probe in stage.probes
         }
-        if self.box.course.is_parallel and migration is not None:
+        if migration is not None and (self.box.course.is_parallel or since < 0):
+            # Rows that came since it began were added to thin indexes as they came.
             since = migration.since - 1
         self.thin = {}
         for name, index in state.indexes.items():
@@ -124,10 +137,13 @@ class Preparation:
                 continue
             if since >= 0:
                 self.box.derive_index(index, horizon_us, after=since)
-            if missing := self.box.missing(index):
+            known = (prepared or {}).get(name, -1)
+            if known >= 0:
+                self.box.derive_index(index, horizon_us, until=known)
+            if missing := [b for b in self.box.missing(index) if b > known]:
                 index.spine.gap = missing[0], missing[-1]
                 if not self.box.course.is_parallel:
-                    self.thin[name] = -1
+                    self.thin[name] = known
 
     def parallel_views(self) -> set[Aliases]:
         """The views of a parallel track that the old plan does not have."""
@@ -260,28 +276,36 @@ class Preparation:
 
     def follow(
         self, batch: int, route: Route, rows: Combination, known: dict[Aliases, list[Combination]], emit: bool
-    ) -> None:
+    ) -> Iterator[pa.RecordBatch]:
         """Takes new rows of an input along their route in the target: its views are kept, and on a parallel track results
-        are given. `known` is what the plan that serves found for these rows, by the view it stands in."""
-        state, migration = self.box.state, self.box.course.migration
+        are given. `known` is what the plan that serves found for these rows, by the view it stands in: from there the route
+        goes on."""
+        migration = self.box.course.migration
         assert migration is not None
         since = migration.since if self.box.course.is_parallel else None
-        parts: list[Combination] | None = [rows]
-        for stage in route.stages:
-            if stage.is_root and (since is None or not emit):
-                return
-            if stage.joined in state.served_views:
-                parts = [self.new_only(p, since) for p in known.get(stage.joined, [])]
-            elif parts is None or stage.joined in self.waiting:
-                parts = None
+        yield from self._follow(batch, route, 0, rows, since, emit)
+        for place, stage in enumerate(route.stages):
+            if stage.joined in self.box.state.served_views:
+                for part in known.get(stage.joined, []):
+                    yield from self._follow(batch, route, place + 1, self.new_only(part, since), since, emit)
+
+    def _follow(
+        self, batch: int, route: Route, place: int, rows: Combination, since: int | None, emit: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Takes rows through the stages of a route from `place` on, up to one whose rows are known or not kept yet."""
+        if place == len(route.stages):
+            return
+        stage = route.stages[place]
+        if stage.joined in self.box.state.served_views or stage.joined in self.waiting:
+            return
+        if stage.is_root and (since is None or not emit):
+            return
+        for combined in self.box.stage(route, stage, rows, since):
+            if stage.is_root:
+                yield from self.box.emit(combined, emit)
             else:
-                parts = [c for part in parts for c in self.box.stage(route, stage, part, since)]
-                if stage.is_root:
-                    for combined in parts:
-                        self.box.emit(combined, emit)
-                else:
-                    for combined in parts:
-                        self.box.keep(batch, stage, combined)
+                self.box.keep(batch, stage, combined)
+                yield from self._follow(batch, route, place + 1, combined, since, emit)
 
     def new_only(self, rows: Combination, since: int | None) -> Combination:
         """The combinations of rows that came since a migration began."""

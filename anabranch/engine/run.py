@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,15 @@ import pyarrow as pa
 
 from anabranch.control.records import RunSegment
 from anabranch.engine.kernels import runs as kernels
+from anabranch.errors import DamagedStateError
 from anabranch.plan.query import FOREVER_US
 
 Words = npt.NDArray[np.uint64]
 ALL_HASHES = 65536
 """Hash ranges are counted in 1/65536 of all hashes."""
+
+SAMPLED = 64
+"""So many rows tell when most rows of a run have ended. They stand in the order of their hashes, so any will do."""
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Run:
     record: RunSegment | None = None
     keeps_alive: pa.Buffer | None = field(default=None, repr=False)
     _row: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    _overdue_us: int | None = field(default=None, repr=False)
 
     @property
     def words(self) -> int:
@@ -51,6 +56,40 @@ class Run:
     @property
     def bytes(self) -> int:
         return self.entries.nbytes + self.directory.nbytes
+
+    def overdue_us(self, retention_us: int) -> int:
+        """The time by which the run should have ended: three of four rows have, and as much time again has gone by as lies
+        between the first and the last of these. A run that is still there is so for the sake of a few of its rows."""
+        if self._overdue_us is None:
+            ends = np.sort(self.ends(retention_us, -(-self.rows // SAMPLED))).tolist()
+            usual = ends[3 * (len(ends) - 1) // 4]
+            self._overdue_us = 2 * usual - ends[0]
+        return self._overdue_us
+
+    def ends(self, retention_us: int, step: int = 1) -> npt.NDArray[np.int64]:
+        """When every row, or every so-manieth, ends."""
+        entries = self.entries[::step]
+        if self.has_end:
+            return entries[:, -1].view(np.int64)
+        return self._starts(entries) + retention_us
+
+    def _starts(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        if self.narrow:
+            return (entries[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64) + self.base_start_us
+        return entries[:, 2].view(np.int64)
+
+    def without_ended(self, watermark_us: int, retention_us: int) -> Run | None:
+        """The run without the rows that have ended; None if all have."""
+        ends = self.ends(retention_us)
+        alive = ends > watermark_us
+        if not alive.any():
+            return None
+        entries = self.entries[alive]
+        return replace(
+            self, rows=len(entries), start_max_us=int(self._starts(entries).max()), end_max_us=int(ends[alive].max()),
+            entries=entries, directory=kernels.directory_of(entries, self.prefix_bits),
+            record=None, keeps_alive=None, _row=None, _overdue_us=None,
+        )  # fmt: skip
 
     def table_row(self) -> npt.NDArray[np.int64]:
         """How kernels see the run."""
@@ -138,8 +177,14 @@ def run_table(runs: list[Run]) -> npt.NDArray[np.int64]:
 
 
 def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> Run:
-    """A run whose memory is a mapped file."""
+    """A run whose memory is a mapped file; one whose record says something else of it is refused."""
     words = (2 if record.narrow else 3) + int(record.has_end)
+    buckets = directory.size // 16 - 1
+    if entries.size != 8 * words * record.rows or directory.size % 16 or buckets < 1 or buckets & (buckets - 1):
+        raise DamagedStateError(
+            f"{record.entries.file}: a run of {record.index} has {entries.size} bytes of entries and a directory of "
+            f"{directory.size}, which do not fit the {record.rows} rows of its record"
+        )
     return Run(
         tier=record.tier, first_batch=record.first_batch, last_batch=record.last_batch, lo=record.lo, hi=record.hi,
         prefix_bits=record.prefix_bits, rows=record.rows, narrow=record.narrow, has_end=record.has_end,

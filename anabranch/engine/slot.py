@@ -13,7 +13,7 @@ Each combination has one row of the grouped input, an old or a new one, so each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -26,7 +26,7 @@ from anabranch.engine.pipeline import WHOLE, Pipeline
 from anabranch.errors import StateError
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Course
-from anabranch.plan.query import Query
+from anabranch.plan.query import FOREVER_US, Query
 from anabranch.plan.spread import Spread, in_form
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
@@ -114,19 +114,29 @@ class Slot:
         for pipeline in self._pipelines:
             pipeline.replace_table(name, batch, rows, watermark_us, emitted_us)
 
-    def step(self, batch: int, rows: Mapping[str, Rows], watermark_us: int, emitted_us: int) -> list[pa.RecordBatch]:
-        """Processes one batch and returns its results: partial values of groups, if slots share them."""
-        results = self.pipeline.step(batch, rows, watermark_us, emitted_us)
+    def step(
+        self,
+        batch: int,
+        rows: Mapping[str, Rows],
+        watermark_us: int,
+        emitted_us: int,
+        planned_us: int = FOREVER_US,
+    ) -> Iterator[pa.RecordBatch]:
+        """Processes one batch and gives its results as they are found: partial values of groups, if slots share them. The
+        batch is done when the last piece was taken; a slot whose batch was not is of no more use. What two forms have of
+        the same groups is put together whole."""
+        results = self.pipeline.step(batch, rows, watermark_us, emitted_us, planned_us)
         if self.leaving is None:
-            return self._as_written(results, self.course.below) if self._spread.combines else results
+            yield from self._as_written(results, self.course.below) if self._spread.combines else results
+            return
         assert self.course.leaving is not None
         grouped = self.forms.grouped(self.course.below, self.course.leaving.below).source.name
         others = {name: given for name, given in rows.items() if name != grouped}
-        old = self.leaving.step(batch, others, watermark_us, emitted_us)
+        old = self.leaving.step(batch, others, watermark_us, emitted_us, planned_us)
         parts = [*self._as_written(results, self.course.below), *self._as_written(old, self.course.leaving.below)]
         together = parts if self._spread.combines else self.sgb(parts)
         self.pipeline.box.statistics.results = sum(batch.num_rows for batch in together)
-        return together
+        yield from together
 
     def sgb(self, parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Puts together what two forms give of the same groups at the same instants (002, section 14.1.2)."""
@@ -140,18 +150,17 @@ class Slot:
         assert grouping is not None
         return Aggregator(grouping, self.forms.written.row_schema).parts_schema
 
-    def _as_written(self, parts: Sequence[pa.RecordBatch], below: str) -> list[pa.RecordBatch]:
+    def _as_written(self, parts: Iterable[pa.RecordBatch], below: str) -> Iterator[pa.RecordBatch]:
         """Partial values as the query has them as written: what it counts, a form with groups below sums up."""
         if not below:
-            return list(parts)
+            yield from parts
+            return
         grouping = self.forms.written.grouping
         assert grouping is not None
         counted = {f"{i} n": f"{i} low" for i, a in enumerate(grouping.aggregates) if a.function == "count"}
         schema = self._parts_schema
-        return [
-            pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)
-            for batch in parts
-        ]
+        for batch in parts:
+            yield pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)
 
     def save(self, batch: int, attempt: str) -> SlotState:
         """Writes what is not yet on disk, and returns what names all of the state."""

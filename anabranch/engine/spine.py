@@ -8,9 +8,10 @@ from `lo` on. When each part is merged follows from the number of the batch alon
 The invariant (`verify`): for every batch and every hash at most one run is visible, and every row that is alive is in it.
 
 Tiers end where a group would span more than a third of what is alive (a run is dropped only when its last row has ended,
-so a larger one would waste memory); an index without an end has no such bound. Only runs of the last tier are written to
-disk, for the smaller ones are soon replaced: about a third of an index at most is derived again when a box is attached
-(`lacking`, `restore`).
+so a larger one would waste memory); an index without an end has no such bound. Where a run outlives later ones for the sake
+of a few rows (one from the future among those of today), the others are taken out of it. Only runs of the last tier are
+written to disk, for the smaller ones are soon replaced: about a third of an index at most is derived again when a box is
+attached (`lacking`, `restore`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ MAX_TIER = 8
 
 WASTE = 3
 """A run may span at most 1/WASTE of the batches that are alive."""
+
+STRAGGLING = 16
+"""The oldest runs that hold less than 1/STRAGGLING of all rows do not tell how many batches are alive."""
 
 WRITTEN = 2
 """A batch writes at most so many times the index entries that it brought."""
@@ -75,6 +79,8 @@ class Spine:
         self.arriving: list[Run] = []
         self._settled_table: npt.NDArray[np.int64] | None = None
         self._arrived_bytes = 0
+        self._ended = -1
+        """The newest batch with which a run began that has ended."""
 
     def table(self, with_arriving: bool) -> npt.NDArray[np.int64]:
         """What a probe sees: the runs of earlier batches, and those of this batch if its rows are already visible."""
@@ -95,7 +101,7 @@ class Spine:
         self._settled_table = None
 
     def clear(self) -> None:
-        self.runs, self.arriving, self._settled_table, self.gap = [], [], None, None
+        self.runs, self.arriving, self._settled_table, self.gap, self._ended = [], [], None, None, -1
 
     def arrive(self, run: Run) -> None:
         """Adds rows of the batch that is being processed."""
@@ -119,8 +125,17 @@ class Spine:
         """The tier whose runs are not merged any further, as things are at a batch."""
         if self.retention_us == FOREVER_US:
             return MAX_TIER
-        alive = batch - min((r.first_batch for r in self.runs), default=batch) + 1
+        alive = batch - self._oldest(batch) + 1
         return max((tier for tier in range(1, MAX_TIER) if FAN_IN**tier * WASTE <= alive), default=0)
+
+    def _oldest(self, batch: int) -> int:
+        """The first batch of the oldest run, but for stragglers."""
+        spare = self.rows // STRAGGLING
+        for run in sorted(self.runs, key=lambda r: r.first_batch):
+            spare -= run.rows
+            if spare < 0:
+                return run.first_batch
+        return batch
 
     def lasting_runs(self, batch: int) -> list[Run]:
         """The runs to be kept on disk: those of the last tier, and whatever is on disk already. An index without an end
@@ -182,9 +197,16 @@ class Spine:
             self.runs.append(merged)
 
     def purge(self, watermark_us: int) -> None:
-        """Drops runs of which no row is valid at or after the watermark."""
-        kept = [r for r in self.runs if r.end_max_us > watermark_us]
-        if len(kept) != len(self.runs):
+        """Drops runs of which no row is valid at or after the watermark. A run that has outlived a later one loses the rows
+        that have ended, if they are most of it."""
+        self._ended = max(self._ended, *(r.first_batch for r in self.runs if r.end_max_us <= watermark_us), -1)
+        kept: list[Run] = []
+        for run in self.runs:
+            left: Run | None = run if run.end_max_us > watermark_us else None
+            if left is not None and run.last_batch < self._ended and run.overdue_us(self.retention_us) <= watermark_us:
+                left = run.without_ended(watermark_us, self.retention_us)
+            kept += [left] if left is not None else []
+        if len(kept) != len(self.runs) or any(r is not s for r, s in zip(kept, self.runs, strict=True)):
             self.runs, self._settled_table = kept, None
 
     @property

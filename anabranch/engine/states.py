@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from anabranch.engine.columns import varies
 from anabranch.engine.combination import Combination
 from anabranch.engine.expressions import evaluate
 from anabranch.engine.keys import is_exact
@@ -109,6 +110,7 @@ class BoxState:
         passing = graph.query.passing_stream
         self.passing_log = None if passing is None else self.logs[self._inputs[passing].source.name]
         """The log of a stream whose rows are of no use after their batch."""
+        self._varying = {i.alias: self._varying_of(i) for i in self.inputs}
         self._is_down = frozenset(
             s.predicate
             for s in (previous.selects if previous is not None else ())
@@ -143,6 +145,18 @@ class BoxState:
 
     def input(self, alias: str) -> InputState:
         return self._inputs[alias]
+
+    def log_of(self, alias: str) -> Log:
+        """The log of the source that an input reads."""
+        return self.logs[self._inputs[alias].source.name]
+
+    def varying_columns(self, alias: str) -> tuple[str, ...]:
+        """The columns of an input that may be fetched of combined rows and whose values differ in length."""
+        return self._varying[alias]
+
+    def _varying_of(self, i: InputState) -> tuple[str, ...]:
+        above = self._columns_read((*i.raised, *i.lowered)) | set(self.logs[i.source.name].schema.names)
+        return tuple(f.name for f in i.source.fields if f.name in above and varies(f.type))
 
     def passed(self, aliases: Aliases) -> tuple[Expr, ...]:
         """The selects that combined rows of some inputs have passed."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.engine.columns import AddressTable, Ids
+from anabranch.engine.columns import LOW, AddressTables, Ids
 from anabranch.engine.kernels.gather import gather_64
+from anabranch.errors import MissingRowError
 from anabranch.plan.join_graph import Aliases
 
 
@@ -20,6 +22,8 @@ class Combined:
     parts: npt.NDArray[np.int64]
     end_max_us: int
     keeps_alive: pa.Buffer | None = None
+    room: npt.NDArray[np.int64] | None = None
+    """What `parts` is the beginning of, while more may come: so that a row is copied twice at most, not with each piece."""
 
 
 class View:
@@ -29,33 +33,46 @@ class View:
         self.aliases = aliases
         self.name = " ".join(aliases)
         self.segments: dict[int, Combined] = {}
-        self._tables: list[AddressTable] | None = None
+        self._tables: AddressTables | None = None
+        """Where the ids of each input lie, and how many there are; None until somebody asks."""
+        self._ending: list[tuple[int, int]] = []
+        """The largest end and the batch of each segment, as a heap; also of segments to which more came."""
 
     def add(self, batch: int, segment: Combined) -> None:
         """Sets what a batch holds (again, when more came)."""
+        before = self.segments.get(batch)
         self.segments[batch] = segment
+        if before is None or before.end_max_us != segment.end_max_us:
+            heappush(self._ending, (segment.end_max_us, batch))
         if self._tables is not None:
-            self._learn(batch)
+            self._learn(self._tables, batch)
 
-    def _learn(self, batch: int) -> None:
-        if self._tables is None:
-            base = min(self.segments)
-            self._tables = [AddressTable(base) for _ in self.aliases]
-            for known in self.segments:
-                self._learn(known)
-            return
+    def _learn(self, tables: AddressTables, batch: int) -> None:
         parts = self.segments[batch].parts
-        for place, table in enumerate(self._tables):
-            table.set(batch, parts[place].ctypes.data)
+        tables.set(batch, *(part.ctypes.data for part in parts), parts.shape[1])
+
+    def _learned(self) -> AddressTables:
+        if self._tables is None:
+            self._tables = AddressTables(len(self.aliases) + 1)
+            for batch in sorted(self.segments):
+                self._learn(self._tables, batch)
+        return self._tables
+
+    def check(self, ids: Ids) -> None:
+        """Refuses ids that are not those of combined rows in the view."""
+        place = self._learned().first_outside(ids)
+        if place >= 0:
+            batch, offset = int(ids[place]) >> 32, int(ids[place]) & LOW
+            raise MissingRowError(
+                f"an index names row {offset} of batch {batch} of the view of {self.name}, which is not there. The state's "
+                "parts do not belong together: restore the checkpoint from a backup, or start with an empty one"
+            )
 
     def part(self, alias: str, ids: Ids) -> Ids:
         """The row ids of one input for combined rows."""
-        if self._tables is None:
-            self._learn(min(self.segments))
-        assert self._tables is not None
-        table = self._tables[self.aliases.index(alias)]
+        tables = self._learned()
         out = np.empty(len(ids), np.int64)
-        gather_64(table.addresses, table.base, ids, out)
+        gather_64(tables.addresses[self.aliases.index(alias)], tables.base, tables.renumbered(ids), out)
         return out
 
     def append(self, batch: int, ids: dict[str, Ids], end_max_us: int) -> int:
@@ -65,22 +82,26 @@ class View:
         if before is None:
             self.add(batch, Combined(fresh, end_max_us))
             return 0
-        self.add(batch, Combined(np.concatenate([before.parts, fresh], axis=1), max(end_max_us, before.end_max_us)))
-        return int(before.parts.shape[1])
+        first, room = int(before.parts.shape[1]), before.room
+        last = first + fresh.shape[1]
+        if room is None or last > room.shape[1]:
+            room = np.empty((len(self.aliases), 2 * last), np.int64)
+            room[:, :first] = before.parts
+        room[:, first:last] = fresh
+        self.add(batch, Combined(room[:, :last], max(end_max_us, before.end_max_us), room=room))
+        return first
 
     def clear(self) -> None:
-        self.segments, self._tables = {}, None
+        self.segments, self._tables, self._ending = {}, None, []
 
     def purge(self, watermark_us: int) -> None:
         """Drops segments of which no row is valid at or after the watermark."""
-        dead = [b for b, s in self.segments.items() if s.end_max_us <= watermark_us]
-        for batch in dead:
-            del self.segments[batch]
-        if dead and self._tables is not None:
-            base = min(self.segments, default=max(dead) + 1)
-            if base - self._tables[0].base > len(self._tables[0].addresses) // 2:
-                for table in self._tables:
-                    table.rebase(base)
+        while self._ending and self._ending[0][0] <= watermark_us:
+            end_us, batch = heappop(self._ending)
+            if batch in self.segments and self.segments[batch].end_max_us == end_us:
+                del self.segments[batch]
+                if self._tables is not None:
+                    self._tables.drop(batch)
 
     @property
     def rows(self) -> int:

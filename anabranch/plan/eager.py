@@ -8,7 +8,8 @@ gives at every instant the same as
 
 for a row of b that is valid at the instant meets each valid row of a with its key once, whether they come one by one or
 summed up. (A row of b that begins between two instants meets the sum of the first, but not at an instant.) COUNT becomes a
-sum of counts, MIN and MAX those of the parts, AVG and SUM sums of sums. COUNT DISTINCT and STDDEV stay where they are.
+sum of counts, MIN and MAX those of the parts, AVG and SUM those of partial sums (`PARTS`). COUNT DISTINCT and STDDEV stay
+where they are.
 
 If b has at most one row for each key (the key/foreign-key case), every group below has at most one partner above, and if the
 keys of the groups are the key of the join, nothing is left for the upper grouping to do but to hand on.
@@ -26,6 +27,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import (
     GROUP,
     INSTANT,
+    PARTS,
     Aggregate,
     Derived,
     Equality,
@@ -37,7 +39,7 @@ from anabranch.plan.query import (
     range_window,
 )
 
-MOVABLE = frozenset({"count", "sum", "min", "max"})
+MOVABLE = frozenset({"count", "sum", "avg", "min", "max"})
 
 
 class Forms:
@@ -108,7 +110,7 @@ def with_groups_below(query: Query, alias: str) -> Query:
     above: list[tuple[str, Expr]] = [(f"key{i}", moved(key)) for i, key in enumerate(keys)]
     aggregates = []
     for place, aggregate in enumerate(grouping.aggregates):
-        part = Column(aggregate.type, alias, f"part{place}")
+        part = Column(_part_type(aggregate), alias, f"part{place}")
         function = "sum" if aggregate.function == "count" else aggregate.function
         aggregates.append(Aggregate(function, grouping.keys + place, aggregate.type))
         above.append((f"arg{place}", part))
@@ -131,15 +133,23 @@ def _below(query: Query, input_: Input, needed: list[Expr]) -> tuple[Input, _Mov
         place = None
         if aggregate.argument is not None:
             place = len(needed) + distinct.index(query.select[aggregate.argument][1])
-        aggregates.append(Aggregate(aggregate.function, place, aggregate.type))
+        aggregates.append(Aggregate(aggregate.function, place, _part_type(aggregate)))
     select: list[tuple[str, Expr]] = [(f"key{i}", Column(e.type, GROUP, f"key{i}")) for i, e in enumerate(needed)]
     select += [(f"part{i}", Column(a.type, GROUP, f"agg{i}")) for i, a in enumerate(aggregates)]
     select.append((INSTANT, ResultTime(pa.timestamp("us"))))
     lower = Grouping(len(needed), tuple(aggregates), tuple(select), None, grouping.slide_us)
     inner = Query(f"{query.name}.{alias}", (input_,), (), (), tuple(rows), "", lower)
     fields = tuple(Field(f.name, f.type) for f in inner.output_schema)
-    source = Derived(inner.name, fields, INSTANT, 0, inner)
+    source = Derived(inner.name, fields, INSTANT, query=inner)
     return Input(alias, source, range_window(grouping.slide_us)), _Moved(alias, needed)
+
+
+def _part_type(aggregate: Aggregate) -> pa.DataType:
+    """What the groups below hand on. Of a sum that by itself would be rounded, or out of range, they hand on all that is
+    known of it, so that what comes out above does not depend on where groups stand."""
+    if aggregate.function == "avg" or (aggregate.function == "sum" and not pa.types.is_integer(aggregate.type)):
+        return PARTS
+    return aggregate.type
 
 
 class _Moved:

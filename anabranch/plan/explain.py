@@ -163,6 +163,18 @@ def window_text(i: Input) -> str:
     return f"RANGE {length_text(i.window.length_us).upper()}"
 
 
+def times_text(query: Query) -> str:
+    """When rows of each stream are late or early, and whether the watermark waits for it."""
+    lines = ["times"]
+    for s in query.base_sources:
+        if isinstance(s, Stream):
+            late = f"up to {length_text(s.lateness_us)} late" if s.lateness_us else "in order"
+            early = f"at most {length_text(s.ahead_us)}" if s.ahead_us is not None else "any time"
+            idle = f"idle after {length_text(s.idle_us)}" if s.idle_us is not None else "holds the watermark back if silent"
+            lines.append(f"  {s.name}: rows come {late}, {early} ahead of the clock; {idle}")
+    return "\n".join(lines)
+
+
 def length_text(length_us: int) -> str:
     """A length of time in the largest unit that fits.
 

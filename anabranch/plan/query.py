@@ -25,6 +25,10 @@ class Field:
     type: pa.DataType
 
 
+AHEAD_US = 86_400_000_000
+"""How far ahead of the driver's clock rows of a stream may be, unless the stream says otherwise: one day."""
+
+
 @dataclass(frozen=True)
 class Stream:
     """Rows with an event time. `time` names the column of type timestamp[us] that holds it."""
@@ -33,6 +37,19 @@ class Stream:
     fields: tuple[Field, ...]
     time: str
     lateness_us: int = 0
+    ahead_us: int | None = AHEAD_US
+    """A row whose time is later than the driver's clock by more than this is turned away; None: none is."""
+    idle_us: int | None = None
+    """A stream that has shown no row for longer than this, by the driver's clock, does not hold the watermark back; None: it
+    always does."""
+
+    def early_after_us(self, planned_us: int) -> int:
+        """The last time that a row may have in a batch that was planned at some time.
+
+        >>> Stream("s", (), "ts", ahead_us=10).early_after_us(5)
+        15
+        """
+        return FOREVER_US if self.ahead_us is None else min(planned_us + self.ahead_us, FOREVER_US)
 
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
@@ -128,6 +145,9 @@ class Equality:
 INSTANT = "_instant"
 """The column of a subquery's groups that holds the instant of each: their event time."""
 
+PARTS = pa.binary()
+"""The type of an aggregate that is handed on as partial values, in bytes, to be aggregated again."""
+
 GROUP = ""
 """The alias under which expressions over groups read their keys (`key0`, `key1`, …) and aggregates (`agg0`, …)."""
 
@@ -137,7 +157,8 @@ SECOND_US = 1_000_000
 @dataclass(frozen=True)
 class Aggregate:
     """One aggregate over the rows of a group: `count` (of rows, or of values that are not NULL), `count_distinct`, `sum`,
-    `min`, `max` or `stddev` (of a sample). `argument` is the place of its argument in the query's select list."""
+    `avg`, `min`, `max` or `stddev` (of a sample). `argument` is the place of its argument in the query's select list. A sum
+    or mean may be of type `PARTS`, and so may its argument."""
 
     function: str
     argument: int | None

@@ -18,14 +18,14 @@ import pyarrow.parquet as pq
 
 from anabranch.engine.accept import conform
 from anabranch.errors import AnabranchError, SchemaMismatchError
+from anabranch.plan.formats import TEXT, compression_of, has_tabs
 from anabranch.plan.query import Field, Stream, Table
-
-TEXT = ("csv", "json")
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-"""Endings of CSV and JSON files that are decompressed while they are read."""
 
 JSON_BLOCK_BYTES = 1 << 30
 """A JSON file up to this size is parsed in one piece, so that no line is too long for a block."""
+
+HAS_END = ("parquet", "arrow")
+"""Formats whose files show by their end that they are complete."""
 
 ARROW_MAGIC = b"ARROW1"
 PARQUET_MAGIC = b"PAR1"
@@ -80,22 +80,42 @@ def check_format(format: str) -> None:
 def gone(path: str) -> FilesError:
     return FilesError(
         f"{path} was found earlier and is gone: files must stay until the query has read them and its batch is committed; "
-        "restore it, or start with an empty checkpoint"
+        "restore it as it was, skip it (see skip in docs/sql.md, Files), or start with an empty checkpoint"
     )
 
 
 def ends_whole(path: str, format: str, size_bytes: int) -> bool:
-    """Whether a file ends as a finished one does; if not, somebody may be writing it still."""
-    if format in TEXT and path.endswith(COMPRESSED):
-        return size_bytes > 0
+    """Whether a file ends as a finished one does; if not, somebody may be writing it still.
+
+    The end of a parquet or Arrow file is written last, and is read here: it is an end only if it describes what is before
+    it. Lines of text that are complete are all that a text can show, and what is compressed shows nothing.
+    """
+    if format in TEXT and compression_of(path):
+        return False
     with open(path, "rb") as file:
         file.seek(max(0, size_bytes - 8))
         tail = file.read(8)
-    if format == "parquet":
-        return size_bytes > 8 and tail.endswith(PARQUET_MAGIC)
-    if format == "arrow":
-        return size_bytes > 8 and (tail.endswith(ARROW_MAGIC) or tail == STREAM_END)
-    return tail.endswith(b"\n")
+    if format not in HAS_END:
+        return tail.endswith(b"\n")
+    try:
+        if format == "parquet":
+            return tail.endswith(PARQUET_MAGIC) and pq.read_metadata(path, memory_map=True) is not None
+        return (tail.endswith(ARROW_MAGIC) or tail == STREAM_END) and _ends_whole_arrow(path, size_bytes)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _ends_whole_arrow(path: str, size_bytes: int) -> bool:
+    """Whether the footer of an Arrow file can be read, or the messages of a stream lead to its end: the bytes that end a
+    stream may stand at the end of a column, too."""
+    with pa.memory_map(path) as file, _open_arrow(file) as reader:
+        if isinstance(reader, pa.ipc.RecordBatchFileReader):
+            return True
+    with pa.memory_map(path) as file:
+        reached = 0
+        for _ in pa.ipc.MessageReader.open_stream(file):
+            reached = file.tell()
+        return reached == size_bytes - len(STREAM_END)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -124,7 +144,7 @@ def _open_arrow(
 
 
 def _read_csv(path: str, fields: Sequence[Field]) -> pa.Table:
-    if not os.path.getsize(path):
+    if _is_empty(path):
         return _no_rows(fields)
     names = [f.name for f in fields]
 
@@ -133,7 +153,8 @@ def _read_csv(path: str, fields: Sequence[Field]) -> pa.Table:
             return pa.csv.read_csv(
                 file,
                 pa.csv.ReadOptions(use_threads=False),
-                convert_options=_csv_conversion(column_types=types, include_columns=names),
+                _csv_parsing(path),
+                _csv_conversion(column_types=types, include_columns=names),
             )
 
     try:
@@ -144,8 +165,7 @@ def _read_csv(path: str, fields: Sequence[Field]) -> pa.Table:
 
 
 def _read_json(path: str, fields: Sequence[Field]) -> pa.Table:
-    size = os.path.getsize(path)
-    if not size:
+    if _is_empty(path):
         return _no_rows(fields)
     if bytes_field := next((f for f in fields if pa.types.is_binary(f.type)), None):
         raise SchemaMismatchError(
@@ -154,13 +174,13 @@ def _read_json(path: str, fields: Sequence[Field]) -> pa.Table:
 
     def read(types: dict[str, pa.DataType]) -> pa.Table:
         with _open_text(path) as file:
-            return pa.json.read_json(file, _json_blocks(path, size), _json_parsing(types))
+            return pa.json.read_json(file, _json_blocks(path), _json_parsing(types))
 
     return _in_any_time_notation(read, fields)
 
 
-def _json_blocks(path: str, size_bytes: int) -> pa.json.ReadOptions:
-    size_bytes = JSON_BLOCK_BYTES if path.endswith(COMPRESSED) else size_bytes
+def _json_blocks(path: str) -> pa.json.ReadOptions:
+    size_bytes = JSON_BLOCK_BYTES if compression_of(path) else os.path.getsize(path)
     return pa.json.ReadOptions(use_threads=False, block_size=min(size_bytes, JSON_BLOCK_BYTES))
 
 
@@ -168,6 +188,10 @@ def _json_parsing(types: dict[str, pa.DataType]) -> pa.json.ParseOptions:
     """Dates are taken as text and cast later: the parser knows them as numbers only."""
     schema = pa.schema([(name, pa.string() if pa.types.is_date(type) else type) for name, type in types.items()])
     return pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+
+
+def _csv_parsing(path: str) -> pa.csv.ParseOptions:
+    return pa.csv.ParseOptions(delimiter="\t" if has_tabs(path) else ",")
 
 
 def _csv_conversion(
@@ -195,7 +219,16 @@ def _in_any_time_notation(read: Callable[[dict[str, pa.DataType]], pa.Table], fi
 
 
 def _open_text(path: str) -> pa.NativeFile:
-    return pa.input_stream(path) if path.endswith(COMPRESSED) else pa.memory_map(path)
+    compression = compression_of(path)
+    return pa.input_stream(path, compression=compression) if compression else pa.memory_map(path)
+
+
+def _is_empty(path: str) -> bool:
+    """Whether a text has no bytes, once it is decompressed."""
+    if not os.path.getsize(path) or not compression_of(path):
+        return not os.path.getsize(path)
+    with _open_text(path) as file:
+        return not file.read(1)
 
 
 def _no_rows(fields: Sequence[Field]) -> pa.Table:
@@ -241,13 +274,13 @@ def _arrow_schema(path: str) -> pa.Schema:
 
 
 def _csv_schema(path: str) -> pa.Schema:
-    with _open_text(path) as file, pa.csv.open_csv(file, convert_options=_csv_conversion()) as reader:
+    with _open_text(path) as file, pa.csv.open_csv(file, None, _csv_parsing(path), _csv_conversion()) as reader:
         return reader.schema
 
 
 def _json_schema(path: str) -> pa.Schema:
     with _open_text(path) as file:
-        rows = pa.json.read_json(file, _json_blocks(path, os.path.getsize(path)))
+        rows = pa.json.read_json(file, _json_blocks(path))
     return pa.schema([(name, _time_or(column)) for name, column in zip(rows.column_names, rows.columns, strict=True)])
 
 

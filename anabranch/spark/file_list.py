@@ -3,6 +3,10 @@
 The list only grows, and is kept under the checkpoint: an offset of Spark's is a number of files of it. So a batch that runs
 again reads the same files, and a file that appears with an old modification time is neither lost nor read twice. Files that
 appear together are ordered by (modification time, path).
+
+A file that somebody is still writing must not be listed: it would be another file when it is read. A parquet or Arrow file
+is complete when its end is there; until then it waits, and is named as waiting. A text has no end: it is taken when it was
+not changed for a while, or at once if its last line is complete.
 """
 
 from __future__ import annotations
@@ -10,21 +14,24 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from anabranch.control.ledger import Ledger
 from anabranch.errors import DamagedStateError, StateError
-from anabranch.spark.file_formats import ends_whole
-from anabranch.storage.filesystem import LocalFilesystem
+from anabranch.spark.file_formats import HAS_END, FilesError, ends_whole
+from anabranch.spark.waiting import waiting_of, write_waiting
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
 UNFINISHED = (".tmp", ".crc", ".inprogress")
 """Files with these endings, and with names that begin with a dot or an underscore, are somebody's work in progress."""
 
 SETTLE_S = 2.0
-"""A new file that does not end as it should is given so long to be finished; clocks of filesystems may be this coarse."""
+"""A file of text that was not changed for so long is taken as it is; clocks of filesystems may be this coarse."""
 
 LIST_FAN_IN = 32
 """So many segments of the list of files are merged into one: the list has few files however long it gets."""
@@ -40,6 +47,25 @@ class FoundFile(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """Files that a user has asked to leave out: by their path, or by the last parts of it."""
+
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(not name.strip("/.") for name in self.names):
+            raise FilesError("the name of a file to skip is missing: give its path, or the last parts of it")
+
+    def __contains__(self, path: object) -> bool:
+        """
+        >>> "/data/day-1/x.csv" in Skipped(("day-1/x.csv",)), "/data/day-11/x.csv" in Skipped(("1/x.csv",))
+        (True, False)
+        """
+        names = map(os.path.normpath, self.names)
+        return any(path == n if os.path.isabs(n) else str(path).endswith(f"/{n}") for n in names)
+
+
 def _in_order(file: FoundFile) -> tuple[int, str]:
     return file.modified_ns, file.path
 
@@ -51,25 +77,28 @@ class FileListing:
     costs a `stat` for each folder.
     """
 
-    def __init__(self, path: str, format: str) -> None:
-        self.format = format
+    def __init__(self, path: str, format: str, skip: Sequence[str] = ()) -> None:
+        self.format, self.skipped = format, Skipped(tuple(skip))
         self.start, self._pattern = _start_and_pattern(path)
         self._quiet: dict[tuple[str, tuple[str, ...]], tuple[int, list[tuple[str, tuple[str, ...]]]]] = {}
-        self.waiting = 0
-        """How many files of the last listing were left out because they did not look finished."""
+        self.waiting: dict[str, bool] = {}
+        """The files that the last listing left out because they do not look complete; whether each was changed just now."""
+        self._torn: dict[str, FoundFile] = {}
+        """Files that were not complete when they were last looked at: they are looked at again when they change."""
 
     def new(self, known: AbstractSet[str]) -> list[FoundFile]:
         """The files that are not known, in order. What is returned once must be known the next time."""
         found: dict[str, FoundFile] = {}
-        self.waiting = 0
+        self.waiting = {}
         self._list(self.start, self._pattern, known, found)
+        self._torn = {path: file for path, file in self._torn.items() if path in self.waiting}
         return sorted(found.values(), key=_in_order)
 
     def settled(self, known: AbstractSet[str]) -> list[FoundFile]:
         """The files that are not known, after those that are being written have had their time."""
         deadline = time.monotonic() + 2 * SETTLE_S
         found = self.new(known)
-        while self.waiting and time.monotonic() < deadline:
+        while any(self.waiting.values()) and time.monotonic() < deadline:
             time.sleep(SETTLE_S / 40)
             found += self.new(known | {f.path for f in found})
         return sorted(found, key=_in_order)
@@ -97,7 +126,7 @@ class FileListing:
         known: AbstractSet[str],
         found: dict[str, FoundFile],
     ) -> list[tuple[str, tuple[str, ...]]]:
-        began, waiting = time.time(), self.waiting
+        began, waiting = time.time(), len(self.waiting)
         name_pattern, rest = (pattern[0], pattern[1:]) if pattern else ("*", ())
         inner = [(folder, rest)] if name_pattern == "**" else []
         with os.scandir(folder) as entries:
@@ -114,22 +143,34 @@ class FileListing:
                     elif not rest and (file := self._look_at(entry)) is not None:
                         found[entry.path] = file
         # A change within the same tick of the filesystem's clock would not show: such a folder is listed again.
-        if began - modified_ns / 1e9 > SETTLE_S and self.waiting == waiting:
+        if began - modified_ns / 1e9 > SETTLE_S and len(self.waiting) == waiting:
             self._quiet[folder, pattern] = (modified_ns, inner)
         else:
             self._quiet.pop((folder, pattern), None)
         return inner
 
     def _look_at(self, entry: os.DirEntry[str]) -> FoundFile | None:
+        if entry.path in self.skipped:
+            return None
         try:
             status = entry.stat()
+            file = FoundFile(entry.path, status.st_mtime_ns, status.st_size)
             is_young = abs(time.time() - status.st_mtime) < SETTLE_S
-            if is_young and not ends_whole(entry.path, self.format, status.st_size):
-                self.waiting += 1
-                return None
+            if not (is_young or self.format in HAS_END) or self._is_whole(file, is_young):
+                return file
         except FileNotFoundError:
             return None
-        return FoundFile(entry.path, status.st_mtime_ns, status.st_size)
+        self.waiting[file.path] = is_young
+        return None
+
+    def _is_whole(self, file: FoundFile, is_young: bool) -> bool:
+        # A change within the same tick of the filesystem's clock would not show: a young file is looked at each time.
+        if not is_young and self._torn.get(file.path) == file:
+            return False
+        if ends_whole(file.path, self.format, file.size_bytes):
+            return True
+        self._torn[file.path] = file
+        return False
 
 
 def _is_unfinished(name: str) -> bool:
@@ -167,9 +208,9 @@ class FileList:
     one and are passed over.
     """
 
-    def __init__(self, listing: FileListing, log_path: str) -> None:
+    def __init__(self, listing: FileListing, log_path: str | Filesystem) -> None:
         self.listing = listing
-        self._filesystem = LocalFilesystem(log_path)
+        self._filesystem = LocalFilesystem(log_path) if isinstance(log_path, str) else log_path
         self._ledger = Ledger(self._filesystem, "found", "files", ListSegment)
         self._log_path = log_path
         self._files: list[FoundFile] = []
@@ -189,6 +230,7 @@ class FileList:
     def discover(self, wait: bool = False) -> int:
         """Appends the files that are new; returns how many there are. With `wait`, unfinished ones are waited for."""
         new = self.listing.settled(self._known) if wait else self.listing.new(self._known)
+        write_waiting(self._filesystem, waiting_of(self.listing.waiting))
         if new:
             self._ledger.write(len(self._files), ListSegment(0, new))
             self._segments.append((len(self._files), 0))

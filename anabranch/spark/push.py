@@ -1,10 +1,10 @@
 """Predicates of streams evaluated by Spark, before rows are shuffled: what no input can use stays behind.
 
-Late rows and rows without a time go on all the same, to be counted. The largest event time moves the watermark, also that of
-a row that stays behind: Spark observes it on the way.
+Late rows, early ones and rows without a time go on all the same, to be counted. The largest event time of rows that are not
+early moves the watermark, also that of a row that stays behind: Spark observes it on the way.
 
-All of it is part of the streaming query; what differs from batch to batch, the watermark and which predicates stand above a
-join, is on a `Dial`.
+All of it is part of the streaming query; what differs from batch to batch, the watermark, from when on rows are early, and
+which predicates stand above a join, is on a `Dial`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Push:
 
     def __init__(self, query: Query, packing: Packing, filters: Mapping[str, Sequence[Sequence[Expr]]]) -> None:
         types = dict(packing.types)
-        self.idle: dict[str, tuple[int, str, str]] = {}
+        self.idle: dict[str, tuple[Stream, int, str, str]] = {}
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
         self._sources = len(packing.sources)
         self._dial: Dial | None = None
@@ -65,14 +65,14 @@ class Push:
             if wanted is not None:
                 instant = f"unix_micros(`{places[source.time]}`)"
                 idle = f"{SOURCE} = {number} AND NOT coalesce({wanted}, FALSE) AND {instant}"
-                self.idle[source.name] = number, idle, instant
+                self.idle[source.name] = source, number, idle, instant
 
     def _switches_of(self, query: Query, number: int, groups: Sequence[Sequence[Expr]]) -> dict[str, str]:
         """SQL for whether predicates of a source stand above a join, by their texts."""
         movable = {str(f) for i in query.inputs for f in i.filters} if len(query.inputs) > 1 else set()
         found = {}
         for place, text in enumerate(sorted(movable & {str(f) for group in groups for f in group})):
-            offset = self._sources * (place + 1)
+            offset = self._sources * (place + 2)
             self._switches.setdefault(text, []).append(number + offset)
             found[text] = f"{dial_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
         self._most_switches = max(self._most_switches, len(found))
@@ -83,26 +83,34 @@ class Push:
         if not self.idle:
             return frame
         # As many for each source: Spark may look up the entry of a predicate for rows of other sources, too.
-        self._dial = Dial(frame.sparkSession, self._sources * (1 + self._most_switches))
+        self._dial = Dial(frame.sparkSession, self._sources * (2 + self._most_switches))
         self._raised = frozenset()
         seen, kept = [], []
-        for name, (number, idle, instant) in self.idle.items():
+        for name, (source, number, idle, instant) in self.idle.items():
             # What Spark observes of a row costs more than to drop it: its time and number, whether or not it goes on.
             is_alone = self._sources == 1
-            time = instant if is_alone else f"CASE WHEN {SOURCE} = {number} THEN {instant} END"
+            time = F.expr(instant if is_alone else f"CASE WHEN {SOURCE} = {number} THEN {instant} END")
             rows = "count(*)" if is_alone else f"count_if({SOURCE} = {number})"
-            seen += [F.expr(f"max({time}) AS `time {name}`"), F.expr(f"{rows} AS `rows {name}`")]
-            # Rows without a time go on, as late ones do.
-            kept.append(f"NOT coalesce({idle} >= {dial_sql(f'CAST({SOURCE} AS INT)')}, FALSE)")
+            # Rows without a time go on, as late and early ones do.
+            useless = f"{idle} >= {dial_sql(f'CAST({SOURCE} AS INT)')}"
+            if source.ahead_us is not None:
+                # The dial itself, not the column that holds it: that would make every row longer.
+                time = F.when(time <= self._dial.entry(F.col(SOURCE).cast("int") + self._sources), time)
+                useless += f" AND {instant} <= {dial_sql(f'CAST({SOURCE} AS INT) + {self._sources}')}"
+            seen += [F.max(time).alias(f"time {name}"), F.expr(f"{rows} AS `rows {name}`")]
+            kept.append(f"NOT coalesce({useless}, FALSE)")
         watched = frame.observe(OBSERVED, *seen).withColumn(DIAL, self._dial.column)
         return watched.where(" AND ".join(kept)).drop(DIAL)
 
-    def set(self, watermark_us: int, raised: Collection[str] = ()) -> None:
-        """Tells the next batch its watermark, and which predicates stand above a join: Spark need not evaluate these."""
+    def set(self, watermark_us: int, planned_us: int, raised: Collection[str] = ()) -> None:
+        """Tells the next batch its watermark, when it was planned, and which predicates stand above a join: Spark need not
+        evaluate these."""
         if self._dial is None:
             return
         for entry in range(self._sources):
             self._dial.set(entry, watermark_us)
+        for source, number, _, _ in self.idle.values():
+            self._dial.set(self._sources + number, source.early_after_us(planned_us))
         for text in self._raised ^ frozenset(raised):
             for entry in self._switches.get(text, ()):
                 self._dial.set(entry, int(text in raised))
@@ -148,7 +156,11 @@ class Dial:
         self.column = SparkColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(array))
 
     def set(self, entry: int, value: int) -> None:
-        self._values[entry] = max(value, -ZERO // 2) + ZERO
+        self._values[entry] = min(max(value, -ZERO // 2), 2 * ZERO) + ZERO
+
+    def entry(self, number: SparkColumn) -> SparkColumn:
+        """The number on the dial, for a row that tells which entry."""
+        return F.element_at(self.column, number + 1) - ZERO
 
 
 def dial_sql(entry: str) -> str:

@@ -20,6 +20,8 @@ import json
 import os
 import pickle
 import re
+import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,7 +43,9 @@ from anabranch.plan.expression import Column, Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.spark.file_formats import FilesError, check_format, gone, read_fields, read_rows
-from anabranch.spark.file_list import FileList, FileListing, FoundFile
+from anabranch.spark.file_list import FileList, FileListing, FoundFile, Skipped
+from anabranch.spark.waiting import waiting_of
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
 RAISED = "anabranch.raised"
 """The local property of Spark's that tells tasks which predicates are not theirs to evaluate."""
@@ -74,14 +78,17 @@ class FileOptions:
     """At most so many files in one batch; None: all there are."""
     partitions: int | None = None
     """Into how many tasks the files of a batch are grouped at most; None: as many as there are cores."""
-    log_path: str = ""
-    """A local folder, under the query's checkpoint, for the list of files found."""
+    log_path: str | Filesystem = ""
+    """A folder, under the query's checkpoint, for the list of files found."""
+    skip: tuple[str, ...] = ()
+    """Files that are left out, by their paths or the last parts of them, also those that an offset counts already."""
 
     def __post_init__(self) -> None:
         for name in ("max_files_per_trigger", "partitions"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise FilesError(f"{name} must be at least 1, not {value}")
+        Skipped(self.skip)
 
 
 @dataclass(frozen=True)
@@ -117,19 +124,26 @@ def file_stream(
         raise FilesError(f"{source.name}: there is no folder {start} to read {location_path} from")
     if not options.log_path:
         raise FilesError(f"{source.name}: FileOptions.log_path must name a folder for the list of files found")
-    settled = replace(
-        options,
-        partitions=options.partitions or spark.sparkContext.defaultParallelism,
-        log_path=os.path.abspath(options.log_path),
-    )
+    log = LocalFilesystem(options.log_path) if isinstance(options.log_path, str) else options.log_path
+    settled = replace(options, partitions=options.partitions or spark.sparkContext.defaultParallelism, log_path=log)
     files = FileSource(source, path, format, query, grid, columns, settled, filters)
     if spark not in _registered:
         spark.dataSource.register(FileDataSource)
         _registered.add(spark)
     reader = spark.readStream.format(FORMAT).option("source", base64.b64encode(pickle.dumps(files)).decode())
     if spark.conf.get(_SOURCE_NAMES, "false") == "true":
-        reader = reader.name(re.sub(r"\W", "_", source.name, flags=re.ASCII))
+        reader = reader.name(_spark_name(source.name))
     return reader.load()
+
+
+def _spark_name(name: str) -> str:
+    """What Spark is told a source is called: it takes letters without accents, digits and _ alone.
+
+    >>> _spark_name("trades_2"), _spark_name("trades-2")
+    ('trades_2', 'trades_2_2b675624')
+    """
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return plain if plain == name else f"{plain}_{zlib.crc32(name.encode()):08x}"
 
 
 def infer_fields(path: str, format: str) -> tuple[Field, ...]:
@@ -138,8 +152,9 @@ def infer_fields(path: str, format: str) -> tuple[Field, ...]:
     listing = FileListing(_local(path), format)
     first = next((f for f in listing.settled(frozenset()) if f.size_bytes), None)
     if first is None:
+        waiting = f"; {waiting_of(listing.waiting)}" if listing.waiting else ""
         raise FilesError(
-            f"no {format} file with rows matches {path}: check the path, or declare the columns of the stream, "
+            f"no {format} file with rows matches {path}{waiting}: check the path, or declare the columns of the stream, "
             "so that it can start before its files arrive"
         )
     return read_fields(first.path, format)
@@ -148,7 +163,13 @@ def infer_fields(path: str, format: str) -> tuple[Field, ...]:
 def read_table(path: str, format: str, table: Table, columns: tuple[str, ...]) -> pa.Table:
     """The rows of a stored table, from all files under a path."""
     check_format(format)
-    files = FileListing(_local(path), format).settled(frozenset())
+    listing = FileListing(_local(path), format)
+    files = listing.settled(frozenset())
+    if listing.waiting:
+        raise FilesError(
+            f"the table {table.name} cannot be read from {path}, {waiting_of(listing.waiting)}: write files under a name "
+            f"that begins with a dot and rename them when they are complete; move away what is no {format} file"
+        )
     if not files:
         raise FilesError(f"no {format} file matches {path}, from which the table {table.name} is read: check the path")
     return pa.Table.from_batches([read_rows(f.path, format, table, columns) for f in files])
@@ -201,7 +222,8 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def found(self) -> FileList:
-        return FileList(FileListing(self.files.path, self.files.format), self.files.options.log_path)
+        listing = FileListing(self.files.path, self.files.format, self.files.options.skip)
+        return FileList(listing, self.files.options.log_path)
 
     def initialOffset(self) -> dict[str, int]:
         return {"files": 0}
@@ -224,26 +246,40 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"files": len(self.found)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        files = self.found.between(start["files"], end["files"])
+        counted, skipped = self.found.between(start["files"], end["files"]), Skipped(self.files.options.skip)
+        files = [file for file in counted if file.path not in skipped]
         for file in files:
-            _require_unchanged(file)
-        return [FilePartition(group) for group in grouped(files, self.files.options.partitions or 1)]
+            _require_unchanged(file, self.files.source.name)
+        groups = grouped(files, self.files.options.partitions or 1)
+        return [FilePartition(group) for group in groups or ([()] if counted else [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FilePartition)
         return blobs(self.files, partition.files)
 
 
-def _require_unchanged(file: FoundFile) -> None:
+def _require_unchanged(file: FoundFile, stream: str) -> None:
     try:
-        size = os.stat(file.path).st_size
+        status = os.stat(file.path)
     except FileNotFoundError:
         raise gone(file.path) from None
-    if size != file.size_bytes:
+    if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.modified_ns):
+        was, now = _shown_time(file.modified_ns), _shown_time(status.st_mtime_ns)
         raise FilesError(
-            f"{file.path} had {file.size_bytes} bytes when it was found and has {size} now: files of a stream must not "
-            "change; write them under a name that begins with a dot and rename them when they are complete"
+            f"{file.path} has changed since it was found: then it had {file.size_bytes} bytes of {was}, now "
+            f"{status.st_size} bytes of {now}. Files of a stream must not change: write them under a name that begins with "
+            "a dot and rename them when they are complete. Restore this one as it was, with its time, or have it skipped: "
+            f"stream({stream!r}, …, skip=[{file.path!r}]), on the command line --skip {stream}={file.path}"
         )
+
+
+def _shown_time(time_ns: int) -> str:
+    """To the last digit: that may be the only one that differs.
+
+    >>> _shown_time(1_700_000_000_000_000_001)
+    '2023-11-14 22:13:20.000000001 UTC'
+    """
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(time_ns // 10**9))}.{time_ns % 10**9:09d} UTC"
 
 
 def grouped(files: Sequence[FoundFile], most: int) -> list[tuple[FoundFile, ...]]:
@@ -271,8 +307,9 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
     held_bytes = 0
     passed_over: list[pa.RecordBatch] = []
     for file in partition:
-        _require_unchanged(file)
+        _require_unchanged(file, files.source.name)
         useful, times = _useful(read_rows(file.path, files.format, files.source, files.columns), files)
+        _require_unchanged(file, files.source.name)  # nor while it was read
         passed_over += times
         for rows in _slices(useful):
             if held_bytes + rows.nbytes > FLUSH_BYTES:

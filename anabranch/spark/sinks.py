@@ -1,15 +1,15 @@
-"""Where results go. Each sink says what it guarantees when a batch runs again.
+"""Where results go. Each sink says what it guarantees when results are delivered again.
 
-A batch that failed anywhere is run again, with the same number and the same multiset of results. So a sink that remembers
-numbers gets every result exactly once; one that does not may see a batch twice.
+A batch whose delivery failed, or was not recorded, is delivered again, with the same number, the same token and the same
+multiset of results. So a sink that remembers tokens gets every result exactly once; one that does not may see a batch twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,17 +17,19 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from anabranch.errors import AnabranchError
-from anabranch.spark.task import STAGING
+from anabranch.errors import StateError
+from anabranch.spark.published import MARKER, OWNER, UnsupportedSinkError, other_owner, other_results, read
+from anabranch.spark.remote_parquet import RemoteParquetSink
+from anabranch.spark.stage import STAGING
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
+from anabranch.storage.location import Place, located
+
+__all__ = [
+    "OWNER", "CallableSink", "Deliver", "MemorySink", "ParquetSink", "RemoteParquetSink", "Sink", "UnsupportedSinkError",
+    "as_sink", "console", "memory", "parquet", "read", "table",
+]  # fmt: skip
 
 Deliver = Callable[[DataFrame, int], None]
-OWNER = "_anabranch"
-"""The file in a parquet sink's folder that names the checkpoint whose results it holds."""
-
-
-class UnsupportedSinkError(AnabranchError):
-    """A sink that cannot take the results of this query."""
 
 
 class Sink(Protocol):
@@ -46,8 +48,9 @@ class Sink(Protocol):
     def deliver(self, results: DataFrame, number: int) -> None:
         """Takes a DataFrame (sinks without staging)."""
 
-    def publish(self, files: Sequence[str], number: int) -> None:
-        """Makes staged files visible, all at once (sinks with staging)."""
+    def publish(self, files: Sequence[str], number: int, token: str) -> None:
+        """Makes staged files visible, all at once (sinks with staging). The token tells a batch that is delivered again from
+        another of the same number."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class CallableSink:
     def deliver(self, results: DataFrame, number: int) -> None:
         self.function(results, number)
 
-    def publish(self, files: Sequence[str], number: int) -> None:
+    def publish(self, files: Sequence[str], number: int, token: str) -> None:
         raise AssertionError("nothing is staged")
 
 
@@ -93,8 +96,9 @@ class MemorySink(CallableSink):
 class ParquetSink:
     """One folder `batch=<n>` per batch, which appears whole.
 
-    Tasks write their results to a hidden folder. When the batch is committed its files are gathered and the folder gets its
-    name in one rename. If it is there already, an earlier run of the batch has been published: the same results.
+    Tasks write their results to a hidden folder. When the batch is committed its files are gathered beside a marker with the
+    token of the batch and the names of the files, and the folder gets its name in one rename. If a folder of that name is
+    there already and has the token, the batch was published before: the same results. One with another token is an error.
     """
 
     path: str
@@ -110,30 +114,53 @@ class ParquetSink:
         elif os.path.isdir(self.path):
             found = next((name for name in os.listdir(self.path) if name.startswith("batch=")), None)
         if found is not None and found != owner:
-            raise UnsupportedSinkError(
-                f"{self.path} holds the results of another run: results are told apart by the number of their batch; "
-                "write to another folder, or go on with the checkpoint it belongs to"
-            )
+            raise other_owner(self.path)
         os.makedirs(self.path, exist_ok=True)
         with open(mark, "w", encoding="utf-8") as file:
             file.write(owner + "\n")
 
     def staging(self) -> Filesystem | None:
-        return LocalFilesystem(self.path)
+        return LocalFilesystem(self.path, shared=True)  # results are for whom the folder and the umask let in
 
     def deliver(self, results: DataFrame, number: int) -> None:
         raise AssertionError("tasks write the results")
 
-    def publish(self, files: Sequence[str], number: int) -> None:
+    def publish(self, files: Sequence[str], number: int, token: str) -> None:
         target = os.path.join(self.path, f"batch={number}")
-        if files and not os.path.exists(target):
-            gathered = os.path.join(self.path, STAGING, f"publishing-{number}-{uuid.uuid4().hex[:8]}")
-            os.makedirs(gathered)
+        if files and not self._is_published(target, token):
+            gathered = os.path.join(self.path, STAGING, f"publishing-{number}-{token}")
+            os.makedirs(gathered, exist_ok=True)
+            names = {os.path.basename(file) for file in files}
+            # An earlier try may have moved some of them already, or files of an attempt that counts no more.
+            for name in set(os.listdir(gathered)) - names:
+                os.unlink(os.path.join(gathered, name))
             for file in files:
-                os.rename(os.path.join(self.path, file), os.path.join(gathered, os.path.basename(file)))
-            with contextlib.suppress(FileExistsError):
-                os.rename(gathered, target)
+                staged, moved = os.path.join(self.path, file), os.path.join(gathered, os.path.basename(file))
+                if not os.path.exists(moved):
+                    self._move(staged, moved)
+            with open(os.path.join(gathered, MARKER), "w", encoding="utf-8") as marker:
+                json.dump({"token": token, "files": sorted(names)}, marker)
+            os.rename(gathered, target)
         self._clear(number)
+
+    def _is_published(self, target: str, token: str) -> bool:
+        if not os.path.isdir(target):
+            return False
+        found, marker = None, os.path.join(target, MARKER)
+        with contextlib.suppress(FileNotFoundError, ValueError), open(marker, encoding="utf-8") as file:
+            found = json.load(file).get("token")
+        if found != token:
+            raise other_results(target, found, token)
+        return True
+
+    def _move(self, staged: str, moved: str) -> None:
+        try:
+            os.rename(staged, moved)
+        except FileNotFoundError:
+            raise StateError(
+                f"{staged}, which holds results that were not published yet, is missing: restore this file from a backup, "
+                "or start with an empty checkpoint and another folder"
+            ) from None
 
     def _clear(self, number: int) -> None:
         """Deletes what attempts at this batch and earlier ones left behind."""
@@ -150,9 +177,11 @@ def memory() -> MemorySink:
     return MemorySink()
 
 
-def parquet(path: str) -> ParquetSink:
-    """Parquet files, exactly once."""
-    return ParquetSink(path)
+def parquet(place: Place) -> Sink:
+    """Parquet files, exactly once: in a folder, or on an object store (a URI, or a filesystem of pyarrow's with a path). On
+    a store `read` sees whole batches; readers that do not go by the marker may see a part of the newest."""
+    folder = located(place)
+    return ParquetSink(folder.root) if isinstance(folder, LocalFilesystem) else RemoteParquetSink(folder)
 
 
 def console(rows: int = 20) -> CallableSink:

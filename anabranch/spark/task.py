@@ -17,31 +17,32 @@ from time import perf_counter_ns
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from anabranch.control.course import course_of
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Attempt, SlotState, SourceStatistics
+from anabranch.control.table_files import get_table
 from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.pieces import limited
 from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
-from anabranch.errors import StateError
+from anabranch.errors import DamagedStateError, StateError
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Course
-from anabranch.plan.query import BEGINNING_US, Query
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream
 from anabranch.plan.spread import Spread, all_inputs
 from anabranch.spark.pack import Packing, unpack
-from anabranch.spark.types import spark_schema, zoned, zoned_schema
+from anabranch.spark.stage import Clocked, stage
+from anabranch.spark.types import spark_schema, zoned
+from anabranch.spark.visible import require_seen
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
 META = "_meta"
-BATCH = "anabranch.batch"
-"""The local property of Spark's that tells tasks which batch they run."""
-STAGING = "_staging"
-"""The folder of a parquet sink in which files wait for their batch to be committed."""
+BATCH, EPOCH = "anabranch.batch", "anabranch.epoch"
+"""The local properties of Spark's that tell tasks which batch they run, and which driver's control record says how."""
 
 RETAIN_EVERY = 16
 """Files that are no longer named are unmapped every so many batches."""
@@ -66,8 +67,12 @@ class Order:
     """The course of the batch before."""
     states: Mapping[int, tuple[str, bytes]]
     """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
+    planned_us: int
+    """The driver's clock when the batch was first planned: it tells which rows are early."""
     tables: Mapping[str, str]
     """Files with the rows of stored tables that are taken in now."""
+    token: str
+    """That of the control record: names of staged files carry it."""
 
     @property
     def tables_read(self) -> str:
@@ -75,23 +80,27 @@ class Order:
         return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
 
 
-def order_of(batch: int, filesystem: Filesystem, forms: Forms) -> Order:
+def order_of(batch: int, epoch: int, filesystem: Filesystem, forms: Forms) -> Order:
     """What a batch asks for, from the records that it starts from."""
-    control = controls_in(filesystem).read(batch)
-    course = course_of(control, forms)
+    control = controls_in(filesystem).read(batch, epoch)
+    course, given = course_of(control, forms), (control.planned_us, control.tables, control.token)
     if batch == 0:
-        return Order(batch, control.watermark_us, BEGINNING_US, course, course, {}, control.tables)
-    base = commits_in(filesystem).read(batch - 1)
+        return Order(batch, control.watermark_us, BEGINNING_US, course, course, {}, *given)
+    base = commits_in(filesystem).read(batch - 1, control.base_epoch)
     states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()}
     before = course_of(base, forms)
-    return Order(batch, control.watermark_us, base.watermark_us, course, before, states, control.tables)
+    return Order(batch, control.watermark_us, base.watermark_us, course, before, states, *given)
 
 
 def batch_of(context: TaskContext) -> int:
     """The batch that a task runs."""
-    found = context.getLocalProperty(BATCH)
+    return _told(context, BATCH)
+
+
+def _told(context: TaskContext, name: str) -> int:
+    found = context.getLocalProperty(name)
     if found is None:
-        raise StateError(f"a task was started without {BATCH}: results can be computed in the thread of their batch only")
+        raise StateError(f"a task was started without {name}: results can be computed in the thread of their batch only")
     return int(found)
 
 
@@ -107,6 +116,8 @@ class Task:
     filesystem: Filesystem
     staging: Filesystem | None = None
     """Where results are written to as parquet; None: they are handed to Spark."""
+    results_per_batch: int | None = None
+    """More results of a batch in a slot are an error."""
 
     @property
     def schema(self) -> T.StructType:
@@ -126,7 +137,7 @@ class Task:
         assert context is not None
         slot = context.partitionId()
         began = perf_counter_ns()
-        order = order_of(batch_of(context), self.filesystem, self._query_forms())
+        order = self._order(batch_of(context), _told(context, EPOCH))
         told = perf_counter_ns()
         unpacked = unpack(self.packing, batches)
         received = perf_counter_ns()
@@ -138,26 +149,42 @@ class Task:
             for name in tables:
                 boxes.replace_table(name, order.batch, tables[name], order.watermark_us, order.emitted_us)
             tables = {}
-        results = boxes.step(order.batch, {**tables, **unpacked.rows}, order.watermark_us, order.emitted_us)
+        times = order.watermark_us, order.emitted_us, order.planned_us
+        found = boxes.step(order.batch, {**tables, **unpacked.rows}, *times)
+        results = Clocked(limited(found, self.results_per_batch, self.query.name, order.batch))
+        staged, bytes_staged = "", 0
+        if self.staging is None:
+            for piece in results:
+                yield self._with_meta(piece)
+        else:
+            name = f"{order.batch:010d}-{order.token}-{slot}-{token}"
+            staged, bytes_staged = stage(self.staging, name, results, self.query.output_schema)
         stepped = perf_counter_ns()
         state = SlotState() if self.spread.is_free else self._saved(order, boxes, token)
         _kept[self._key(slot)] = (order.tables_read if self.spread.is_free else token, boxes)
         if len(_kept) > MOST_KEPT:
             del _kept[next(iter(_kept))]
         saved = perf_counter_ns()
-        staged, bytes_staged = self._stage(f"{order.batch:010d}-{slot}-{token}", results)
         statistics = boxes.statistics
-        for name, times in unpacked.passed_over.items():
-            count_passed_over(statistics.sources.setdefault(name, SourceStatistics()), times, order.watermark_us)
+        for source in self.query.base_sources:
+            if isinstance(source, Stream) and source.name in unpacked.passed_over:
+                counts = statistics.sources.setdefault(source.name, SourceStatistics())
+                early_after_us = source.early_after_us(order.planned_us)
+                count_passed_over(counts, unpacked.passed_over[source.name], order.watermark_us, early_after_us)
         statistics.cpu_ns |= {
             "wall order": told - began, "wall receive": received - told, "wall attach": attached - received,
-            "wall step": stepped - attached, "wall save": saved - stepped, "wall stage": perf_counter_ns() - saved,
+            "wall step": results.spent_ns, "wall stage": stepped - attached - results.spent_ns,
+            "wall save": saved - stepped,
         }  # fmt: skip
-        if self.staging is None:
-            for batch in results:
-                yield self._with_meta(batch)
         encoded = msgspec.Raw(msgspec.json.encode(state))
         yield self._meta_row(msgspec.json.encode(Attempt(slot, token, encoded, statistics, staged, bytes_staged)))
+
+    def _order(self, batch: int, epoch: int) -> Order:
+        try:
+            return order_of(batch, epoch, self.filesystem, self._query_forms())
+        except DamagedStateError:
+            require_seen(self.filesystem)
+            raise
 
     def _query_forms(self) -> Forms:
         """The forms of the query: made once in a worker."""
@@ -172,7 +199,7 @@ class Task:
         found, inputs = {}, all_inputs(self.query)
         for source in self.query.base_sources:
             if source.name in order.tables:
-                rows = pa.ipc.open_stream(self.filesystem.get(order.tables[source.name])).read_all()
+                rows = get_table(self.filesystem, order.tables[source.name])
                 found[source.name] = rows.filter(pa.array(source_mask(self.spread.grid, slot, inputs, source, rows)))
         return found
 
@@ -187,7 +214,7 @@ class Task:
         reader = ContainerReader(self.filesystem)
         slot = Slot(self._query_forms(), order.course, "state/0", self.filesystem, reader)
         for name, path in order.tables.items():
-            rows = pa.ipc.open_stream(self.filesystem.get(path)).read_all()
+            rows = get_table(self.filesystem, path)
             slot.replace_table(name, order.batch, rows, order.watermark_us, order.emitted_us)
         return slot
 
@@ -213,12 +240,6 @@ class Task:
         if boxes.course != order.course:
             boxes.redirect(order.course, named, order.watermark_us, order.emitted_us)
         return boxes
-
-    def _stage(self, name: str, results: list[pa.RecordBatch]) -> tuple[str, int]:
-        """Writes results to a file nobody reads until the batch is committed; returns its name and size."""
-        if self.staging is None or not results:
-            return "", 0
-        return stage(self.staging, name, results, self.query.output_schema)
 
     def _with_meta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [c.cast(zoned(c.type)) for c in batch.columns]
@@ -253,15 +274,19 @@ def _goes_on(order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool
     return True
 
 
-def count_passed_over(counts: SourceStatistics, times: list[pa.Array], watermark_us: int) -> None:
-    """Counts rows of which only the times came."""
+def count_passed_over(
+    counts: SourceStatistics, times: list[pa.Array], watermark_us: int, early_after_us: int = FOREVER_US
+) -> None:
+    """Counts rows of which only the times came, as `accept` would."""
     for column in times:
         known = column.drop_null().cast(pa.timestamp("us")).view(pa.int64()).to_numpy()
         counts.rows += len(column)
         counts.untimed_rows += column.null_count
-        counts.late_rows += int((known < watermark_us).sum())
-        if len(known):
-            largest = int(known.max())
+        in_time = known[known <= early_after_us]
+        counts.early_rows += len(known) - len(in_time)
+        counts.late_rows += int((in_time < watermark_us).sum())
+        if len(in_time):
+            largest = int(in_time.max())
             counts.largest_time_us = largest if counts.largest_time_us is None else max(largest, counts.largest_time_us)
 
 
@@ -269,7 +294,8 @@ def count_passed_over(counts: SourceStatistics, times: list[pa.Array], watermark
 class Combination:
     """What puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups'."""
 
-    batch: int
+    name: str
+    """How the names of staged files begin: with batch and token."""
     query: Query
     staging: Filesystem | None = None
 
@@ -295,21 +321,10 @@ class Combination:
             for found in results:
                 yield pa.RecordBatch.from_arrays([c.cast(zoned(c.type)) for c in found.columns], names=found.schema.names)
         elif results:
-            name, size = stage(self.staging, f"{self.batch:010d}-{uuid.uuid4().hex[:12]}", results, self.query.output_schema)
+            token = uuid.uuid4().hex[:12]
+            name, size = stage(self.staging, f"{self.name}-{token}", iter(results), self.query.output_schema)
             yield pa.RecordBatch.from_pydict({"file": [name], "bytes": [size]})
 
 
 def _plain(column: pa.Array, type: pa.DataType) -> pa.Array:
     return column if column.type == type else column.cast(type)
-
-
-def stage(staging: Filesystem, name: str, results: list[pa.RecordBatch], output: pa.Schema) -> tuple[str, int]:
-    """Writes results to a file nobody reads until the batch is committed; returns its name and size."""
-    sink = pa.BufferOutputStream()
-    schema = zoned_schema(output)
-    with pq.ParquetWriter(sink, schema, compression="lz4", use_dictionary=False) as writer:
-        for batch in results:
-            writer.write_batch(batch.cast(schema))
-    path, data = f"{STAGING}/{name}.parquet", sink.getvalue()
-    staging.put(path, [data])
-    return path, data.size

@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from anabranch.errors import (
     DuplicateNameError,
+    InvalidNameError,
     MissingWindowError,
     SyntaxSqlError,
     TypeMismatchError,
@@ -25,6 +26,7 @@ from anabranch.errors import (
 )
 from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, walk
 from anabranch.plan.flat import CannotFlattenError, flat
+from anabranch.plan.names import NAME_RULE, why_not_a_name
 from anabranch.plan.query import (
     FOREVER_US,
     INSTANT,
@@ -65,6 +67,8 @@ def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
     >>> [str(i.window) for i in query.inputs], [str(e) for e in query.equalities]
     (['RANGE 10000000 us', 'NOW'], ['a.symbol = b.symbol'])
     """
+    if reason := why_not_a_name(name):
+        raise SqlText(name).error(InvalidNameError, reason, 0, NAME_RULE)
     text = SqlText(select_sql)
     statements = parse_statements(select_sql)
     if len(statements) != 1:
@@ -170,7 +174,7 @@ def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText) -
         instant = (INSTANT, ResultTime(TIMESTAMP))
         query = replace(query, grouping=replace(grouping, select=(*grouping.select, instant)))
     fields = tuple(Field(f.name, f.type) for f in query.output_schema)
-    return Derived(name, fields, INSTANT, 0, query)
+    return Derived(name, fields, INSTANT, query=query)
 
 
 def _window_of(item: FromItem, source: Stream | Table, default: Window | None, text: SqlText) -> Window:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from anabranch.errors import DuplicateNameError, MissingTimeColumnError, SqlError
+from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeColumnError, SqlError
+from anabranch.plan.names import NAME_RULE, why_not_a_name
 from anabranch.plan.query import Stream, Table
 from anabranch.sql.text import SqlText, did_you_mean
 from anabranch.sql.types import TIMESTAMP, spell
@@ -63,6 +64,8 @@ class Catalog:
 
     def problem_with(self, source: Stream | Table) -> Problem | None:
         """What speaks against adding a source."""
+        if reason := why_not_a_name(source.name):
+            return Problem(InvalidNameError, reason, NAME_RULE)
         if self.source(source.name) is not None:
             return Problem(DuplicateNameError, f"{source.name} exists already", "choose another name")
         seen: set[str] = set()

@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from anabranch.errors import SyntaxSqlError, TypeMismatchError, UnsupportedSqlError
-from anabranch.plan.expression import Call, Column, Expr, Literal, ResultTime, columns_of, walk
+from anabranch.plan.expression import Column, Expr, Literal, ResultTime, columns_of, walk
 from anabranch.plan.query import GROUP, Aggregate
 from anabranch.sql.coercion import BadTypesError, cast_to, number
 from anabranch.sql.expressions import ExpressionBinder
@@ -161,12 +161,8 @@ class GroupBinder(ExpressionBinder):
             return self.groups.aggregate(function, argument, argument.type)
         if not is_numeric(argument.type):
             raise BadTypesError(f"{name} takes numbers, not {spell(argument.type)}")
-        if function == "stddev":
-            return self.groups.aggregate("stddev", cast_to(argument, pa.float64()), pa.float64())
-        if function == "avg":
-            total = self._plain("SUM", "sum", cast_to(argument, pa.float64()))
-            count = cast_to(self.groups.aggregate("count", cast_to(argument, pa.float64()), pa.int64()), pa.float64())
-            return Call(pa.float64(), "div", (total, count))
+        if function in ("avg", "stddev"):
+            return self.groups.aggregate(function, cast_to(argument, pa.float64()), pa.float64())
         summed = number(argument)
         if pa.types.is_floating(summed.type):
             return self.groups.aggregate("sum", cast_to(summed, pa.float64()), pa.float64())

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-from anabranch.errors import DuplicateNameError
+from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeColumnError
+from anabranch.plan.names import NAME_RULE, same_name, why_not_a_name
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.sql.bind import bind_select
 from anabranch.sql.catalog import Catalog, Location
-from anabranch.sql.statements import FORMATS, parse_statements
+from anabranch.sql.statements import parse_statements
 from anabranch.sql.syntax import CreateQuery, CreateSource
 from anabranch.sql.text import SqlText
-
-DEFAULT_FORMAT = "parquet"
-"""The format of a path whose ending names none."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +62,20 @@ def parse_script(text: str, catalog: Catalog | None = None) -> Script:
 def _with_source(catalog: Catalog, statement: CreateSource, text: SqlText, queries: list[BoundQuery]) -> Catalog:
     fields = tuple(Field(column.name.text, column.type) for column in statement.columns)
     location = None
-    if statement.path is not None:
-        location = Location(statement.path, statement.format or _format_of(statement.path), statement.refresh_us)
+    if statement.path is not None and statement.format is not None:
+        location = Location(statement.path, statement.format, statement.refresh_us)
     name = statement.name
-    if any(b.query.name.lower() == name.text.lower() for b in queries):
+    if any(same_name(b.query.name, name.text) for b in queries):
         raise text.error(DuplicateNameError, f"{name.text} exists already: a query", name.at, "choose another name")
     if statement.time is None:
         made: Stream | Table = Table(name.text, fields)
     else:
         declared = next((f.name for f in fields if f.name.lower() == statement.time.text.lower()), statement.time.text)
-        made = Stream(name.text, fields, declared, statement.lateness_us)
+        made = Stream(name.text, fields, declared, statement.lateness_us, statement.ahead_us, statement.idle_us)
     problem = catalog.problem_with(made)
     if problem is not None:
         places = [c.name.at for c in statement.columns if c.name.text == problem.column][-1:]
-        if statement.time is not None and problem.kind is not DuplicateNameError:
+        if statement.time is not None and problem.kind is MissingTimeColumnError:
             places = [statement.time.at]
         raise text.error(problem.kind, problem.message, places[0] if places else name.at, problem.hint)
     return catalog.with_stream(made, location) if isinstance(made, Stream) else catalog.with_table(made, location)
@@ -89,12 +86,9 @@ def _query_name(statement: CreateQuery, catalog: Catalog, queries: list[BoundQue
     if statement.name is None:
         free = (f"query{number}" for number in range(len(queries) + 1, len(queries) + len(taken) + 2))
         return next(name for name in free if name not in taken)
+    if reason := why_not_a_name(statement.name.text):
+        raise text.error(InvalidNameError, reason, statement.name.at, NAME_RULE)
     if statement.name.text.lower() in taken:
         message = f"{statement.name.text} exists already"
         raise text.error(DuplicateNameError, message, statement.name.at, "choose another name")
     return statement.name.text
-
-
-def _format_of(path: str) -> str:
-    ending = PurePosixPath(path).suffix.lstrip(".").lower()
-    return ending if ending in FORMATS else DEFAULT_FORMAT

@@ -11,8 +11,9 @@ from typing import NoReturn
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError, TokenError
 
-from anabranch.errors import MissingTimeColumnError, SyntaxSqlError
-from anabranch.plan.query import NOW, UNBOUNDED, Window, range_window
+from anabranch.errors import MissingTimeColumnError, SyntaxSqlError, UnknownFormatError, UnsupportedSqlError
+from anabranch.plan.formats import FORMATS, format_of
+from anabranch.plan.query import AHEAD_US, NOW, UNBOUNDED, Window, range_window
 from anabranch.sql.dialect import NAME_TOKENS, SUBQUERY_STARTS, Anabranch
 from anabranch.sql.expression_syntax import ExpressionReader
 from anabranch.sql.refusals import OUTPUT_WORDS, REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_WORDS
@@ -28,8 +29,6 @@ from anabranch.sql.syntax import (
     WindowClause,
 )
 from anabranch.sql.text import SqlText
-
-FORMATS = ("parquet", "csv", "json", "arrow")
 
 
 class StatementReader(ExpressionReader):
@@ -67,7 +66,9 @@ class StatementReader(ExpressionReader):
             columns.append(ColumnDef(self.need_name("a column"), self.need_type()))
         self.need(TokenType.R_PAREN, "',' or ')'")
         time: Name | None = None
-        lateness_us, refresh_us, path, file_format = 0, 0, None, None
+        lateness_us, refresh_us, path, path_at, file_format = 0, 0, None, 0, None
+        ahead_us: int | None = AHEAD_US
+        idle_us: int | None = None
         seen: set[str] = set()
         while self._curr:
             clause = self._curr.text.upper()
@@ -78,12 +79,20 @@ class StatementReader(ExpressionReader):
                 time = self.need_name("the column with the event time")
             elif is_stream and self.word("LATENESS"):
                 lateness_us = self.need_length_us()
+            elif is_stream and self.word("AHEAD"):
+                ahead_us = self._read_length_or_none()
+            elif is_stream and self.word("IDLE"):
+                at = self.here()
+                idle_us = self._read_length_or_none()
+                if idle_us == 0:
+                    self.fail(SyntaxSqlError, "a stream cannot be idle at once", at, "write IDLE 30 SECONDS")
             elif not is_stream and self.word("REFRESH"):
                 at = self.here()
                 refresh_us = self.need_length_us()
                 if refresh_us == 0:
                     self.fail(SyntaxSqlError, "a table cannot be read again all the time", at, "write REFRESH 1 MINUTE")
             elif self._match(TokenType.FROM):
+                path_at = self.here()
                 path = self.need(TokenType.STRING, "a path in '…'").text
             elif self.word("FORMAT"):
                 at = self.here()
@@ -91,11 +100,25 @@ class StatementReader(ExpressionReader):
                 if file_format not in FORMATS:
                     self.refuse(f"the format {file_format}", "the formats are " + ", ".join(FORMATS), at)
             else:
-                self.expected("TIME, LATENESS, FROM, FORMAT or ';'" if is_stream else "FROM, FORMAT, REFRESH or ';'")
+                of_stream = "TIME, LATENESS, AHEAD, IDLE, FROM, FORMAT or ';'"
+                self.expected(of_stream if is_stream else "FROM, FORMAT, REFRESH or ';'")
         if is_stream and time is None:
             self.fail(MissingTimeColumnError, f"the stream {name.text} has no event time", name.at,
                       "name its column after the list of columns: TIME ts")  # fmt: skip
-        return CreateSource(is_stream, name, tuple(columns), time, lateness_us, path, file_format, refresh_us)
+        if path is not None and file_format is None:
+            file_format = self._format_by_ending(path, path_at)
+        return CreateSource(
+            is_stream, name, tuple(columns), time, lateness_us, path, file_format, refresh_us, ahead_us, idle_us
+        )
+
+    def _read_length_or_none(self) -> int | None:
+        return None if self.word("NONE") else self.need_length_us()
+
+    def _format_by_ending(self, path: str, at: int) -> str:
+        try:
+            return format_of(path)
+        except UnknownFormatError as error:
+            self.fail(UnsupportedSqlError, error.message, at, error.hint)
 
     def _read_select(self, is_nested: bool = False) -> Select:
         start = self.here()

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pyarrow as pa
 from sqlglot import exp
 
-from anabranch.plan.query import Window
+from anabranch.plan.query import AHEAD_US, Window
 
 
 class ArrowType(exp.Expression):
@@ -120,7 +120,10 @@ class CreateSource:
     lateness_us: int
     path: str | None
     format: str | None
+    """As FORMAT says, else by the ending of the path; None without a path."""
     refresh_us: int = 0
+    ahead_us: int | None = AHEAD_US
+    idle_us: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -38,21 +39,33 @@ PARTS_PER_CALL = 1024
 STREAM_BUFFER_BYTES = 1 << 20
 """Smaller parts are gathered into writes of this size on pyarrow filesystems; larger ones pass through uncopied."""
 
+GATHERED_BYTES = 8 << 20
+"""On object stores, parts up to this many bytes are at hand before the object is begun: if one of them cannot be had, the
+object that is there stays as it was. All records are smaller."""
+
 OBJECT_STORES = frozenset({"s3", "gcs", "abfs"})
 """Filesystems (by pyarrow's type name) without folders and without a cheap rename; an object appears when closed."""
+
+
+OWNER_ALONE_FILE, OWNER_ALONE_FOLDER = 0o600, 0o700
+"""Modes of what holds rows of users: nobody else may read or list it."""
 
 
 class Filesystem(Protocol):
     """What the rest of the package may ask of a medium."""
 
-    def put(self, path: str, parts: Sequence[Part]) -> None:
-        """Write a whole file, the concatenation of `parts`; folders are made, a file already there is replaced."""
+    def put(self, path: str, parts: Iterable[Part]) -> None:
+        """Write a whole file, the concatenation of `parts`; folders are made, a file already there is replaced. Parts that
+        come from an iterator are written one by one as it gives them; if it fails there is no file."""
 
     def get(self, path: str) -> pa.Buffer:
         """Return the whole file, mapped rather than read where possible; FileNotFoundError if there is none."""
 
     def list(self, directory: str) -> Names:
         """Return the sorted names of the files directly in a directory; none if it does not exist."""
+
+    def folders(self, directory: str) -> Names:
+        """Return the sorted names of the folders directly in a directory, which hold files themselves or in folders."""
 
     def unfinished(self, directory: str) -> Names:
         """Return the names of what puts that never ended left in a directory; only the sweep wants to see them."""
@@ -62,6 +75,12 @@ class Filesystem(Protocol):
 
     def age_s(self, path: str) -> float:
         """Return the seconds since the file was written; FileNotFoundError if there is none."""
+
+    def size_bytes(self, path: str) -> int:
+        """Return how long the file is; FileNotFoundError if there is none."""
+
+    def copy(self, path: str, target: str) -> None:
+        """Copy a file within the medium, by the medium itself where it can; a file already there is replaced."""
 
 
 def byte_view(part: Part) -> memoryview:
@@ -105,26 +124,38 @@ class LocalFilesystem(_Folders):
 
     With `fsync` a put survives a power cut once it has returned; without, it survives a killed process. The default is
     without: the log is written for every batch, and sources can be read again from the last whole commit.
+
+    State holds rows of users: files and folders that are made at the root and below are for their owner alone, whatever the
+    umask, unless they are `shared`. Folders that are there already, and those above the root, are left as they are.
     """
 
     root: str
     fsync: bool = False
+    shared: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", os.path.abspath(self.root))
 
-    def put(self, path: str, parts: Sequence[Part]) -> None:
+    def __str__(self) -> str:
+        return self.root
+
+    def below(self, name: str) -> LocalFilesystem:
+        """The same for a folder in this one."""
+        return replace(self, root=f"{self.root}/{name}")
+
+    def put(self, path: str, parts: Iterable[Part]) -> None:
         target = self._absolute(path)
         temporary = _temporary_beside(target)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
-            descriptor = os.open(temporary, flags, 0o666)
+            descriptor = os.open(temporary, flags, self._file_mode)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            descriptor = os.open(temporary, flags, 0o666)
+            self._make_folders(os.path.dirname(target))
+            descriptor = os.open(temporary, flags, self._file_mode)
         try:
             try:
-                _write_all(descriptor, [byte_view(part) for part in parts])
+                for together in [parts] if isinstance(parts, Sequence) else ([part] for part in parts):
+                    write_all(descriptor, [byte_view(part) for part in together])
                 if self.fsync:
                     os.fsync(descriptor)
             finally:
@@ -148,8 +179,36 @@ class LocalFilesystem(_Folders):
     def age_s(self, path: str) -> float:
         return max(0.0, time.time() - os.stat(self._absolute(path)).st_mtime)
 
+    def size_bytes(self, path: str) -> int:
+        return os.stat(self._absolute(path)).st_size
+
+    def copy(self, path: str, target: str) -> None:
+        self.put(target, [self.get(path)])
+
+    def folders(self, directory: str) -> Names:
+        try:
+            with os.scandir(self._absolute(directory)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
     def _absolute(self, path: str) -> str:
         return f"{self.root}/{path}"
+
+    @property
+    def _file_mode(self) -> int:
+        return 0o666 if self.shared else OWNER_ALONE_FILE
+
+    def _make_folders(self, folder: str) -> None:
+        if self.shared:
+            os.makedirs(folder, exist_ok=True)
+            return
+        missing = []
+        while folder.startswith(self.root) and not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for new in reversed(missing):
+            make_private_folder(new)
 
     def _files(self, directory: str) -> Names:
         try:
@@ -170,7 +229,14 @@ class LocalFilesystem(_Folders):
             synced, folder = folder, os.path.dirname(folder)
 
 
-def _write_all(descriptor: int, views: list[memoryview]) -> None:
+def make_private_folder(path: str) -> None:
+    """Makes a folder for its owner alone, and those above it as usual; one that is there stays as it is."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, OWNER_ALONE_FOLDER)
+
+
+def write_all(descriptor: int, views: list[memoryview]) -> None:
     """Hand the kernel all parts in few calls; a call may take less than offered (2 GiB at most): go on from there."""
     views = [view for view in views if view.nbytes]
     first = 0
@@ -188,24 +254,30 @@ class ArrowFilesystem(_Folders):
     """Any `pyarrow.fs.FileSystem`: S3, GCS, Azure, HDFS, or fsspec through pyarrow's wrapper.
 
     Filesystems with folders get a temporary name and a rename. Object stores are written under the final name at once,
-    because there an object appears only when its stream is closed; a writer that dies before leaves nothing.
+    because there an object appears only when its stream is closed; a writer that dies before leaves nothing. A writer that
+    *fails* closes the stream all the same (pyarrow has no other end of it), and what it has written so far appears: such a
+    torn object is deleted. Whoever reads checks what is read, for the deletion may fail too.
     """
 
     filesystem: pafs.FileSystem
     root: str = ""
 
-    def put(self, path: str, parts: Sequence[Part]) -> None:
+    def __str__(self) -> str:
+        base, path = base_of(self.filesystem, self.root)
+        return f"{base.type_name}://{path}"
+
+    def below(self, name: str) -> ArrowFilesystem:
+        """The same for a folder in this one."""
+        return replace(self, root=self._absolute(name))
+
+    def put(self, path: str, parts: Iterable[Part]) -> None:
         target = self._absolute(path)
-        if self._is_object_store():
-            self._write(target, parts)
+        if self.is_object_store:
+            self._put_object(target, parts)
             return
         temporary = _temporary_beside(target)
         try:
-            try:
-                self._write(temporary, parts)
-            except FileNotFoundError:
-                self.filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-                self._write(temporary, parts)
+            self._write(temporary, parts)
             self.filesystem.move(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -228,24 +300,75 @@ class ArrowFilesystem(_Folders):
             return 0.0  # a store that does not tell: always too young to sweep
         return max(0.0, time.time() - int(info.mtime_ns) / 1e9)
 
+    def size_bytes(self, path: str) -> int:
+        info = self.filesystem.get_file_info(self._absolute(path))
+        if not info.is_file:
+            raise FileNotFoundError(path)
+        return int(info.size)
+
+    def copy(self, path: str, target: str) -> None:
+        if not self.is_object_store:
+            self.put(target, [self.get(path)])
+            return
+        try:
+            self.filesystem.copy_file(self._absolute(path), self._absolute(target))
+        except OSError:
+            self.size_bytes(path)  # stores have their own ways to say that there is no such object
+            raise
+
+    def folders(self, directory: str) -> Names:
+        selector = pafs.FileSelector(self._absolute(directory), allow_not_found=True)
+        infos = self.filesystem.get_file_info(selector)
+        return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+
+    @property
+    def is_object_store(self) -> bool:
+        """Whether there is no rename."""
+        return base_of(self.filesystem, self.root)[0].type_name in OBJECT_STORES
+
     def _absolute(self, path: str) -> str:
         return f"{self.root.rstrip('/')}/{path}".rstrip("/") if self.root else path
 
-    def _is_object_store(self) -> bool:
-        base = self.filesystem
-        while isinstance(base, pafs.SubTreeFileSystem):
-            base = base.base_fs
-        return base.type_name in OBJECT_STORES
+    def _put_object(self, target: str, parts: Iterable[Part]) -> None:
+        rest, gathered, size = iter(parts), [], 0
+        for part in rest:
+            gathered.append(byte_view(part))
+            size += gathered[-1].nbytes
+            if size > GATHERED_BYTES:
+                break
+        try:
+            self._write(target, chain(gathered, rest))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.filesystem.delete_file(target)
+            raise
 
-    def _write(self, path: str, parts: Sequence[Part]) -> None:
-        # compression is named because pyarrow's default would compress files by their ending
-        with self.filesystem.open_output_stream(path, compression=None, buffer_size=STREAM_BUFFER_BYTES) as stream:
+    def _write(self, path: str, parts: Iterable[Part]) -> None:
+        with self._opened(path) as stream:
             for part in parts:
                 stream.write(byte_view(part))
+
+    def _opened(self, path: str) -> pa.NativeFile:
+        """A new file; its folder is made if there is none."""
+        # compression is named because pyarrow's default would compress files by their ending
+        settings = {"compression": None, "buffer_size": STREAM_BUFFER_BYTES}
+        try:
+            return self.filesystem.open_output_stream(path, **settings)
+        except FileNotFoundError:
+            self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            return self.filesystem.open_output_stream(path, **settings)
 
     def _files(self, directory: str) -> Names:
         selector = pafs.FileSelector(self._absolute(directory), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.is_file)
+
+
+def base_of(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileSystem, str]:
+    """A filesystem that is no part of another, and the path in it."""
+    while isinstance(filesystem, pafs.SubTreeFileSystem):
+        path = f"{filesystem.base_path.rstrip('/')}/{path}".rstrip("/")
+        filesystem = filesystem.base_fs
+    return filesystem, path
 
 
 class MemoryFilesystem:
@@ -255,7 +378,7 @@ class MemoryFilesystem:
         self._clock = clock
         self._files: dict[str, tuple[pa.Buffer, float]] = {}
 
-    def put(self, path: str, parts: Sequence[Part]) -> None:
+    def put(self, path: str, parts: Iterable[Part]) -> None:
         stream = pa.BufferOutputStream()
         for part in parts:
             stream.write(byte_view(part))
@@ -269,6 +392,11 @@ class MemoryFilesystem:
         names = (path.removeprefix(folder) for path in tuple(self._files) if path.startswith(folder))
         return sorted(name for name in names if "/" not in name)
 
+    def folders(self, directory: str) -> Names:
+        folder = f"{directory}/" if directory else ""
+        names = (path.removeprefix(folder) for path in tuple(self._files) if path.startswith(folder))
+        return sorted({name.partition("/")[0] for name in names if "/" in name})
+
     def unfinished(self, directory: str) -> Names:
         return []
 
@@ -277,6 +405,12 @@ class MemoryFilesystem:
 
     def age_s(self, path: str) -> float:
         return max(0.0, self._clock() - self._entry(path)[1])
+
+    def size_bytes(self, path: str) -> int:
+        return int(self._entry(path)[0].size)
+
+    def copy(self, path: str, target: str) -> None:
+        self.put(target, [self.get(path)])
 
     def _entry(self, path: str) -> tuple[pa.Buffer, float]:
         try:

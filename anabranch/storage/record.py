@@ -1,6 +1,6 @@
 """The envelope of every small file: one line that says what follows and whether it is whole, then JSON.
 
-    anabranch 1 commit 17 0f3c…e2
+    anabranch 2 commit 17 0f3c…e2
     {"batch":42,"…":…}
 
 The line is `magic version kind length checksum`. People can read the file with any pager; we can tell three cases
@@ -22,7 +22,7 @@ import xxhash
 from anabranch.errors import DamagedStateError, ForeignStateError
 
 MAGIC = b"anabranch "
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LONGEST_HEADER_BYTES = 256
 """No header line is longer; a missing newline is searched for no further."""
 
@@ -31,12 +31,17 @@ def seal(kind: str, payload: bytes) -> bytes:
     """Put a payload into its envelope.
 
     >>> seal("commit", b"{}")
-    b'anabranch 1 commit 2 322d3ca165158fb2\\n{}'
+    b'anabranch 2 commit 2 c03db9a506176b80\\n{}'
     """
+    return first_line(kind, payload) + payload
+
+
+def first_line(kind: str, payload: bytes | memoryview) -> bytes:
+    """What stands before a payload in its envelope: with it, a payload that is large need not be copied."""
     if not kind.isidentifier() or not kind.isascii() or len(kind) > LONGEST_HEADER_BYTES // 2:
         raise ValueError(f"the kind of a record is one short ASCII word, not {kind!r}")
     fields = f"{FORMAT_VERSION} {kind} {len(payload)} ".encode("ascii")
-    return MAGIC + fields + _checksum(fields, payload) + b"\n" + payload
+    return MAGIC + fields + _checksum(fields, payload) + b"\n"
 
 
 def unseal(kind: str, data: bytes | memoryview, path: str) -> bytes:
@@ -45,6 +50,11 @@ def unseal(kind: str, data: bytes | memoryview, path: str) -> bytes:
     >>> unseal("commit", seal("commit", b"{}"), "commit/7")
     b'{}'
     """
+    return bytes(unsealed(kind, data, path))
+
+
+def unsealed(kind: str, data: bytes | memoryview, path: str) -> memoryview:
+    """The same without a copy of the payload."""
     view = memoryview(data)
     start = bytes(view[:LONGEST_HEADER_BYTES])
     require_magic(start, path)
@@ -58,7 +68,7 @@ def unseal(kind: str, data: bytes | memoryview, path: str) -> bytes:
     fields = line.split(b" ")
     if not newline or len(fields) != 5 or not fields[3].isdigit():
         raise damaged(path, "its first line is torn")
-    payload = bytes(view[len(line) + 1 :])
+    payload = view[len(line) + 1 :]
     if len(payload) != int(fields[3]):
         raise damaged(path, f"it has {len(payload)} bytes after the first line instead of {int(fields[3])}")
     if _checksum(b" ".join(fields[1:4]) + b" ", payload) != fields[4]:
@@ -89,7 +99,7 @@ def damaged(path: str, what: str) -> DamagedStateError:
     return DamagedStateError(f"{path}: {what}: restore this file from a backup, or start with an empty checkpoint")
 
 
-def _checksum(fields: bytes, payload: bytes) -> bytes:
+def _checksum(fields: bytes, payload: bytes | memoryview) -> bytes:
     digest = xxhash.xxh3_64(fields)
     digest.update(payload)
     return digest.hexdigest().encode("ascii")

@@ -11,7 +11,16 @@ import pyarrow as pa
 import pytest
 
 from anabranch.adapt.library import PlanLibrary, key_of
-from anabranch.adapt.loop import FIRST_BATCHES, SURE_BATCHES, AdaptiveLoop, Knowledge, Settings
+from anabranch.adapt.loop import (
+    FIRST_BATCHES,
+    SURE_BATCHES,
+    AdaptiveLoop,
+    Found,
+    Knowledge,
+    LoopState,
+    Settings,
+    _actuate,
+)
 from anabranch.adapt.monitor import Monitor, Observation, ratio
 from anabranch.adapt.scope import aliases_in, best_part, smallest_part, with_part
 from anabranch.adapt.timing import DataDriven, MemoryDriven, RefinedMemoryDriven
@@ -19,7 +28,7 @@ from anabranch.control.loop import Proposal, Remark
 from anabranch.control.records import SourceStatistics, StateStatistics, Statistics
 from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import Given
-from anabranch.cost.model import CostModel
+from anabranch.cost.model import Cost, CostModel
 from anabranch.engine.local import LocalRun
 from anabranch.migrate.estimate import Estimates, estimate
 from anabranch.optimize.planner import Bounds
@@ -143,6 +152,44 @@ def test_a_strategy_may_be_pinned(strategy):
     ((_, found, _), *_) = run(loop, lambda _: OFTEN_AB, FIRST_BATCHES + 2)
     assert isinstance(found, Proposal)
     assert found.strategy is strategy
+
+
+# -- what is worth it ------------------------------------------------------------------------------------------------------
+
+
+def actuated(share: float, migration_cpu_s: float, monkeypatch: Any, steady_us: int = 0) -> Proposal | Remark:
+    """What is said of a plan that needs so much of the CPU of this one (a core), if getting there costs so much."""
+
+    def priced(*given: Any) -> Estimates:
+        found = estimate(*given)
+        return replace(found, possible={s: replace(e, cpu_s=migration_cpu_s, delay_cpu_s=0.0)
+                                        for s, e in found.possible.items()})  # fmt: skip
+
+    monkeypatch.setattr("anabranch.adapt.loop.estimate", priced)
+    monitor = monitor_of(*(observation(n, 100) for n in range(9)))
+    state = LoopState(monitor, steady_since_us=monitor.observations[-1].seen_us - steady_us)
+    model = CostModel(Given({"a": 300.0, "b": 300.0, "c": 20.0}).graph(GRAPH), DEFAULT)
+    found = Found(parse("(a (b c))", GRAPH), Cost(share, 1.0), Cost(1.0, 1.0), model, "it is better", False)
+    return _actuate(KNOWN, state, parse("((a b) c)", GRAPH), found, "a test")
+
+
+def test_a_plan_must_need_less_than_nine_tenths(monkeypatch):
+    """As `docs/life-of-a-replan.md` says, however little getting there costs."""
+    assert isinstance(actuated(0.89, 0.0, monkeypatch), Proposal)
+    kept = actuated(0.91, 0.0, monkeypatch)
+    assert isinstance(kept, Remark)
+    assert "no plan is better by enough" in kept.text
+
+
+def test_what_a_plan_saves_in_two_windows_must_pay_for_it(monkeypatch):
+    """The window is 6 s: half a core saved is worth 6 s of CPU, as long as nothing is known to last longer."""
+    assert isinstance(actuated(0.5, 5.9, monkeypatch), Proposal)
+    kept = actuated(0.5, 6.1, monkeypatch)
+    assert isinstance(kept, Remark)
+    assert kept.details["expected_life_s"] == 12.0
+    assert kept.details["worth_after_s"] == pytest.approx(12.2)
+    assert isinstance(actuated(0.5, 6.1, monkeypatch, steady_us=12_100_000), Remark), "not yet"
+    assert isinstance(actuated(0.5, 6.1, monkeypatch, steady_us=12_300_000), Proposal), "what lasted will last as long again"
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------------

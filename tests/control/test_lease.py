@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.control.lease import EXPIRES_S, FOLDER, Claim, Holder
+from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.records import Commit, Control
 from anabranch.errors import CheckpointBusyError
 from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem, Names, Part
 from anabranch.storage.record import seal, unseal
@@ -56,11 +58,11 @@ def hold(disk: MemoryFilesystem) -> Iterator[Callable[..., Holder]]:
 
 def owners(disk: Disk) -> list[str]:
     """Whose claims there are."""
-    return disk.list(FOLDER)
+    return [name.partition("-")[0] for name in disk.list(FOLDER)]
 
 
-def claim_of(disk: Disk, owner: str) -> Claim:
-    path = f"{FOLDER}/{owner}"
+def claim_of(disk: Disk, holder: Holder) -> Claim:
+    path = f"{FOLDER}/{holder.claim}"
     return msgspec.json.decode(unseal("lease", memoryview(disk.get(path)), path), type=Claim)
 
 
@@ -110,7 +112,7 @@ def test_an_expired_claim_is_free(disk: MemoryFilesystem, hold: Callable[..., Ho
     clock.now_s += 10
     taken = hold(clock=clock)
     assert owners(disk) == [taken.owner]
-    assert claim_of(disk, taken.owner).expires_at_s == clock.now_s + EXPIRES_S
+    assert claim_of(disk, taken).expires_at_s == clock.now_s + EXPIRES_S
 
 
 def test_a_claim_of_a_dead_process_of_this_host_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
@@ -183,7 +185,7 @@ class Racing(MemoryFilesystem):
             self.interrupt()
 
 
-@pytest.mark.parametrize("operation", range(6))
+@pytest.mark.parametrize("operation", range(14))
 @pytest.mark.parametrize("crashed", [False, True])
 def test_of_two_at_once_at_most_one_is_served(operation: int, crashed: bool) -> None:
     """While one driver takes the lease, between any two of its operations, another one tries; perhaps after a crash."""
@@ -211,6 +213,105 @@ def test_of_two_at_once_at_most_one_is_served(operation: int, crashed: bool) -> 
     last.acquire()
     last.release()
     assert owners(disk) == [], "nobody leaves a claim behind"
+
+
+# Epochs
+
+
+def test_each_taking_has_a_higher_epoch(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    first = hold()
+    assert first.epoch == 1
+    commits_in(disk, first.epoch).write(0, a_commit(0))
+    first.release()
+    second = hold()
+    assert second.epoch == 2
+    second.release()
+    assert hold().epoch == 2, "an epoch under which nothing was written, and that nobody holds, may be taken again"
+
+
+def test_the_largest_epoch_of_all_names_counts(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    controls_in(disk, 7).write(3, a_control(3))
+    disk.put("commit/README", [b"5"])
+    write_claim(disk, expires_at_s=0.0)
+    disk.put(f"{FOLDER}/gone-0000000009", [b"torn"])
+    assert hold().epoch == 10
+
+
+def test_a_driver_that_was_taken_over_is_told(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    """It slept through its lease; whoever took it over may have given it back since."""
+    clock = Clock()
+    old = Holder(disk, clock=clock)
+    old.acquire()
+    old._stopped.set()  # its thread sleeps as well
+    old.require_held()
+    clock.now_s += 2 * EXPIRES_S
+    old.require_held()  # nobody else came
+    new = hold(clock=clock)
+    assert new.epoch == old.epoch + 1
+    new.require_held()
+    with pytest.raises(CheckpointBusyError, match="another run has taken the checkpoint over"):
+        old.require_held()
+    disk.delete(f"{FOLDER}/{old.claim}")  # it wrote its claim again, for others to see
+    new.require_held()
+    controls_in(disk, new.epoch).write(0, a_control(0))
+    new.release()
+    with pytest.raises(CheckpointBusyError, match="another run has taken the checkpoint over"):
+        old.require_held()
+
+
+class Failing(MemoryFilesystem):
+    """Fails to write while it is told to."""
+
+    fails = False
+
+    def put(self, path: str, parts: Sequence[Part]) -> None:
+        if self.fails:
+            raise OSError("the disk is full")
+        super().put(path, parts)
+
+
+def test_renewing_survives_a_failed_write() -> None:
+    disk = Failing()
+    holder = Holder(disk, expires_s=0.2)
+    holder.acquire()
+    try:
+        disk.fails = True
+        time.sleep(0.15)
+        disk.fails = False
+        before = claim_of(disk, holder).expires_at_s
+        deadline = time.monotonic() + 30
+        while claim_of(disk, holder).expires_at_s == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert claim_of(disk, holder).expires_at_s > before
+    finally:
+        disk.fails = False
+        holder.release()
+
+
+def test_a_claim_that_got_lost_is_written_again(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    """A renewal that failed half-way may have left nothing."""
+    holder = hold()
+    disk.delete(f"{FOLDER}/{holder.claim}")
+    holder.require_held()
+    assert owners(disk) == [holder.owner]
+
+
+def test_a_released_lease_is_not_renewed_by_a_driver_that_lost_it(
+    disk: MemoryFilesystem, hold: Callable[..., Holder]
+) -> None:
+    old = hold(expires_s=0.04)
+    controls_in(disk, old.epoch + 1).write(0, a_control(0))
+    disk.delete(f"{FOLDER}/{old.claim}")
+    time.sleep(0.1)
+    assert owners(disk) == []
+
+
+def a_control(batch: int) -> Control:
+    return Control(batch, batch, 0, "q", "(a b)")
+
+
+def a_commit(batch: int) -> Commit:
+    return Commit(batch, batch, 0, "q", "(a b)", {}, {})
 
 
 HOLDING = """

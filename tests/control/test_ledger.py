@@ -29,7 +29,7 @@ def ledger(disk):
 def test_round_trip(disk, ledger):
     record = Commit(42, (Segment("log/a", 64, 10, 2**64 - 1),))
     ledger.write(42, record)
-    assert disk.puts == ["commit/00000000000000000042"] == [ledger.path(42)]
+    assert disk.puts == ["commit/00000000000000000042-0000000000"] == [ledger.path(42)]
     assert ledger.read(42) == record
     assert ledger.latest() == (42, record)
 
@@ -103,7 +103,7 @@ def test_a_damaged_record_above_pruned_ones_was_acknowledged(disk, ledger):
         ledger.write(number, Commit(number))
     ledger.prune(2)
     disk.corrupt(ledger.path(2))
-    with pytest.raises(DamagedStateError, match=r"commit/0+2: "):
+    with pytest.raises(DamagedStateError, match=r"commit/0+2-0+: "):
         ledger.latest()
 
 
@@ -112,7 +112,7 @@ def test_two_damaged_records_are_not_a_crash(disk, ledger):
         ledger.write(number, Commit(number))
     disk.corrupt(ledger.path(2))
     disk.corrupt(ledger.path(1))
-    with pytest.raises(DamagedStateError, match=r"commit/0+1: "):
+    with pytest.raises(DamagedStateError, match=r"commit/0+1-0+: "):
         ledger.latest()
 
 
@@ -130,3 +130,59 @@ def test_a_whole_record_of_another_shape_is_not_passed_over(disk, ledger, payloa
     for look in (ledger.latest, lambda: ledger.read(1)):
         with pytest.raises(DamagedStateError, match="not a commit of this release"):
             look()
+
+
+# Epochs: records of drivers that took the checkpoint one after the other
+
+
+def of_epoch(disk, epoch):
+    return Ledger(disk, folder="commit", kind="commit", type=Commit, epoch=epoch)
+
+
+def test_of_one_number_the_highest_epoch_counts(disk):
+    for epoch in (2, 10, 9):
+        of_epoch(disk, epoch).write(3, Commit(epoch))
+    assert of_epoch(disk, 1).latest() == (3, Commit(10))
+    assert of_epoch(disk, 1).read(3) == Commit(10)
+    assert of_epoch(disk, 1).read(3, 9) == Commit(9)
+
+
+def test_of_one_number_the_highest_whole_epoch_counts(disk):
+    for epoch in (1, 2):
+        of_epoch(disk, epoch).write(3, Commit(epoch))
+    disk.corrupt(of_epoch(disk, 2).path(3))
+    assert of_epoch(disk, 2).latest() == (3, Commit(1))
+    assert of_epoch(disk, 2).find(3) == Commit(1)
+    assert of_epoch(disk, 2).torn() == [of_epoch(disk, 2).path(3)]
+
+
+def test_what_a_driver_writes_that_lost_the_lease_does_not_count(disk):
+    """The driver of epoch 1 commits batch 5 after that of epoch 2 has committed batch 4."""
+    of_epoch(disk, 1).write(3, Commit(31))
+    of_epoch(disk, 2).write(4, Commit(42))
+    of_epoch(disk, 1).write(5, Commit(51))
+    assert of_epoch(disk, 2).latest() == (4, Commit(42))
+    assert of_epoch(disk, 2).numbers() == [3, 4]
+    assert of_epoch(disk, 2).find(5) is None
+    of_epoch(disk, 2).write(5, Commit(52))
+    assert of_epoch(disk, 2).latest() == (5, Commit(52))
+
+
+def test_a_torn_record_is_not_found_and_a_foreign_one_is_an_error(disk, ledger):
+    assert ledger.find(0) is None
+    ledger.write(0, Commit(0))
+    disk.corrupt(ledger.path(0))
+    assert ledger.find(0) is None
+    disk.put(ledger.path(0), [seal("commit", b"{}")])
+    with pytest.raises(DamagedStateError, match="not a commit of this release"):
+        ledger.find(0)
+
+
+def test_superseded_records_go(disk):
+    """However often a batch was begun, one record of it is left; never one that is torn instead of one that is whole."""
+    for epoch in range(1, 6):
+        of_epoch(disk, epoch).write(7, Commit(epoch))
+    disk.corrupt(of_epoch(disk, 5).path(7))
+    of_epoch(disk, 6).drop_superseded()
+    assert disk.list("commit") == [of_epoch(disk, e).path(7).partition("/")[2] for e in (4, 5)]
+    assert of_epoch(disk, 6).latest() == (7, Commit(4))

@@ -127,5 +127,5 @@ def test_unit_costs_follow_what_tasks_report():
 
 def test_without_reports_unit_costs_stay():
     graph = graph_of("a.k = b.k AND b.l = c.l")
-    facts = run(graph, "(a b c)", {})
+    facts = run(graph, "(a b c)", {}, rows=200)
     assert refined(CostModel(facts.graph(graph), DEFAULT), facts.plan, [], 1.0) == DEFAULT

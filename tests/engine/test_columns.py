@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anabranch.engine.columns import AddressTable, ColumnStore
+from anabranch.engine.columns import AddressTables, ColumnStore
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Field, Stream, Table
 
@@ -99,7 +99,7 @@ def test_a_log_gathers_what_take_does(type_, data):
 @settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 def test_a_store_learns_segments_as_they_come(type_, data):
     segments, ids = data.draw(columns(type_))
-    store, seen = ColumnStore(type_, min(segments)), {}
+    store, seen = ColumnStore(type_), {}
     for batch, array in segments.items():
         seen[batch] = decode(encode(pa.RecordBatch.from_arrays([array], ["v"]))).column(0)
         store.learn(batch, seen[batch])
@@ -108,7 +108,7 @@ def test_a_store_learns_segments_as_they_come(type_, data):
 
 
 def test_nested_types_go_the_slow_way():
-    fast = [str(t) for t in VALUES if ColumnStore(t, 0).is_fast]
+    fast = [str(t) for t in VALUES if ColumnStore(t).is_fast]
     assert not [t for t in fast if t.startswith(("list", "struct", "map", "null"))]
     assert len(fast) == 14
 
@@ -224,15 +224,49 @@ def test_a_relocated_segment_is_read_where_it_is_now():
     assert log.segments[1].record is sentinel.record
 
 
-def test_address_tables_grow_and_forget():
-    table = AddressTable(100)
-    for batch in range(100, 400):
-        table.set(batch, batch * 8)
-    table.rebase(350)
-    assert [table.addresses[b - table.base] for b in (350, 399)] == [2800, 3192]
-    table.set(1000, 1)
-    assert table.addresses[1000 - table.base] == 1
-    table.rebase(5000)
-    table.set(5000, 2)
-    assert table.addresses[0] == 2
-    assert not table.addresses[1:].any()
+def addresses_in(tables, batches):
+    """What kernels find for the first row of each batch, in every table."""
+    ids = tables.renumbered(np.array(batches, np.int64) << 32)
+    return tables.addresses[:, (ids >> 32) - tables.base].T.tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 30), st.booleans()), min_size=1, max_size=120))
+@settings(deadline=None, max_examples=60)
+def test_address_tables_against_a_dictionary(steps):
+    """Batches come, closely or far apart, some for the second time, and any of them may go."""
+    tables, model, batch = AddressTables(2), {}, 0
+    for forward, gone, again in steps:
+        batch += forward if forward > 2900 else forward % 2
+        for known in [batch, *(list(model)[:1] if again else [])]:
+            model[known] = [8 * len(model) + 8, known]
+            tables.set(known, *model[known])
+        if gone < len(model):
+            del model[leaves := list(model)[gone]]
+            tables.known.discard(leaves)
+        assert addresses_in(tables, list(model)) == list(model.values())
+
+
+@pytest.mark.parametrize("stays", [0, 5, 3000])
+def test_address_tables_do_not_grow_with_the_number_of_batches(stays):
+    """Each batch leaves after ten others, but for one, or one in a thousand."""
+    tables = AddressTables(1)
+    for batch in range(20_000):
+        tables.set(batch, batch)
+        if batch != stays and batch % 1000 != 7:
+            tables.known.discard(batch - 10) if batch - 10 != stays and (batch - 10) % 1000 != 7 else None
+        if stays <= batch:
+            assert addresses_in(tables, [stays, batch]) == [[stays], [batch]]
+    assert tables.addresses.shape[1] <= 4096
+
+
+def test_a_segment_is_purged_when_its_rows_have_ended_whatever_others_do():
+    log = log_of(None, STREAM)
+    add(log, 0, *stream_rows([1, 2], [0, 10**15]))
+    assert log.column("w", np.array([1])).to_pylist() == ["row 2"]
+    for batch in range(1, 5000):
+        add(log, batch, *stream_rows([batch], [batch]))
+        log.purge(batch, 3)
+        assert len(log.segments) == 1 + min(3, batch)
+        assert log.column("v", np.array([batch << 32, 1])).to_pylist() == [batch, 2]
+    assert (log.rows, [b for b, _ in log]) == (5, [0, 4997, 4998, 4999])
+    assert log._columns["v"].tables.addresses.shape[1] <= 4096

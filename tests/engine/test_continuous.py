@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from unittest import mock
 
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
 from tests.scenarios import properties
+from tests.small import SMALL, small_pieces
 
 
 def check(shape: Shape, stops: Sequence[int]) -> None:
@@ -38,15 +38,17 @@ test_queries, test_queries_long = properties(
 )
 
 
-def check_small_folds(shape: Shape, rows: int) -> None:
-    """The rows of a batch are folded in many parts."""
-    small = mock.patch("anabranch.engine.aggregation.FOLD_ROWS", rows), mock.patch("anabranch.engine.lookup.CHUNK_ROWS", 3)
-    with small[0], small[1]:
+def check_small_pieces(shape: Shape, rows: int, size_bytes: int) -> None:
+    """Rows go their way, are folded and leave in many pieces."""
+    with small_pieces(rows, size_bytes):
         check(shape, [])
 
 
+test_small_pieces, test_small_pieces_long = properties(
+    check_small_pieces, 30, 2_000, shape=shapes(nulls=True), rows=SMALL, size_bytes=SMALL
+)
 test_small_folds, test_small_folds_long = properties(
-    check_small_folds, 60, 2_000, shape=shapes(groups=True, nulls=True), rows=st.sampled_from([1, 2, 5])
+    check_small_pieces, 60, 2_000, shape=shapes(groups=True, nulls=True), rows=SMALL, size_bytes=SMALL
 )
 
 

@@ -29,6 +29,7 @@ from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
 from tests.engine.test_oracle import FAILED_ONCE, assert_same, files, named, start, step
 from tests.scenarios import Scenario, properties, random_plan, scenarios
+from tests.small import SMALL, small_pieces
 
 Action = tuple[str, int, str, int]
 """What happens before a batch ("go on", "migrate", "raise", "crash", "again" or "turn"), the plan to go to, the strategy,
@@ -70,6 +71,20 @@ def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: 
             assert files(disk) == named(run)
             found += results
     assert_same(found, scenario)
+
+
+def test_a_gradual_migration_ends_although_other_workers_have_the_slot() -> None:
+    """What was prepared in a batch is not lost when the next one attaches to its commit."""
+    scenario = busy(1, inputs=3, batches=30, lasting=True)
+    disk = MemoryFilesystem()
+    run = start(scenario, disk)
+    for batch in range(len(scenario.batches)):
+        if batch == 3:
+            run.migrate("(a (b c))", Strategy.GRADUAL, pause_us=0)
+        elif batch > 3:
+            run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
+        step(run, scenario, batch)
+    assert show(run.plan, JoinGraph(scenario.query)) == "(a (b c))"
 
 
 def migrate(
@@ -191,6 +206,21 @@ def test_a_parallel_track_ends_when_the_last_old_row_has() -> None:
     assert longest - 1 <= lasted <= longest + 3, "the largest window, lateness, and the batches the watermark lags behind"
 
 
+def check_small_pieces(scenario: Scenario, actions: Sequence[Action], rows: int, size_bytes: int) -> None:
+    """Both tracks of a migration give their results in many pieces."""
+    with small_pieces(rows, size_bytes):
+        check_migrations(scenario, actions, rows)
+
+
+test_migrations_in_small_pieces, test_migrations_in_small_pieces_long = properties(
+    check_small_pieces,
+    25,
+    3_000,
+    scenario=scenarios(inputs=(3, 4)),
+    actions=ACTIONS,
+    rows=SMALL,
+    size_bytes=SMALL,
+)
 test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properties(
     check_migrations,
     60,

@@ -25,6 +25,7 @@ from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFile
 from tests import oracle
 from tests.regressions import REGRESSIONS
 from tests.scenarios import Scenario, never_late, properties, recut, scenarios, then_far_later
+from tests.small import SMALL, small_pieces
 
 FAILED_ONCE = list(REGRESSIONS.values())
 
@@ -96,31 +97,21 @@ test_tight, test_tight_long = properties(
 )
 
 
-# What only size or bad luck would bring about: routes in many chunks, and keys whose hashes collide.
+# What only size or bad luck would bring about: routes in many pieces, and keys whose hashes collide.
 
 
-def check_small_chunks(scenario: Scenario, chunk_rows: int) -> None:
-    with mock.patch("anabranch.engine.lookup.CHUNK_ROWS", chunk_rows):
+def check_small_pieces(scenario: Scenario, rows: int, size_bytes: int) -> None:
+    with small_pieces(rows, size_bytes):
         check_any_plan(scenario)
 
 
-test_small_chunks, test_small_chunks_long = properties(
-    check_small_chunks, 25, 2_000, scenario=scenarios(inputs=(2, 3, 4)), chunk_rows=st.sampled_from([1, 2, 3, 7])
-)
-
-
-def check_many_partners(scenario: Scenario, pairs: int) -> None:
-    with mock.patch("anabranch.engine.lookup.CHUNK_PAIRS", pairs), mock.patch("anabranch.engine.lookup.PILOT_ROWS", 2):
-        check_any_plan(scenario)
-
-
-test_many_partners, test_many_partners_long = properties(
-    check_many_partners, 25, 2_000, scenario=scenarios(inputs=(2, 3, 4)), pairs=st.sampled_from([1, 5, 30])
+test_small_pieces, test_small_pieces_long = properties(
+    check_small_pieces, 50, 4_000, scenario=scenarios(inputs=(2, 3, 4)), rows=SMALL, size_bytes=SMALL
 )
 
 
 def test_a_lookup_is_cut_where_it_finds_too_much() -> None:
-    """Every row of one batch meets every row of the other: no more pairs at once than are allowed, but for the first try."""
+    """Every row of one batch meets every row of the other: no more pairs at once than are allowed."""
     streams = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
     sql = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS"
     query = parse_script(f"{streams} CREATE QUERY q AS {sql}").queries[0].query
@@ -134,13 +125,13 @@ def test_a_lookup_is_cut_where_it_finds_too_much() -> None:
         return matches, lookups
 
     with (
-        mock.patch("anabranch.engine.lookup.CHUNK_PAIRS", 300), mock.patch("anabranch.engine.lookup.PILOT_ROWS", 3),
+        mock.patch("anabranch.engine.bounds.CHUNK_PAIRS", 350),
         mock.patch("anabranch.engine.lookup.probe_kernel", counting),
-    ):  # fmt: skip
+    ):
         run = LocalRun(query, MemoryFilesystem())
         run.step(0, {"a": rows})
         assert run.step(1, {"b": rows}).results.num_rows == 3600
-    assert found == [0, 180, *[300] * 11, 120], "rows of a found nothing, three rows of b showed how many there are"
+    assert found == [0, *[350] * 10, 100], "rows of a found nothing; the lookup of those of b was cut within a row"
 
 
 def colliding_hashes(columns: Sequence[pa.Array], rows: int) -> Any:

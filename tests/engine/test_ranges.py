@@ -139,10 +139,10 @@ def test_an_index_that_no_run_shows_is_derived_from_the_log():
 
 
 def test_much_that_is_found_is_checked_in_parts():
-    query, batches = band_query("a.n < b.n AND a.x < b.x"), batches_of(2, rows=150)
+    query, batches = band_query("a.n < b.n AND a.x < b.x"), batches_of(2, rows=75)
     wanted = results(query, batches)
-    for pairs in (1, 1000):
-        with mock.patch("anabranch.engine.lookup.CHUNK_PAIRS", pairs):
+    for pairs in (70, 1000):
+        with mock.patch("anabranch.engine.bounds.CHUNK_PAIRS", pairs):
             assert results(query, batches) == wanted
             with every_row():
                 assert results(query, batches) == wanted

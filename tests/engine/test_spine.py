@@ -125,7 +125,7 @@ def histories(draw):
     return retention_us, has_end, batches, draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 5))
 
 
-def follow(history, check_every=1):
+def follow(history, check_every=1, future=0.0):
     """Runs a history; after every batch the spine must show what the model does."""
     retention_us, has_end, batches, seed, phase = history
     random = np.random.default_rng(seed)
@@ -139,6 +139,8 @@ def follow(history, check_every=1):
         first = 0
         for size in sizes:
             hashes, starts = random_hashes(random, size, 50), (now + random.integers(-3, 4, size)).tolist()
+            if random.random() < future:
+                starts[0] += int(random.choice([70, 10**12]))
             ends = [FOREVER_US if retention_us == FOREVER_US else s + retention_us for s in starts]
             if has_end:
                 ends = [
@@ -157,16 +159,17 @@ def follow(history, check_every=1):
     return spine
 
 
-@given(histories())
+@given(histories(), st.sampled_from([0.0, 0.03, 0.3]))
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_a_spine_shows_every_row_that_is_alive_exactly_once(history):
-    follow(history)
+def test_a_spine_shows_every_row_that_is_alive_exactly_once(history, future):
+    follow(history, future=future)
 
 
 @pytest.mark.parametrize("retention_us", [100, FOREVER_US])
 @pytest.mark.parametrize("has_end", [False, True])
-def test_a_long_life(retention_us, has_end):
-    follow((retention_us, has_end, [(1, [5])] * 350, 1, 0), check_every=7)
+@pytest.mark.parametrize("future", [0.0, 0.02])
+def test_a_long_life(retention_us, has_end, future):
+    follow((retention_us, has_end, [(1, [5])] * 350, 1, 0), check_every=7, future=future)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -233,6 +236,30 @@ def test_little_of_what_is_stored_has_ended():
     rows, retention_us = 20, 128
     spine = grown(600, rows, retention_us)
     assert spine.rows <= 1.5 * rows * retention_us
+
+
+@pytest.mark.parametrize("has_end", [False, True])
+@pytest.mark.parametrize("window_us", [3, 60, 200])
+def test_one_row_from_the_future_keeps_no_others(has_end, window_us):
+    """The row is in some run for ever; those that came with it end with their window, in every part of every merge."""
+    random = np.random.default_rng(3)
+    spine, rows, batches, far_us = Spine("s", 0 if has_end else window_us, has_end), 40, 700, 10**15
+    usual = Spine("s", 0 if has_end else window_us, has_end)
+    for batch in range(batches):
+        for each in (spine, usual):
+            each.purge(batch)
+            starts = [batch] * rows
+            if batch in (5, 300) and each is spine:
+                starts[7] = far_us
+            hashes = random.integers(0, 2**64, rows, dtype=np.uint64)
+            ends = [s + window_us for s in starts]
+            each.arrive(batch_run(batch, hashes, starts, ends, has_end, each.retention_us))
+            each.settle(batch, batch)
+        spine.verify()
+    assert spine.rows <= usual.rows + 2 * 40
+    assert len(spine.runs) <= len(usual.runs) + 2
+    assert spine.last_tier(batches) == usual.last_tier(batches)
+    assert sum(n for (_, _, start), n in visible(spine, batches).items() if start == far_us) == 2
 
 
 # -- what is derived again -------------------------------------------------------------------------------------------

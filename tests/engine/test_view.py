@@ -96,5 +96,16 @@ def test_an_empty_view_takes_rows_again_after_all_have_ended():
         assert view.rows == 0
 
 
+def test_one_row_that_stays_keeps_its_segment_alone():
+    view = View(("a", "b"))
+    append(view, 0, [(1, 2)], end_max_us=10**15)
+    for batch in range(1, 5000):
+        append(view, batch, [(batch, batch + 1)], end_max_us=batch + 2)
+        view.purge(batch)
+        assert contents(view, [batch << 32, 0]) == [(batch, batch + 1), (1, 2)]
+    assert sorted(view.segments) == [0, 4998, 4999]
+    assert view._tables.addresses.shape[1] <= 4096
+
+
 def test_its_name():
     assert View(("t", "q")).name == "t q"

@@ -84,6 +84,26 @@ def test_durations_of_a_parallel_track():
     assert paper_duration_s(GRAPH, parse("(a b c d)", GRAPH)) == 10.0, "and W for one join"
 
 
+def test_the_price_of_a_parallel_track():
+    """For a window and lateness both plans run. The new one has all it does twice over but for what every plan does once:
+    taking rows in and handing results out. Its states grow from nothing, so that its lookups find half of what they will
+    later (equations 12.6 and 12.7), while its rows are stored as ever: it costs between half of it and all of it."""
+    facts = Given(dict.fromkeys("abcd", 1000.0), {}, {"a.k": 1000.0, "b.l": 5000.0, "c.m": 5000.0})
+    prices = []
+    for units in (DEFAULT, replace(DEFAULT, accept=100 * DEFAULT.accept, result=100 * DEFAULT.result, batch=1.0)):
+        model = CostModel(facts.graph(GRAPH), units)
+        track = estimate(model, GRAPH, OLD, NEW, 1, 1.0, 0.1).possible[Strategy.PARALLEL_TRACK]
+        own = sum(cost.cpu for _, cost in model.nodes(NEW))
+        assert 12.0 * own * 0.5 < track.cpu_s < 12.0 * own
+        more = model.cost(OLD).cpu - model.cost(NEW).cpu
+        assert more > 0, "this plan is the better one"
+        assert track.delay_cpu_s == pytest.approx(12.0 * more), "what the old plan needs more, for as long as it goes on"
+        prices.append(track.cpu_s)
+        back = estimate(model, GRAPH, NEW, OLD, 1, 1.0, 0.1).possible[Strategy.PARALLEL_TRACK]
+        assert back.delay_cpu_s == 0, "to go on with the better one costs nothing"
+    assert prices[0] == pytest.approx(prices[1])
+
+
 def test_where_a_parallel_track_would_not_do():
     forever = graph_of("SELECT a.k FROM a [UNBOUNDED], b [RANGE 1 SECOND], c [RANGE 1 SECOND] WHERE a.k = b.k AND b.l = c.l")
     reason = why_not_parallel(forever, parse("((a b) c)", forever), parse("(a (b c))", forever))

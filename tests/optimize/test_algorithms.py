@@ -148,6 +148,48 @@ def test_state_removal_trades_cpu_for_memory():
     assert state_removal(pricer, 0.0, 0.0, binary) == MJOIN, "at the end all states are gone"
 
 
+@pytest.mark.parametrize(("rates", "selectivities", "first"), [
+    # A D and A C weigh 1, D E 0.8: but A D stands in all five orders, D E in one. 5/1 against 3/1 and 1/0.8.
+    ({"A": 10.0, "B": 2.0, "C": 2.0, "D": 2.0, "E": 2.0},
+     {("A", "B"): 0.1, ("A", "C"): 0.05, ("A", "D"): 0.05, ("D", "E"): 0.2}, ("A", "D")),
+    # A C stands in four orders and weighs 4; C D in three, and weighs 1.
+    ({"A": 10.0, "B": 20.0, "C": 2.0, "D": 5.0, "E": 5.0},
+     {("A", "B"): 0.05, ("A", "C"): 0.2, ("C", "D"): 0.1, ("A", "E"): 0.1}, ("C", "D")),
+])  # fmt: skip
+def test_state_selection_weighs_how_often_an_edge_is_met_against_the_size_of_its_state(rates, selectivities, first):
+    """Section 5.2: the edge with the largest frequency/weight, be it neither the lightest nor the most frequent."""
+    graph = graph_of(rates, selectivities)
+    pricer = Pricer(CostModel(graph), exact=False)
+    expected = frozenset([graph.mask(first)])
+    assert pricer.tree(expected).cpu < pricer.tree(MJOIN).cpu
+    assert state_selection(pricer, pricer.tree(expected).cpu * 1.0001, float("inf")) == expected
+
+
+@pytest.mark.parametrize(("rates", "selectivities", "costs", "first"), [
+    # Without A B: the least CPU more, but the smallest state. Without D E: as much memory as without A B C, and more CPU.
+    ({"A": 5.0, "B": 20.0, "C": 40.0, "D": 40.0, "E": 5.0},
+     {("A", "B"): 0.02, ("B", "C"): 0.5, ("C", "D"): 0.2, ("D", "E"): 0.2},
+     {("A", "B"): (8.784e-4, 2.0), ("D", "E"): (20.80e-4, 40.0), ("A", "B", "C"): (13.60e-4, 40.0)}, ("A", "B", "C")),
+    # Here the largest state is not the one to go, nor is the one without which the CPU is least.
+    ({"A": 5.0, "B": 40.0, "C": 5.0, "D": 20.0, "E": 5.0},
+     {("A", "B"): 0.2, ("B", "C"): 0.2, ("C", "D"): 0.5, ("D", "E"): 0.05},
+     {("A", "B"): (6.28e-4, 40.0), ("D", "E"): (1.06e-4, 5.0), ("C", "D", "E"): (1.61e-4, 12.5)}, ("C", "D", "E")),
+])  # fmt: skip
+def test_state_removal_weighs_the_cpu_that_a_state_saves_against_its_size(rates, selectivities, costs, first):
+    """Section 5.3: the state goes whose quality ratio, ΔCPU/|S|, is least."""
+    graph = graph_of(rates, selectivities)
+    pricer = Pricer(CostModel(graph), exact=False)
+    views = min_state(pricer)
+    start = pricer.tree(views)
+    assert {graph.names_of(v) for v in views} == costs.keys()
+    for names, (more, rows) in costs.items():
+        without = pricer.tree(views - {graph.mask(names)})
+        assert without.cpu - start.cpu == pytest.approx(more, rel=1e-3)
+        assert start.memory - without.memory == pytest.approx(rows)
+    expected = views - {graph.mask(first)}
+    assert state_removal(pricer, float("inf"), pricer.tree(expected).memory, views) == expected
+
+
 def test_operators_are_merged_where_that_saves_both():
     """Figure 11 / 5.6: the view of two is dropped again when the view of three does without it."""
     rng = np.random.default_rng(3)
@@ -178,6 +220,25 @@ def test_the_four_outcomes():
     assert all(found.cost.within(c.cpu * 1.001, c.memory * 1.001) for found, c in jtrees)
     assert two_layer(pricer, mjoin.cpu, mjoin.memory * 0.99).kind == "none", "no plan needs less memory than the mjoin"
     assert two_layer(pricer, 0.0, 0.0).kind == "none"
+
+
+def test_the_second_layer_goes_both_ways():
+    """Where adding states to the mjoin, one by one, finds no qualified plan, taking them from the binary tree may, and the
+    other way round: the framework has both."""
+    only_removal = graph_of({"A": 20.0, "B": 20.0, "C": 20.0, "D": 5.0, "E": 2.0},
+                            {("A", "B"): 0.05, ("B", "C"): 0.2, ("B", "D"): 0.1, ("A", "E"): 0.1})  # fmt: skip
+    only_selection = graph_of({"A": 20.0, "B": 2.0, "C": 10.0, "D": 2.0, "E": 10.0},
+                              {("A", "B"): 0.2, ("B", "C"): 0.2, ("A", "D"): 0.5, ("D", "E"): 0.5})  # fmt: skip
+    for graph, kept, is_removal in ((only_removal, "ABDE", True), (only_selection, "BC", False)):
+        pricer = Pricer(CostModel(graph))
+        aim = pricer.tree(frozenset([graph.mask(kept)]))
+        cpu, memory = aim.cpu * 1.02, aim.memory * 1.02
+        added = pricer.tree(state_selection(pricer, cpu, memory)).within(cpu, memory)
+        taken = pricer.tree(state_removal(pricer, cpu, memory, min_state(pricer))).within(cpu, memory)
+        assert (added, taken) == (not is_removal, is_removal)
+        found = two_layer(pricer, cpu, memory)
+        assert found.kind == "jtree"
+        assert found.cost.within(cpu, memory)
 
 
 # -- exact search ----------------------------------------------------------------------------------------------------

@@ -9,15 +9,18 @@ import pytest
 
 from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import EMPTY, FactsError, Given, Measured
-from anabranch.cost.model import PAPER
+from anabranch.cost.model import PAPER, Cost, CostModel
 from anabranch.engine.local import LocalRun
 from anabranch.errors import PlanError
+from anabranch.optimize.exact import exact_front
 from anabranch.optimize.explain import decision_json, decision_svg, decision_text
-from anabranch.optimize.planner import Bounds, NoQualifiedPlanError, decide, parse_bytes, show_bytes
+from anabranch.optimize.planner import Bounds, NoQualifiedPlanError, decide, lower_bound, parse_bytes, show_bytes
+from anabranch.optimize.trees import MJOIN, Pricer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import check, parse, show
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
+from tests.optimize.graphs import LOOKUPS, random_graph
 
 SCRIPT = """
     CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
@@ -150,6 +153,27 @@ def test_many_streams_are_searched_with_a_bound():
     assert not decision.is_exact
     assert decision.least.cpu <= decision.cost.cpu
     assert decision.least.memory <= decision.cost.memory
+
+
+@pytest.mark.parametrize("units", [PAPER, LOOKUPS, DEFAULT], ids=["paper", "lookups", "default"])
+@pytest.mark.parametrize("seed", range(10))
+def test_no_plan_needs_less_than_the_bound(units, seed):
+    rng = np.random.default_rng(seed)
+    model = CostModel(random_graph(rng, int(rng.integers(2, 7)), tables=True), units)
+    bound, front = lower_bound(model), exact_front(Pricer(model))
+    assert bound.cpu <= min(cost.cpu for _, cost in front) * (1 + 1e-9)
+    assert bound.memory <= min(cost.memory for _, cost in front) * (1 + 1e-9)
+
+
+def test_the_bound_of_two_streams_is_what_their_join_needs():
+    """A join of two does no more than what every plan must: each row kept once, each result joined once. With the paper's
+    costs there is nothing else, so the bound is the cost; of three streams the mjoin has the least memory there is."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        two, three = (CostModel(random_graph(rng, n), PAPER) for n in (2, 3))
+        bound, cost = lower_bound(two), Pricer(two).tree(MJOIN)
+        assert bound == Cost(pytest.approx(cost.cpu), pytest.approx(cost.memory))
+        assert lower_bound(three).memory == pytest.approx(Pricer(three).tree(MJOIN).memory)
 
 
 def test_sizes():

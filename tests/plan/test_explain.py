@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
-from anabranch.plan.explain import explain_json, explain_text, window_text
+from anabranch.plan.explain import explain_json, explain_text, times_text, window_text
 from anabranch.plan.expression import Call, Column, Literal, ResultTime
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
@@ -182,3 +182,16 @@ def test_windows_without_a_length():
     assert window_text(Input("A", stream("a"), NOW)) == "NOW"
     assert window_text(Input("A", stream("a"), UNBOUNDED)) == "UNBOUNDED"
     assert window_text(Input("A", Table("t", ()), STORED)) == "STORED"
+
+
+def test_times():
+    script = parse_script("""
+        CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts LATENESS 5 SECONDS IDLE 1 MINUTE;
+        CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts AHEAD NONE;
+        CREATE TABLE t (k BIGINT);
+        CREATE QUERY q AS SELECT a.k FROM a [NOW], b [NOW], t WHERE a.k = b.k AND b.k = t.k""")
+    assert times_text(script.queries[0].query).splitlines() == [
+        "times",
+        "  a: rows come up to 5 seconds late, at most 1 day ahead of the clock; idle after 1 minute",
+        "  b: rows come in order, any time ahead of the clock; holds the watermark back if silent",
+    ]

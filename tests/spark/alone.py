@@ -2,6 +2,8 @@
 
 `cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong.
 `standalone` does so on a master that is named first.
+`executors` runs one scenario on `local-cluster`, whose executors are killed on the way.
+`machines` runs a query on workers that share no disk with the driver or with each other.
 `drain` processes what is in the folders of one scenario: a driver to be killed.
 """
 
@@ -9,12 +11,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from anabranch.spark import host, sinks
 from anabranch.spark.create import create_session
+from anabranch.storage.cache import Cache
+from anabranch.storage.location import located
 from tests import oracle
 from tests.scenarios import Scenario
-from tests.spark.failing import TroubledTask
+from tests.spark.failing import LethalTask, TroubledTask
 from tests.spark.feeding import Feed, bag, expected, read_parquet, scenario_of
 
 SPECULATION = {
@@ -53,6 +58,52 @@ def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024
     return wrong
 
 
+def executors(folder: str, scenario: Scenario, route: str) -> int:
+    host.Task = LethalTask  # type: ignore[misc]
+    spark = create_session("local-cluster[2,1,1024]", {"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    feed, out = Feed(scenario, folder, route), os.path.join(folder, "out")
+    feed.write(range(len(scenario.batches)))
+    feed.run(spark, sinks.parquet(out), slots=2)
+    difference = oracle.difference(bag(read_parquet(out, scenario), scenario), expected(scenario))
+    killed = os.path.join(folder, "checkpoint", "q", "killed")
+    met = sorted(name for kill in os.listdir(killed) for name in os.listdir(os.path.join(killed, kill)))
+    print(f"{difference or 'right'}\nkilled {' '.join(met)}", flush=True)
+    spark.stop()
+    return bool(difference)
+
+
+def machines(folder: str, master: str, private: str, checkpoint: str, out: str) -> int:
+    """Says what is told about a checkpoint and an output folder that workers do not see; then runs from a remote one."""
+    settings = {"spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1",
+                "spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.executorEnv.TMPDIR": private,
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.cores.max": "2",
+                "spark.shuffle.readHostLocalDisk": "false"}  # fmt: skip
+    spark = create_session(master, settings)
+    namespaces = spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.readlink("/proc/self/ns/mnt")).collect()
+    print("machines:", len({*namespaces, os.readlink("/proc/self/ns/mnt")}), flush=True)
+    scenario = many_batches(3)
+    local = {"cache": Cache(f"{private}/cache"), "spark_checkpoint": f"{private}/spark"}
+    unseen: list[tuple[str, Any]] = [
+        (f"{private}/checkpoint", sinks.memory()),
+        (checkpoint, sinks.parquet(f"{private}/out")),
+    ]
+    for place, sink in unseen:
+        feed = Feed(scenario, folder, "frames", checkpoint=place, settings=local)
+        feed.write(range(3))
+        try:
+            feed.session(spark, sink, slots=2).start(availableNow=True)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        print("batches before:", len(located(place).below("q").list("control")), flush=True)
+    feed = Feed(scenario, folder, "frames", checkpoint=checkpoint, settings=local)
+    feed.run(spark, sinks.parquet(out), slots=2)
+    found = sinks.read(out).to_table().select(scenario.query.output_schema.names)
+    difference = oracle.difference(bag(found, scenario), expected(scenario))
+    print(f"from {len(os.listdir(f'{private}/spark'))} log: {difference or 'right'}", flush=True)
+    spark.stop()
+    return bool(difference)
+
+
 def drain(folder: str, scenario: Scenario, route: str, local: str) -> int:
     spark = create_session("local[2]", {"spark.local.dir": local})
     Feed(scenario, folder, route).run(spark, sinks.parquet(os.path.join(folder, "out")))
@@ -87,6 +138,10 @@ def main() -> int:
         return cluster(folder, [int(seed) for seed in rest])
     if mode == "standalone":
         return cluster(folder, [int(seed) for seed in rest[1:]], rest[0])
+    if mode == "executors":
+        return executors(folder, many_batches(int(rest[0])), rest[1])
+    if mode == "machines":
+        return machines(folder, *rest)
     return drain(folder, many_batches(int(rest[0])), rest[1], rest[2])
 
 

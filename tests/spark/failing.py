@@ -1,4 +1,7 @@
-"""Tasks that do not go well: put in the place of `anabranch.spark.host.Task`, they make trouble at their first attempt."""
+"""Tasks that do not go well: put in the place of `anabranch.spark.host.Task`, they make trouble at their first attempt.
+
+`TroubledTask` fails in all ways that a task can; `LethalTask` takes its whole executor with it.
+"""
 
 from __future__ import annotations
 
@@ -46,3 +49,41 @@ class TroubledTask(Task):
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the task fails after all its work")
         yield from made
+
+
+KILLS = {(1, 0): "after", (2, 1): "before", (4, 0): "halfway"}
+"""When a task kills its executor, by batch and slot."""
+
+
+@dataclass(frozen=True)
+class LethalTask(Task):
+    """Kills the JVM of its executor with -9, before its work, after its first results, or after all of it. With the executor
+    go its Python workers with the boxes they keep, its shuffle files, and whatever else it ran. Each kill happens once,
+    whichever attempt of whichever stage comes first, and is noted in a file that names the executor."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        batch, slot = batch_of(context), context.partitionId()
+        moment = KILLS.get((batch, slot))
+        if moment is None or self.filesystem.list(f"killed/{batch}-{slot}"):
+            yield from super().__call__(batches)
+            return
+        executor = executor_pid()
+        self.filesystem.put(f"killed/{batch}-{slot}/{moment}-{executor}", [b""])
+        made = super().__call__(batches)
+        if moment == "halfway":
+            yield next(made)
+        elif moment == "after":
+            list(made)
+        os.kill(executor, signal.SIGKILL)
+        time.sleep(60)  # the worker ends when it notices that its executor is gone
+
+
+def executor_pid() -> int:
+    """The process of the executor that this worker belongs to: the first Java among those that started it."""
+    pid = os.getppid()
+    while "java" not in os.path.basename(os.readlink(f"/proc/{pid}/exe")):
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            pid = int(file.read().rpartition(")")[2].split()[1])
+    return pid

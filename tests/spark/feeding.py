@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from anabranch.spark.types import spark_schema, zoned_schema
 from tests import oracle
 from tests.scenarios import EDGES, ROWS, TOPOLOGIES, Scenario, Shape, build
 
-WAIT_S = 120.0
-"""Longer than any query of a test takes: one that hangs fails."""
+WAIT_S = 300.0
+"""Longer than any query of a test takes, on a busy machine, too: one that hangs fails."""
 
 
 # Random scenarios
@@ -101,6 +101,10 @@ class Feed:
     folder: str
     route: str = "frames"
     zoned: bool = True
+    checkpoint: Any = None
+    """Where state is kept, unless it is in the folder."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further ones of the session."""
 
     def write(self, batches: Iterable[int]) -> None:
         for number in batches:
@@ -121,7 +125,8 @@ class Feed:
 
     def session(self, spark: SparkSession, sink: Any, plan: int = 0, slots: int | None = None) -> Session:
         """A session with the scenario's query, named q, over the folders; the checkpoint is beside them."""
-        made = Session(spark, os.path.join(self.folder, "checkpoint"), slots=slots)
+        checkpoint = self.checkpoint or os.path.join(self.folder, "checkpoint")
+        made = Session(spark, checkpoint, slots=slots, **self.settings)
         for place, stream in enumerate(self.scenario.streams):
             source: DataFrame | str = os.path.join(self.folder, stream.name, "*.parquet")
             options: dict[str, Any] = {}

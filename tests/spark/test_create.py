@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.spark
 def test_java_comes_from_a_package_where_the_machine_has_none() -> None:
     """In a process of its own, that finds no Java."""
     script = """

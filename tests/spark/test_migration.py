@@ -160,9 +160,9 @@ def test_random_migrations(spark: SparkSession, tmp_path: Path, seed: int) -> No
 
 
 @pytest.mark.long
-def test_random_migrations_long(spark: SparkSession, tmp_path: Path) -> None:
-    for seed in range(100, 200):
-        migrate_at_random(spark, tmp_path / str(seed), seed)
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_random_migrations_long(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    migrate_at_random(spark, tmp_path, seed)
 
 
 def migrate_at_random(spark: SparkSession, at: Path, seed: int) -> None:

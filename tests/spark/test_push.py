@@ -24,13 +24,15 @@ from tests import oracle
 from tests.spark.feeding import finish
 
 BATCHES, ROWS = 4, 200
+CLOCK_S, FUTURE_US = 100.0, 2 * 86_400 * 1_000_000
 SQL = """SELECT a.v, b.v AS w FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS]
          WHERE a.k = b.k AND a.v < 3 AND (a.s = 'x' OR a.s IS NULL) AND b.v IN (1, 5, 7)"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The row with the latest time of each batch passes no predicate, and some rows are late."""
+    """The row with the latest time of each batch passes no predicate, some rows are late, and some are of another day: of
+    these some pass the predicates."""
     root, rng = tmp_path_factory.mktemp("pushed"), np.random.default_rng(8)
     for stream in "ab":
         (root / stream).mkdir()
@@ -40,6 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             times[late] -= 3_000_000
             v = rng.integers(0, 10, ROWS)
             v[-1], times[-1] = 9, number * 1_000_000 + 1_500_000
+            early = slice(10, 10 + 3 * number)
+            v[early], times[early] = np.arange(3 * number) % 10, FUTURE_US + number
             text = pa.array([None if i % 5 == 0 else "xy"[i % 2] for i in range(ROWS)], pa.string())
             table = pa.table({"k": rng.integers(0, 20, ROWS), "v": v, "s": text,
                               "ts": pa.array(times, pa.timestamp("us", "UTC"))})  # fmt: skip
@@ -57,7 +61,7 @@ GROUPED = "SELECT a.k, COUNT(*) AS n FROM a [RANGE 2 SECONDS] WHERE a.v < 3 AND 
 @pytest.mark.parametrize("sql", [SQL, ALONE, GROUPED], ids=["join", "alone", "grouped"])
 def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path, way: str, sql: str) -> None:
     streams = "ab" if sql is SQL else "a"
-    session = Session(spark, str(tmp_path / "checkpoint"), slots=2)
+    session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S)
     for stream in streams:
         if way == "frames":
             schema = spark.read.parquet(str(folder / stream)).schema
@@ -73,18 +77,62 @@ def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path, way
     batches = [
         {s: plain(pq.read_table(folder / s / f"{number:03d}.parquet")) for s in streams} for number in range(BATCHES)
     ]
-    law = oracle.accepted(batches, [s for s in query.sources if isinstance(s, Stream)])
+    clocks = [int(CLOCK_S * 1e6)] * (BATCHES + 1)
+    law = oracle.accepted(batches, [s for s in query.sources if isinstance(s, Stream)], clocks)
     found = oracle.bag(kept.table().cast(query.output_schema))
-    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}))), wrong
+    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}, clocks))), wrong
     assert found
     stored = 0
     for number, step in enumerate(run.progress["q"][:BATCHES]):
         assert step.watermark_us == (law.watermarks[number] if law.watermarks[number] is not None else -(2**63))
         assert step.rows == dict.fromkeys(streams, ROWS)
         assert step.late_rows == {s: law.late[number].get(s, 0) for s in streams}
+        assert step.early_rows == {s: law.early[number].get(s, 0) for s in streams} == dict.fromkeys(streams, 3 * number)
         stored += step.state_rows
     assert sum(law.late[n].get("a", 0) for n in range(BATCHES)) > 0
     assert stored < BATCHES * len(streams) * ROWS * 0.6
+
+
+@pytest.mark.parametrize("way", ["frames", "files"])
+def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path: Path, way: str) -> None:
+    """Stream b ends after its first file, and the driver's clock goes on by ten seconds a batch: b is idle after twelve."""
+    asked: list[float] = []
+
+    def clock() -> float:
+        asked.append(100.0 + 10 * len(asked))
+        return asked[-1]
+
+    session, inputs = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=clock), tmp_path / "inputs"
+    for stream in "ab":
+        (inputs / stream).mkdir(parents=True)
+        for number in range(BATCHES if stream == "a" else 1):
+            rows = pq.read_table(folder / stream / f"{number:03d}.parquet")
+            path = inputs / stream / f"{number:03d}.parquet"
+            pq.write_table(rows.filter(pa.compute.less(plain(rows)["ts"].cast(pa.int64()), FUTURE_US)), path)
+            os.utime(path, (1000 + number, 1000 + number))
+        settings: dict[str, str | None] = {"ahead": None, "idle": "12 seconds"}
+        if way == "frames":
+            schema = spark.read.parquet(str(inputs / stream)).schema
+            reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+            session.stream(stream, reader.parquet(str(inputs / stream)), "ts", **settings)
+        else:
+            session.stream(stream, f"{inputs}/{stream}/*.parquet", "ts", max_files_per_trigger=1, **settings)
+    kept = sinks.memory()
+    session.query("q", SQL, kept)
+    run = session.start(availableNow=True)
+    finish(run)
+    query = session._declared("q").query
+    batches = [
+        {s: plain(pq.read_table(path)) for s in "ab" if (path := inputs / s / f"{number:03d}.parquet").exists()}
+        for number in range(BATCHES)
+    ]
+    clocks = [int(at * 1e6) for at in asked]
+    law = oracle.accepted(batches, [s for s in query.sources if isinstance(s, Stream)], clocks)
+    steps = run.progress["q"]
+    assert [s.watermark_us for s in steps] == [w if w is not None else -(2**63) for w in law.watermarks]
+    assert steps[-1].watermark_us == 4_500_000, "the watermark followed a alone"
+    found = oracle.bag(kept.table().cast(query.output_schema))
+    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}, clocks))), wrong
 
 
 def plain(rows: pa.Table) -> pa.Table:

@@ -7,7 +7,6 @@ import gzip
 import json
 import os
 import pickle
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,9 +25,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from anabranch.balance.shares import choose_grid
 from anabranch.engine.routing import source_mask
 from anabranch.errors import DamagedStateError, SchemaMismatchError, StateError
+from anabranch.plan.formats import COMPRESSIONS, format_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import Field, Query, Stream
+from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.spark import file_list, reader
 from anabranch.spark.file_formats import FilesError, read_rows
 from anabranch.spark.file_list import FileList, FileListing, FoundFile
@@ -42,8 +42,11 @@ from anabranch.spark.reader import (
     file_stream,
     grouped,
     infer_fields,
+    read_table,
 )
+from anabranch.spark.waiting import Waiting, read_waiting
 from anabranch.sql import parse_script
+from anabranch.storage.filesystem import LocalFilesystem
 
 OLD = time.time() - 1000
 
@@ -179,15 +182,130 @@ def test_a_folder_that_changed_just_now_is_listed_again(tmp_path: Path) -> None:
     assert found == [f"{n:02d}.csv" for n in range(20)]
 
 
-def test_a_young_file_that_is_not_whole_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_list, "SETTLE_S", 0.2)
-    put(tmp_path / "old.parquet", b"PAR1....PAR1")
-    put(tmp_path / "torn.parquet", b"PAR1....", modified=time.time())
-    put(tmp_path / "whole.parquet", b"PAR1....PAR1", modified=time.time())
+def arrow_bytes(kind: str) -> bytes:
+    """A complete file of few rows. The last column ends with the bytes that end a stream."""
+    rows = pa.table({"k": pa.array([5, 6], pa.int64()), "e": pa.array([-1, 0], pa.int32())})
+    made = pa.BufferOutputStream()
+    if kind == "parquet":
+        pq.write_table(rows, made)
+    else:
+        with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(made, rows.schema) as writer:
+            writer.write_table(rows)
+            writer.write_table(rows)
+    return bytes(made.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
+def test_a_file_without_its_end_is_not_there_yet(tmp_path: Path, kind: str) -> None:
+    """However old it is, and wherever it is cut."""
+    whole, path = arrow_bytes(kind), tmp_path / "a"
+    listing = FileListing(str(tmp_path), "parquet" if kind == "parquet" else "arrow")
+    for cut in sorted({*range(0, len(whole), 8), *range(len(whole) - 40, len(whole))}):
+        put(path, whole[:cut], modified=OLD + cut)
+        assert listing.new(frozenset()) == [], f"cut at {cut} of {len(whole)}"
+        assert listing.waiting == {str(path): False}
+    put(path, whole)
+    assert names(listing.new(frozenset())) == ["a"]
+    assert not listing.waiting
+
+
+def test_an_end_that_describes_nothing_is_no_end(tmp_path: Path) -> None:
+    put(tmp_path / "a.parquet", b"PAR1....PAR1")
+    put(tmp_path / "b.parquet", b"PAR1" + bytes(20) + b"PAR1")
     listing = FileListing(str(tmp_path), "parquet")
-    assert names(listing.new(frozenset())) == ["old.parquet", "whole.parquet"]
-    assert listing.waiting == 1
-    assert sorted(names(listing.settled(frozenset()))) == ["old.parquet", "torn.parquet", "whole.parquet"]
+    assert listing.new(frozenset()) == []
+    assert len(listing.waiting) == 2
+
+
+def test_what_waits_is_looked_at_again_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def ends_whole(path: str, format: str, size_bytes: int) -> bool:
+        looked.append(os.path.basename(path))
+        return False
+
+    monkeypatch.setattr(file_list, "ends_whole", ends_whole)
+    put(tmp_path / "young.parquet", modified=time.time() + 1)
+    put(tmp_path / "old.parquet")
+    monkeypatch.setattr(file_list, "SETTLE_S", 1000 - 10)
+    listing = FileListing(str(tmp_path), "parquet")
+    for _ in range(3):
+        assert listing.new(frozenset()) == []
+        assert len(listing.waiting) == 2
+    assert Counter(looked) == {"young.parquet": 3, "old.parquet": 1}
+    put(tmp_path / "old.parquet", b"more")
+    listing.new(frozenset())
+    assert Counter(looked)["old.parquet"] == 2
+    (tmp_path / "old.parquet").unlink()
+    listing.new(frozenset())
+    assert list(listing.waiting) == [str(tmp_path / "young.parquet")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_text_that_shows_no_end_is_taken_when_it_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = put(tmp_path / name, gzip.compress(b"x\n") if name.endswith("gz") else b"x", modified=time.time())
+    monkeypatch.setattr(file_list, "SETTLE_S", 500.0)
+    listing = FileListing(str(tmp_path), "csv")
+    assert listing.new(frozenset()) == []
+    assert listing.waiting == {str(path): True}
+    os.utime(path, (OLD, OLD))
+    assert names(listing.new(frozenset())) == [name]
+
+
+def test_files_that_are_being_written_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that nobody has touched for a while."""
+    put(tmp_path / "torn.parquet", b"PAR1")
+    path = put(tmp_path / "young.parquet", b"PAR1", modified=time.time() + 1)
+    monkeypatch.setattr(file_list, "SETTLE_S", 500.0)
+    naps: list[float] = []
+
+    def finish(nap_s: float) -> None:
+        naps.append(nap_s)
+        if len(naps) == 3:
+            put(path, arrow_bytes("parquet"), modified=time.time())
+
+    monkeypatch.setattr(file_list.time, "sleep", finish)
+    listing = FileListing(str(tmp_path), "parquet")
+    assert names(listing.settled(frozenset())) == ["young.parquet"]
+    assert len(naps) == 3
+    assert list(listing.waiting) == [str(tmp_path / "torn.parquet")]
+
+
+def test_what_waits_is_named_beside_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LocalFilesystem(str(tmp_path / "log"))
+    assert not read_waiting(log)
+    torn = [put(tmp_path / "data" / f"{n:02d}.parquet", b"PAR1") for n in range(12)]
+    files = FileList(FileListing(str(tmp_path / "data"), "parquet"), log.root)
+    assert files.discover() == 0
+    assert read_waiting(log) == Waiting(12, [str(p) for p in torn[:10]])
+    assert str(read_waiting(log)).startswith(f"12 files wait to be complete: {torn[0]}, ")
+    assert str(read_waiting(log)).endswith("09.parquet and 2 more")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFilesystem, "put", lambda *_: pytest.fail("nothing has changed"))
+        assert files.discover() == 0
+    for path in torn:
+        put(path, arrow_bytes("parquet"))
+    assert files.discover(wait=True) == 12
+    assert not read_waiting(log)
+    (tmp_path / "log" / "waiting").write_bytes(b"torn")
+    assert not read_waiting(log)
+    assert FileList(files.listing, log.root).discover() == 12
+    assert not read_waiting(log)
+
+
+def test_a_file_that_is_not_complete_gives_no_columns_and_no_table(tmp_path: Path) -> None:
+    put(tmp_path / "torn.parquet", b"PAR1")
+    with pytest.raises(FilesError, match=r"no parquet file with rows.*; 1 file waits to be complete: .*torn\.parquet"):
+        infer_fields(str(tmp_path), "parquet")
+    put(tmp_path / "whole.parquet", arrow_bytes("parquet"))
+    assert [f.name for f in infer_fields(str(tmp_path), "parquet")] == ["k", "e"]
+    table = Table("t", (Field("k", pa.int64()),))
+    with pytest.raises(FilesError, match=r"the table t cannot be read .* 1 file waits to be complete: .*torn\.parquet"):
+        read_table(str(tmp_path), "parquet", table, ("k",))
+    (tmp_path / "torn.parquet").unlink()
+    assert read_table(str(tmp_path), "parquet", table, ("k",)).num_rows == 2
 
 
 def test_the_list_survives_a_restart_and_takes_late_files_once(tmp_path: Path) -> None:
@@ -218,7 +336,7 @@ def test_the_list_is_merged_and_stays_the_same(tmp_path: Path, monkeypatch: pyte
     assert len(os.listdir(log / "found")) < 7
     # What a crash between merging and deleting leaves behind.
     segment = sorted((log / "found").iterdir())[0]
-    (log / "found" / f"{1:020d}").write_bytes(segment.read_bytes())
+    (log / "found" / f"{1:020d}-{0:010d}").write_bytes(segment.read_bytes())
     assert len(FileList(files.listing, str(log))) == 30
 
 
@@ -230,7 +348,7 @@ def test_a_list_that_does_not_fit_the_checkpoint_is_refused(tmp_path: Path) -> N
         files.discover()
     with pytest.raises(StateError, match=r"counts 3 files, the list in .* has 2"):
         files.between(0, 3)
-    (log / "found" / f"{0:020d}").unlink()
+    (log / "found" / f"{0:020d}-{0:010d}").unlink()
     with pytest.raises(DamagedStateError, match="missing"):
         FileList(FileListing(str(data), "csv"), str(log))
 
@@ -280,14 +398,58 @@ def test_files_that_went_away_or_changed_are_named(tmp_path: Path) -> None:
     changed = put(tmp_path / "data" / "1.csv")
     stream = a_reader(tmp_path)
     stream.latestOffset({"files": 0}, ReadAllAvailable())
-    changed.write_bytes(b"something else\n")
-    with pytest.raises(FilesError, match=r"1\.csv had 2 bytes when it was found and has 15 now"):
+    put(changed, b"something else\n")
+    with pytest.raises(FilesError, match=r"1\.csv has changed since .* had 2 bytes of .*, now 15 bytes of "):
         stream.partitions({"files": 0}, {"files": 2})
+    (file,) = stream.found.between(1, 2)
+    assert len(stream.partitions({"files": 0}, {"files": 1})) == 1
+    put(changed, b"y\n")
+    os.utime(changed, ns=(file.modified_ns, file.modified_ns + 1))
+    with pytest.raises(FilesError, match=r"1\.csv has changed since it was found") as caught:
+        stream.partitions({"files": 0}, {"files": 2})
+    assert f"stream('s', …, skip=['{changed}'])" in str(caught.value)
+    assert f"--skip s={changed}" in str(caught.value)
+    with pytest.raises(FilesError, match=r"1\.csv has changed since it was found"):
+        list(blobs(stream.files, [file]))
     changed.unlink()
     with pytest.raises(FilesError, match=r"1\.csv was found earlier and is gone"):
         stream.partitions({"files": 0}, {"files": 2})
     assert len(stream.partitions({"files": 0}, {"files": 1})) == 1
     assert not stream.partitions({"files": 1}, {"files": 1})
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path / "data" / "0.csv", b"k,ts\n1,\n")
+    stream = a_reader(tmp_path)
+    stream.latestOffset({"files": 0}, ReadAllAvailable())
+    read = reader.read_rows
+
+    def meddled(*arguments: Any) -> pa.RecordBatch:
+        rows = read(*arguments)
+        path.write_bytes(b"k,ts\n2,\n")
+        return rows
+
+    monkeypatch.setattr(reader, "read_rows", meddled)
+    with pytest.raises(FilesError, match=r"0\.csv has changed since it was found"):
+        list(blobs(stream.files, stream.found.between(0, 1)))
+
+
+def test_files_that_are_skipped(tmp_path: Path) -> None:
+    paths = [put(tmp_path / "data" / f"{n}.csv", b"k,ts\n1,\n", modified=OLD + n) for n in range(3)]
+    a_reader(tmp_path).latestOffset({"files": 0}, ReadAllAvailable())
+    paths[0].write_bytes(b"changed\n")
+    paths[2].unlink()
+    put(tmp_path / "data" / "3.csv")
+    put(tmp_path / "data" / "13.csv")
+    stream = a_reader(tmp_path, skip=("0.csv", str(paths[2]), "data/3.csv"))
+    assert stream.latestOffset({"files": 0}, ReadAllAvailable()) == {"files": 4}, "3.csv was not listed yet, 13.csv is new"
+    assert names(stream.found.between(3, 4)) == ["13.csv"]
+    partitions = stream.partitions({"files": 0}, {"files": 3})
+    assert [names(list(p.files)) for p in partitions if isinstance(p, FilePartition)] == [["1.csv"]]
+    (empty,) = stream.partitions({"files": 2}, {"files": 3})
+    assert list(stream.read(empty)) == []
+    with pytest.raises(FilesError, match="the name of a file to skip is missing"):
+        FileOptions(skip=("",))
 
 
 def test_small_files_share_a_task_and_large_ones_are_spread() -> None:
@@ -418,14 +580,38 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, ending: str) -> None:
     assert multiset(some) == multiset(rows.select(["ts", "k"]))
 
 
+@pytest.mark.parametrize("packed", [*COMPRESSIONS, ".GZ"])
 @pytest.mark.parametrize("ending", ["csv", "json"])
-def test_compressed_text(tmp_path: Path, ending: str) -> None:
+def test_compressed_text(tmp_path: Path, ending: str, packed: str) -> None:
     _, source = query_of("one key")
     rows = pa.Table.from_batches([random_rows(100)])
-    write(tmp_path / f"a.{ending}", rows)
-    path = tmp_path / f"a.{ending}.gz"
-    path.write_bytes(gzip.compress((tmp_path / f"a.{ending}").read_bytes()))
+    plain, path = tmp_path / f"a.{ending}", tmp_path / f"a.{ending}{packed}"
+    write(plain, rows)
+    compression = COMPRESSIONS[packed.lower()]
+    with pa.output_stream(path, compression=compression) as file:
+        file.write(plain.read_bytes())
+    assert path.read_bytes() != plain.read_bytes()
     assert multiset(read_rows(str(path), ending, source, ("k", "ts"))) == multiset(rows.select(["k", "ts"]))
+    put(path, path.read_bytes())
+    assert {f.name for f in infer_fields(str(path), format_of(str(path)))} == set(rows.column_names)
+    with pa.output_stream(path, compression=compression):
+        pass
+    assert read_rows(str(path), ending, source, ("k", "ts")).num_rows == 0
+
+
+def test_several_members_of_a_compressed_file(tmp_path: Path) -> None:
+    _, source = query_of("one key")
+    path = put(tmp_path / "a.csv.gz", gzip.compress(b"k,ts\n1,\n") + gzip.compress(b"2,\n"))
+    assert read_rows(str(path), "csv", source, ("k",)).column(0).to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.TSV.gz"])
+def test_tabs_between_columns(tmp_path: Path, name: str) -> None:
+    _, source = query_of("one key")
+    content = b"name\tk\na,b\t7\n"
+    path = str(put(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content))
+    assert read_rows(path, format_of(path), source, ("name", "k")).to_pylist() == [{"name": "a,b", "k": 7}]
+    assert [f.name for f in infer_fields(path, format_of(path))] == ["name", "k"]
 
 
 @pytest.mark.parametrize(
@@ -507,13 +693,6 @@ def test_nothing_to_infer_from(tmp_path: Path) -> None:
 
 
 # -- through Spark ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
 class Collected:

@@ -21,13 +21,16 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.control.ledger import named_epochs
 from anabranch.errors import CheckpointBusyError
 from anabranch.session import Run
 from anabranch.spark import sinks
 from anabranch.spark.create import use_java
 from tests import oracle
+from tests.cases import Part
 from tests.scenarios import Scenario
 from tests.spark.alone import many_batches
+from tests.spark.failing import KILLS
 from tests.spark.feeding import WAIT_S, Feed, assert_same, bag, expected, finish, read_parquet, scenario_of
 
 ROOT = Path(__file__).parents[2]
@@ -245,16 +248,29 @@ def run_alone(*arguments: str, timeout_s: float = START_S) -> str:
 CLUSTER, LONG_CLUSTER = (2001, 2004), range(2005, 2065)
 
 
+@pytest.mark.spark
 def test_troubled_tasks_on_a_cluster(tmp_path: Path) -> None:
     said = run_alone("cluster", str(tmp_path), *map(str, CLUSTER))
     assert said.count(": right") == len(CLUSTER), said
     assert all(f" {trouble}-" in said for trouble in ("before", "after", "halfway", "twice", "killed")), said
 
 
+@pytest.mark.spark
 @pytest.mark.long
-def test_troubled_tasks_on_a_cluster_long(tmp_path: Path) -> None:
-    said = run_alone("cluster", str(tmp_path), *map(str, LONG_CLUSTER), timeout_s=3600.0)
-    assert said.count(": right") == len(LONG_CLUSTER), said
+def test_troubled_tasks_on_a_cluster_long(tmp_path: Path, part: Part) -> None:
+    seeds = part.of(LONG_CLUSTER)
+    said = run_alone("cluster", str(tmp_path), *map(str, seeds), timeout_s=3600.0)
+    assert said.count(": right") == len(seeds), said
+
+
+@pytest.mark.spark
+def test_killed_executors(tmp_path: Path) -> None:
+    """Executors that are killed with -9 in the middle of batches: others take over, and every result arrives once."""
+    said = run_alone("executors", str(tmp_path), "6", "mixed")
+    assert "right" in said.splitlines(), said
+    killed = dict(kill.split("-") for kill in said.split("killed ")[1].split())
+    assert killed.keys() == set(KILLS.values()), said
+    assert len(set(killed.values())) == len(killed), "three were killed, and there are two at a time"
 
 
 @contextlib.contextmanager
@@ -283,6 +299,7 @@ def standalone_cluster(folder: Path) -> Iterator[str]:
             process.wait()
 
 
+@pytest.mark.spark
 @pytest.mark.long
 def test_a_standalone_cluster_long(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
@@ -335,14 +352,16 @@ def wait_or_kill(driver: subprocess.Popen[bytes], folder: Path, rng: random.Rand
 
 
 def numbers(folder: Path) -> list[int]:
-    return [int(name) for name in os.listdir(folder) if name.isdigit()] if folder.is_dir() else []
+    return [number for number, _ in named_epochs(os.listdir(folder))] if folder.is_dir() else []
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("route", ["mixed"])
 def test_killed_drivers(tmp_path: Path, route: str) -> None:
     check_killed_drivers(tmp_path, kills=3, batches=12, route=route, seed=1)
 
 
+@pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_drivers_long(tmp_path: Path, seed: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,18 @@ from anabranch.errors import (
     AnabranchError,
     DuplicateNameError,
     ForeignStateError,
+    InvalidNameError,
     MissingTimeColumnError,
     SchemaMismatchError,
     SessionError,
     StateError,
     SyntaxSqlError,
+    TooManyResultsError,
+    UnknownFormatError,
     UnknownStreamError,
 )
 from anabranch.plan.query import Field
-from anabranch.session import Session
+from anabranch.session import Run, Session
 from anabranch.spark import sinks
 from anabranch.spark.frames import UnsupportedFrameError
 from anabranch.spark.host import SETTINGS, Host
@@ -373,6 +378,36 @@ def test_a_changed_schema_is_refused_with_the_difference(spark: SparkSession, fo
         session.start(availableNow=True)
 
 
+@pytest.mark.parametrize("sink", ["parquet", "memory"])
+def test_more_results_than_allowed(spark: SparkSession, folder: Path, sink: str) -> None:
+    """Over all slots of a batch. Nothing of it is delivered or committed; with more allowed, all of it is."""
+    for stream in "ab":
+        write_rows(folder, stream, [1, 1, 2, 2, 3, 3, 4, 4])
+
+    def target() -> Any:
+        return sinks.parquet(str(folder / "out")) if sink == "parquet" else sinks.memory()
+
+    for most in (3, 15):
+        too_few = target()
+        with pytest.raises(TooManyResultsError, match=f"query q gives more than {most} results in batch 0"):
+            finish(two_streams(spark, folder, too_few, slots=2, results_per_batch=most).start(availableNow=True))
+        assert not LocalFilesystem(str(folder / "checkpoint" / "q")).list("commit")
+        if sink == "parquet":
+            assert not list((folder / "out").glob("batch=*"))
+        else:
+            assert not too_few.batches
+    enough = target()
+    finish(two_streams(spark, folder, enough, slots=2, results_per_batch=16).start(availableNow=True))
+    found = pq.read_table(folder / "out") if sink == "parquet" else enough.table()
+    assert sorted(found.column("k").to_pylist()) == [k for k in (1, 2, 3, 4) for _ in range(4)]
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True, "many"])
+def test_a_bound_of_results_that_is_none(most: Any) -> None:
+    with pytest.raises(SessionError, match="results_per_batch is a number of rows"):
+        Session(results_per_batch=most)
+
+
 def test_other_slots_are_refused(spark: SparkSession, folder: Path) -> None:
     finish(two_streams(spark, folder, sinks.memory(), slots=2).start(availableNow=True))
     with pytest.raises(StateError, match="start it with the same number of slots"):
@@ -416,3 +451,130 @@ def test_table_sink(spark: SparkSession, folder: Path) -> None:
         assert spark.table("results_of_q").count() == 4
     finally:
         spark.sql("DROP TABLE results_of_q")
+
+
+# Formats of files
+
+
+def test_the_ending_of_a_path_tells_the_format(tmp_path: Path) -> None:
+    """In Python as in SQL, for streams and tables."""
+    row = b'{"k": 1, "ts": "2024-01-01 00:00:00"}\n'
+    for name, content in (("a.ndjson", row), ("a.jsonl.gz", gzip.compress(row))):
+        (tmp_path / name).write_bytes(content)
+        os.utime(tmp_path / name, (1000, 1000))
+        session = Session(checkpoint=str(tmp_path / "checkpoint"))
+        session.stream("s", str(tmp_path / name), "ts")
+        session.table("t", str(tmp_path / name))
+        for source in session.catalog:
+            assert [f.name for f in source.fields] == ["k", "ts"]
+    for declare in (lambda path: session.stream("u", path, "ts"), lambda path: session.table("u", path)):
+        with pytest.raises(UnknownFormatError, match=r'the ending \.txt .* format="csv"'):
+            declare(str(tmp_path / "a.txt"))
+
+
+# Files that are not complete, or have changed
+
+
+def test_files_that_are_not_complete_wait(spark: SparkSession, folder: Path) -> None:
+    torn = folder / "a" / "1.parquet"
+    write_rows(folder, "a", [1], number=1)
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:-4])
+    os.utime(torn, (1001, 1001))
+    kept = sinks.memory()
+    run = two_streams(spark, folder, kept).start(availableNow=True)
+    finish(run)
+    assert len(kept.table()) == 4
+    assert [(stream, w.paths) for stream, w in run.waiting_files["q"].items()] == [("a", [str(torn)])]
+    assert run.progress["q"][-1].waiting == run.waiting_files["q"]
+    assert f"is processed; a: 1 file waits to be complete: {torn}" in run.journal["q"][-1].text
+    torn.write_bytes(whole)
+    os.utime(torn, (1001, 1001))
+    run = two_streams(spark, folder, kept).start(availableNow=True)
+    finish(run)
+    assert len(kept.table()) == 6
+    assert run.waiting_files == {"q": {}}
+    assert run.journal["q"][-1].text == "all input there was is processed"
+
+
+def test_a_file_that_changed_can_be_skipped(spark: SparkSession, folder: Path) -> None:
+    """The file was found and counted when its batch was yet to come. A damaged journal is no matter for going on."""
+    for stream in "ab":
+        write_rows(folder, stream, [1], number=1)
+    kept, changed = sinks.memory(), folder / "a" / "1.parquet"
+
+    def changing(results: DataFrame, number: int) -> None:
+        kept.deliver(results, number)
+        if number == 0:
+            os.utime(changed, (1002, 1002))
+
+    def start(skip: Sequence[str] = ()) -> Run:
+        session = Session(spark, str(folder / "checkpoint"))
+        session.stream("a", f"{folder}/a/*.parquet", "ts", max_files_per_trigger=1, skip=skip)
+        session.stream("b", f"{folder}/b/*.parquet", "ts", max_files_per_trigger=1)
+        session.query("q", SQL, changing)
+        run = session.start(availableNow=True)
+        finish(run)
+        return run
+
+    with pytest.raises(Exception, match=r"a/1\.parquet has changed since it was found"):
+        start()
+    for entry in (folder / "checkpoint" / "q" / "journal").iterdir():
+        entry.write_bytes(b"damaged")
+    run = start(skip="1.parquet")
+    assert kept.table().num_rows == 2 * 2 + 2 * 1, "the file of b is joined with what came before"
+    told = next(e for e in run.journal["q"] if e.event == "skipping")
+    assert told.text == "files of a are left out, as asked: 1.parquet; what was read of them before stays"
+
+
+def test_only_files_can_be_skipped(spark: SparkSession, rate: DataFrame) -> None:
+    with pytest.raises(SessionError, match="s is a DataFrame: only files of a path can be skipped"):
+        Session(spark).stream("s", rate, "timestamp", skip=["a.parquet"])
+
+
+# Who may read
+
+
+def test_state_is_for_its_owner_alone(spark: SparkSession, folder: Path) -> None:
+    """Spark's own files are below a folder that nobody else may enter. Results follow the umask."""
+    umask = os.umask(0o022)
+    try:
+        finish(two_streams(spark, folder, sinks.parquet(str(folder / "out"))).start(availableNow=True))
+    finally:
+        os.umask(umask)
+    checkpoint = folder / "checkpoint"
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (checkpoint, checkpoint / "q")] == [0o700, 0o700]
+    ours = [p for p in (checkpoint / "q").rglob("*") if "spark" not in p.parts and p.name != "files"]
+    assert {"commit", "control", "journal", "state", "id", "a"} <= {p.name for p in ours}
+    assert not [p for p in ours if stat.S_IMODE(p.stat().st_mode) != (0o700 if p.is_dir() else 0o600)]
+    results = [p for p in (folder / "out").rglob("*.parquet") if "batch=0" in p.parts]
+    assert results
+    assert {stat.S_IMODE(p.stat().st_mode) & 0o044 for p in results} == {0o044}
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../x", "a/b", "a\x00", "x" * 200])
+def test_what_cannot_be_a_name(tmp_path: Path, name: str) -> None:
+    write_rows(tmp_path, "a", [1])
+    session = Session(checkpoint=str(tmp_path / "checkpoint"))
+    session.stream("a", f"{tmp_path}/a/*.parquet", "ts")
+    for declare in (
+        lambda: session.stream(name, f"{tmp_path}/a/*.parquet", "ts"),
+        lambda: session.table(name, f"{tmp_path}/a/*.parquet"),
+        lambda: session.query(name, "SELECT k FROM a [NOW]"),
+    ):
+        with pytest.raises(InvalidNameError, match="a name has letters and digits"):
+            declare()
+    assert [s.name for s in session.catalog] == ["a"]
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_queries_that_differ_in_case_share_a_folder_somewhere(tmp_path: Path) -> None:
+    write_rows(tmp_path, "a", [1])
+    session = Session(checkpoint=str(tmp_path / "checkpoint"))
+    session.stream("a", f"{tmp_path}/a/*.parquet", "ts")
+    session.query("q", "SELECT k FROM a [NOW]")
+    with pytest.raises(SessionError, match="there is a query q already: give this one another name than Q"):
+        session.query("Q", "SELECT k FROM a [NOW]")

@@ -84,6 +84,41 @@ def test_a_table_of_files_is_read_again(spark: SparkSession, folder: Path) -> No
     assert seen[2 * SECONDS - 1] >= 4
 
 
+def test_a_table_is_not_a_reading_of_another(spark: SparkSession, folder: Path) -> None:
+    """`t` is read again in batches 3, 5 and 7; what batch 5 reads is not the table `t-5`."""
+    read, rows = versions(spark)
+    kept = sinks.memory()
+    session = Session(spark, str(folder / "checkpoint"), slots=1)
+    session.stream("s", f"{folder}/s/*.parquet", "ts", max_files_per_trigger=1)
+    session.table("t", rows, refresh="2 seconds")  # type: ignore[arg-type]
+    session.table("t-5", spark.createDataFrame([(1, 77), (2, 77)], "k bigint, version bigint"))
+    sql = "SELECT s.n, t.version, u.version AS other FROM s [NOW], t, `t-5` u WHERE s.k = t.k AND s.k = u.k"
+    session.query("q", sql, kept)
+    finish(session.start(availableNow=True))
+    found = kept.table().sort_by("n").to_pydict()
+    assert found["n"] == list(range(2 * SECONDS))
+    assert set(found["other"]) == {77}
+    assert found["version"] == sorted(found["version"])
+    assert set(found["version"]) < set(read), "it was read again, and from nowhere else"
+    assert "t-5.arrow" in os.listdir(folder / "checkpoint" / "q" / "tables")
+
+
+def test_files_of_others_beside_ours_stay(spark: SparkSession, folder: Path) -> None:
+    """State that is over is swept every eighth batch, and at each start."""
+    foreign = [folder / "checkpoint" / "q" / at for at in ("state/0/notes.txt", "state/0/7-x", "tables/t-0.arrow")]
+    for path in foreign:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"mine")
+        if path != foreign[0]:
+            os.utime(path, (1000, 1000))
+    _, rows = versions(spark)
+    for _ in range(2):
+        start(spark, folder, rows, sinks.memory())
+    assert [path.read_bytes() for path in foreign] == [b"mine"] * 3
+    tables = os.listdir(folder / "checkpoint" / "q" / "tables")
+    assert sorted(tables) == ["t-0.arrow", "t.arrow", "t@7.arrow"], "old readings are deleted"
+
+
 def test_a_refresh_needs_a_length(spark: SparkSession, folder: Path) -> None:
     session = Session(spark, str(folder / "checkpoint"))
     with pytest.raises(SessionError, match="give a longer time"):

@@ -76,7 +76,9 @@ class Grammar:
         place = self.one(("", " FROM 'here/*.csv'", " FROM 'here' FORMAT json", " FORMAT arrow"))
         if self.maybe(0.3):
             return f"CREATE TABLE more ({columns}){place}"
-        return f"CREATE STREAM more ({columns}, at TIMESTAMP) TIME at{lateness}{place}"
+        ahead = self.one(("", " AHEAD NONE", f" AHEAD {self.length()}"))
+        idle = self.one(("", " IDLE NONE", " IDLE 5 SECONDS"))
+        return f"CREATE STREAM more ({columns}, at TIMESTAMP) TIME at{lateness}{ahead}{idle}{place}"
 
     def select(self, depth: int) -> tuple[str, dict[str, tuple[str, ...]]]:
         """A SELECT, and the columns it gives."""

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.errors import DuplicateNameError, MissingTimeColumnError, SqlError, SyntaxSqlError
-from anabranch.plan.query import Field, Stream, Table
+from anabranch.errors import (
+    DuplicateNameError,
+    InvalidNameError,
+    MissingTimeColumnError,
+    SqlError,
+    SyntaxSqlError,
+    UnsupportedSqlError,
+)
+from anabranch.plan.query import AHEAD_US, Field, Stream, Table
 from anabranch.sql import Catalog, Location, bind_query, parse_duration, parse_script
 from tests.sql.sources import CATALOG, SOURCES
 
@@ -26,6 +33,38 @@ def test_create_stream() -> None:
         ("ts", pa.timestamp("us")),
     ]
     assert CATALOG.location("trades") == Location("trades/*.csv", "csv")
+
+
+@pytest.mark.parametrize(
+    ("clauses", "ahead_us", "idle_us"),
+    [
+        ("", AHEAD_US, None), ("AHEAD NONE", None, None), ("AHEAD 0 SECONDS IDLE 2 SECONDS", 0, 2_000_000),
+        ("IDLE '1 minute' AHEAD INTERVAL '2' HOURS LATENESS 1 SECOND", 7_200_000_000, 60_000_000),
+        ("idle none", AHEAD_US, None),
+    ],
+)  # fmt: skip
+def test_how_far_ahead_and_how_long_idle(clauses: str, ahead_us: int | None, idle_us: int | None) -> None:
+    stream = parse_script(f"CREATE STREAM s (at TIMESTAMP) TIME at {clauses}").catalog.source("s")
+    assert isinstance(stream, Stream)
+    assert (stream.ahead_us, stream.idle_us) == (ahead_us, idle_us)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "message"),
+    [
+        ("IDLE 0 SECONDS", "a stream cannot be idle at once"), ("AHEAD", "expected a length of time"),
+        ("AHEAD NONE AHEAD NONE", "AHEAD stands twice"), ("IDLE -1 SECOND", "expected a length of time"),
+        ("EARLY 1 DAY", "expected TIME, LATENESS, AHEAD, IDLE, FROM, FORMAT"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_said_of_time(clauses: str, message: str) -> None:
+    with pytest.raises(SyntaxSqlError, match=message):
+        parse_script(f"CREATE STREAM s (at TIMESTAMP) TIME at {clauses}")
+
+
+def test_tables_have_no_clock() -> None:
+    with pytest.raises(SyntaxSqlError, match="expected FROM, FORMAT, REFRESH"):
+        parse_script("CREATE TABLE t (k BIGINT) IDLE 5 SECONDS")
 
 
 def test_time_column_is_found_without_regard_to_case() -> None:
@@ -70,6 +109,10 @@ def test_names_in_quotes_and_words_that_are_no_keywords() -> None:
 @pytest.mark.parametrize(
     ("sql", "kind", "at"),
     [
+        ("CREATE STREAM `../../x` (a INT, ts TIMESTAMP) TIME ts", InvalidNameError, (1, 15)),
+        ("CREATE TABLE `a/b` (a INT)", InvalidNameError, (1, 14)),
+        ("CREATE TABLE `` (a INT)", InvalidNameError, (1, 14)),
+        (SOURCES + "CREATE QUERY `..` AS SELECT 1 FROM trades [NOW]", InvalidNameError, (8, 14)),
         ("CREATE STREAM s (a INT)", MissingTimeColumnError, (1, 15)),
         ("CREATE STREAM s (a INT)\nTIME b", MissingTimeColumnError, (2, 6)),
         ("CREATE STREAM s (a INT) TIME a", MissingTimeColumnError, (1, 30)),
@@ -98,6 +141,21 @@ def test_catalog_checks_what_code_adds() -> None:
         Catalog().with_stream(stream)
     with pytest.raises(DuplicateNameError):
         CATALOG.with_table(Table("Trades", ()))
+    with pytest.raises(InvalidNameError, match=r"'\.\./x' cannot be a name: it holds '\.'\n(.*\n)*a name has letters"):
+        CATALOG.with_table(Table("../x", ()))
+    with pytest.raises(InvalidNameError, match="a name cannot be empty"):
+        bind_query("", "SELECT qty FROM trades [NOW]", CATALOG)
+
+
+@pytest.mark.parametrize("kind", ["STREAM s (ts TIMESTAMP) TIME ts", "TABLE s (a INT)"])
+def test_the_ending_of_a_path_tells_the_format(kind: str) -> None:
+    for path in ("x/*.jsonl", "x/*.ndjson", "x.json.zst"):
+        assert parse_script(f"CREATE {kind} FROM '{path}'").catalog.location("s") == Location(path, "json")
+    assert parse_script(f"CREATE {kind} FROM 'x.ipc'").catalog.location("s") == Location("x.ipc", "arrow")
+    assert parse_script(f"CREATE {kind} FROM 'x.txt' FORMAT csv").catalog.location("s") == Location("x.txt", "csv")
+    with pytest.raises(UnsupportedSqlError, match=r"the ending \.txt of 'x\.txt' names no format") as caught:
+        parse_script(f"CREATE {kind}\nFROM 'x.txt'")
+    assert (caught.value.line, caught.value.column) == (2, 6)
 
 
 def test_bind_query_takes_one_select() -> None:

@@ -95,6 +95,10 @@ class FaultyFilesystem:
         self._tick()
         return self.inner.list(directory)
 
+    def folders(self, directory: str) -> Names:
+        self._tick()
+        return self.inner.folders(directory)
+
     def unfinished(self, directory: str) -> Names:
         self._tick()
         return self.inner.unfinished(directory)
@@ -106,6 +110,13 @@ class FaultyFilesystem:
     def age_s(self, path: str) -> float:
         self._tick()
         return self.inner.age_s(path)
+
+    def size_bytes(self, path: str) -> int:
+        self._tick()
+        return self.inner.size_bytes(path)
+
+    def copy(self, path: str, target: str) -> None:
+        self.put(target, [self.inner.get(path)])
 
     def settle(self) -> None:
         """Let every delayed and repeated write happen now, in the order of their puts."""

@@ -3,7 +3,10 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import stat
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import numpy as np
@@ -12,7 +15,14 @@ import pyarrow.fs as pafs
 import pytest
 
 from anabranch.storage import filesystem as module
-from anabranch.storage.filesystem import ArrowFilesystem, LocalFilesystem, MemoryFilesystem, byte_view
+from anabranch.storage.filesystem import (
+    ArrowFilesystem,
+    LocalFilesystem,
+    MemoryFilesystem,
+    byte_view,
+    make_private_folder,
+)
+from anabranch.storage.location import located
 
 IMPLEMENTATIONS = {
     "local": lambda root: LocalFilesystem(f"{root}/deep/root"),
@@ -25,8 +35,10 @@ IMPLEMENTATIONS = {
 }
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=[*IMPLEMENTATIONS, "s3"])
 def disk(request, tmp_path):
+    if request.param == "s3":
+        return located(request.getfixturevalue("bucket").uri("deep/root"))
     return IMPLEMENTATIONS[request.param](tmp_path)
 
 
@@ -63,6 +75,53 @@ def test_parts_that_are_not_contiguous_are_refused_and_leave_nothing(disk):
     assert disk.unfinished("f") == []
 
 
+def test_parts_of_an_iterator_are_written_as_they_come(disk, monkeypatch):
+    """What is written is not kept for those that come after it; but for the first, on an object store."""
+    monkeypatch.setattr(module, "GATHERED_BYTES", 0)
+    given, alive = [], []
+
+    def parts():
+        for number in range(5):
+            gc.collect()
+            alive.append(sum(part() is not None for part in given))
+            part = np.full(100_000, number, np.uint8)
+            given.append(weakref.ref(part))
+            yield part
+            del part
+
+    disk.put("f/g/h", parts())
+    assert disk.get("f/g/h").to_pybytes() == b"".join(bytes([number]) * 100_000 for number in range(5))
+    assert max(alive) <= 2
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, KeyboardInterrupt])
+def test_an_iterator_that_fails_leaves_nothing(disk, error):
+    """Not even if its error looks like that of a folder that is not there."""
+
+    def parts():
+        yield b"before"
+        raise error("something else")
+
+    with pytest.raises(error, match="something else"):
+        disk.put("f/a", parts())
+    assert disk.list("f") == []
+    assert disk.unfinished("f") == []
+
+
+def test_an_iterator_that_fails_leaves_nothing_in_an_object_store(monkeypatch):
+    """There is no temporary name there, and closing the stream completes what was written."""
+    disk = IMPLEMENTATIONS["arrow-mock"](None)
+    monkeypatch.setattr(module, "OBJECT_STORES", {"mock"})
+
+    def parts():
+        yield b"before"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        disk.put("f/a", parts())
+    assert disk.list("f") == []
+
+
 def test_get_of_nothing(disk):
     with pytest.raises(FileNotFoundError):
         disk.get("a")
@@ -94,6 +153,44 @@ def test_list_is_sorted_and_flat(disk):
     assert disk.list("") == ["e"]
     assert disk.list("absent") == []
     assert disk.unfinished("absent") == []
+
+
+def test_folders_are_sorted_and_flat(disk):
+    for path in ("f/b", "f/g/c", "f/a/d/e", "fa/d", "e"):
+        disk.put(path, [b"x"])
+    assert disk.folders("f") == ["a", "g"]
+    assert disk.folders("") == ["f", "fa"]
+    assert disk.folders("f/g") == []
+    assert disk.folders("absent") == []
+
+
+def test_size(disk):
+    disk.put("f/a", [b"abc", b"de"])
+    assert disk.size_bytes("f/a") == 5
+    for path in ("f/b", "f"):
+        if path != "f" or not isinstance(disk, LocalFilesystem):
+            with pytest.raises(FileNotFoundError):
+                disk.size_bytes(path)
+
+
+def test_copies_replace(disk):
+    disk.put("f/a", [b"new"])
+    disk.put("g/b", [b"old, and longer"])
+    disk.copy("f/a", "g/b")
+    disk.copy("f/a", "h/i/c")
+    assert disk.get("g/b").to_pybytes() == disk.get("h/i/c").to_pybytes() == disk.get("f/a").to_pybytes() == b"new"
+    with pytest.raises(FileNotFoundError):
+        disk.copy("f/none", "g/b")
+    assert disk.get("g/b").to_pybytes() == b"new"
+
+
+@pytest.mark.long
+def test_more_objects_than_one_answer_lists_long(bucket):
+    """S3 lists a thousand objects at a time."""
+    disk, names = located(bucket.uri("x")), [f"{n:05d}" for n in range(1003)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: disk.put(f"f/{name}", []), names))
+    assert disk.list("f") == names
 
 
 def test_endings_do_not_compress(disk):
@@ -205,6 +302,46 @@ def test_they_travel_to_workers(disk_with_folder):
     assert pickle.loads(pickle.dumps(disk)).get("a").to_pybytes() == b"x"
 
 
+def failing(after_bytes):
+    yield bytes(after_bytes)
+    raise ValueError("the part after it cannot be had")
+
+
+@pytest.mark.parametrize("size", [10, module.GATHERED_BYTES + 1])
+def test_a_write_that_fails_leaves_no_torn_object(bucket, size):
+    """pyarrow completes an object whose writer fails: a reader would take it for the whole."""
+    disk = located(bucket.uri("x"))
+    with pytest.raises(ValueError, match="cannot be had"):
+        disk.put("f/a", failing(size))
+    assert disk.list("f") == []
+    with pytest.raises(FileNotFoundError):
+        disk.get("f/a")
+
+
+def test_a_small_write_that_fails_leaves_the_old_object(bucket):
+    disk = located(bucket.uri("x"))
+    disk.put("a", [b"old"])
+    with pytest.raises(ValueError, match="cannot be had"):
+        disk.put("a", failing(10))
+    assert disk.get("a").to_pybytes() == b"old"
+
+
+def test_large_objects(bucket):
+    """Longer than what is gathered, and than a part of an upload."""
+    disk, block = located(bucket.uri("x")), np.arange(1 << 20)
+    disk.put("a", [block, b"and", block, block, b"odd"])
+    expected = block.tobytes() + b"and" + 2 * block.tobytes() + b"odd"
+    assert disk.get("a").to_pybytes() == expected
+    assert disk.size_bytes("a") == len(expected)
+
+
+def test_an_object_store_travels_to_workers(bucket):
+    disk = located(bucket.uri("x"))
+    disk.put("f/a", [b"x"])
+    assert pickle.loads(pickle.dumps(disk)).get("f/a").to_pybytes() == b"x"
+    assert pickle.loads(pickle.dumps(disk.below("f"))).get("a").to_pybytes() == b"x"
+
+
 def test_object_stores_are_written_without_a_rename(monkeypatch):
     store = pafs._MockFileSystem(datetime.now(UTC))
     monkeypatch.setattr(module, "OBJECT_STORES", frozenset({store.type_name}))
@@ -223,3 +360,48 @@ def test_byte_view_shares_memory():
     assert view.nbytes == 32
     assert byte_view(pa.py_buffer(array)).nbytes == 32
     assert byte_view(np.float64(1.0).reshape(())).nbytes == 8
+
+
+# Who may read
+
+
+def modes(root):
+    """Permissions of all files and folders below a folder, and its own."""
+    found = {"": stat.S_IMODE(os.stat(root).st_mode)}
+    for folder, folders, files in os.walk(root):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            found[os.path.relpath(path, root)] = stat.S_IMODE(os.stat(path).st_mode)
+    return found
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077])
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_files_are_for_their_owner_alone(tmp_path, umask):
+    disk = LocalFilesystem(f"{tmp_path}/above/root")
+    for _ in range(2):
+        disk.put("a", [b"x"])
+        disk.put("deep/er/b", [b"x"])
+    assert modes(tmp_path / "above" / "root") == {
+        "": 0o700, "a": 0o600, "deep": 0o700, "deep/er": 0o700, "deep/er/b": 0o600
+    }  # fmt: skip
+    assert modes(tmp_path / "above")[""] == 0o777 & ~umask
+
+
+def test_shared_files_follow_the_umask(tmp_path, umask):
+    LocalFilesystem(f"{tmp_path}/root", shared=True).put("deep/a", [b"x"])
+    folder, file = 0o777 & ~umask, 0o666 & ~umask
+    assert modes(tmp_path / "root") == {"": folder, "deep": folder, "deep/a": file}
+
+
+def test_a_folder_that_is_there_stays_as_it_is(tmp_path):
+    (tmp_path / "root").mkdir(mode=0o755)
+    os.chmod(tmp_path / "root", 0o755)
+    LocalFilesystem(f"{tmp_path}/root").put("a", [b"x"])
+    make_private_folder(str(tmp_path / "root"))
+    assert modes(tmp_path / "root") == {"": 0o755, "a": 0o600}

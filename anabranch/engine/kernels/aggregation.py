@@ -1,9 +1,7 @@
-"""Aggregates that rows enter and leave: groups by hash, sums that can be taken back exactly, least values without a scan.
+"""Aggregates that rows enter and leave: groups by hash, least values without a scan. Sums are in `kernels.sums`.
 
-Sums of integers and decimals are 128-bit integers. Sums of floats are pairs of doubles (hi + lo, the error of each addition
-kept: Knuth's TwoSum, Dekker's product), so that what left leaves nothing behind. The least value of a group is the head of a
-*staircase*: of its rows those that no row lasting longer undercuts, in order of when they leave. A row that arrives cuts off
-the steps it makes useless; each is removed once.
+The least value of a group is the head of a *staircase*: of its rows those that no row lasting longer undercuts, in order of
+when they leave. A row that arrives cuts off the steps it makes useless; each is removed once.
 """
 
 from __future__ import annotations
@@ -74,102 +72,6 @@ def fold(groups, firsts, lasts, table, out, group, first, last):
                 break
             place = (place + np.uint64(1)) & mask
     return count
-
-
-# -- counts and sums -------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def add_counts(total, groups, values, sign):
-    for i in range(len(groups)):
-        total[groups[i]] += sign * values[i]
-
-
-@njit(cache=True, nogil=True)
-def add_wide(low, high, groups, value_low, value_high, sign):
-    """128-bit sums: `low` unsigned, `high` signed; with sign -1 they are taken away."""
-    for i in range(len(groups)):
-        g = groups[i]
-        if sign > 0:
-            total = low[g] + value_low[i]
-            high[g] += value_high[i] + np.int64(total < value_low[i])
-        else:
-            total = low[g] - value_low[i]
-            high[g] -= value_high[i] + np.int64(low[g] < value_low[i])
-        low[g] = total
-
-
-@njit(inline="always")
-def _two_sum(a, b):
-    total = a + b
-    rest = total - a
-    return total, (a - (total - rest)) + (b - rest)
-
-
-@njit(inline="always")
-def _add_pair(hi, lo, x_hi, x_lo):
-    total, error = _two_sum(hi, x_hi)
-    low, low_error = _two_sum(lo, x_lo)
-    error += low
-    hi, error = _two_sum(total, error)
-    error += low_error
-    return _two_sum(hi, error)
-
-
-@njit(cache=True, nogil=True)
-def add_pairs(hi, lo, groups, value_hi, value_lo, sign):
-    """Sums of floats as pairs."""
-    for i in range(len(groups)):
-        g = groups[i]
-        hi[g], lo[g] = _add_pair(hi[g], lo[g], sign * value_hi[i], sign * value_lo[i])
-
-
-@njit(cache=True, nogil=True)
-def squares(values, hi, lo):
-    """The squares of floats, exactly, as pairs (0 where they are out of range)."""
-    for i in range(len(values)):
-        x = values[i]
-        square = x * x
-        if not np.isfinite(square) or abs(x) > 1e150:
-            hi[i], lo[i] = square, 0.0
-            continue
-        big = 134217729.0 * x
-        head = big - (big - x)
-        tail = x - head
-        hi[i] = square
-        lo[i] = ((head * head - square) + 2.0 * head * tail) + tail * tail
-
-
-@njit(cache=True, nogil=True)
-def deviations(count, sum_hi, sum_lo, square_hi, square_lo, out):
-    """The sample standard deviation of groups from their sums; NaN where there are fewer than two rows."""
-    for i in range(len(count)):
-        n = np.float64(count[i])
-        if n < 2:
-            out[i] = np.nan
-            continue
-        # mean = sum / n as a pair, then squares - sum * mean
-        mean = sum_hi[i] / n
-        p, e = _product(mean, n)
-        rest = ((sum_hi[i] - p) - e + sum_lo[i]) / n
-        a, b = _product(sum_hi[i], mean)
-        b += sum_hi[i] * rest + sum_lo[i] * mean
-        hi, lo = _add_pair(square_hi[i], square_lo[i], -a, -b)
-        spread = hi + lo
-        # Equal values spread by nothing but what pairs of doubles round.
-        out[i] = np.sqrt(spread / (n - 1)) if spread > 1e-30 * square_hi[i] else 0.0
-
-
-@njit(inline="always")
-def _product(a, b):
-    product = a * b
-    big = 134217729.0 * a
-    a_head = big - (big - a)
-    a_tail = a - a_head
-    big = 134217729.0 * b
-    b_head = big - (big - b)
-    b_tail = b - b_head
-    return product, ((a_head * b_head - product) + a_head * b_tail + a_tail * b_head) + a_tail * b_tail
 
 
 # -- least values ----------------------------------------------------------------------------------------------------

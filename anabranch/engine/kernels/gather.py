@@ -1,7 +1,8 @@
 """Fetching values of rows by their ids from the segments of a log.
 
 A row id is `batch << 32 | offset`; `addresses[batch - base]` is where that batch's values lie. One loop serves all batches,
-so the cost follows the rows fetched, however many segments they come from.
+so the cost follows the rows fetched, however many segments they come from. None of the loops looks whether an id is that of
+a row: ids are checked once, where a lookup finds them (`first_outside`).
 """
 
 from __future__ import annotations
@@ -71,6 +72,24 @@ def gather_offsets(addresses, base, ids, out):
         total += load_i32(at + 4) - load_i32(at)
         out[i + 1] = total
     return total
+
+
+@njit(cache=True, nogil=True)
+def gather_lengths(addresses, base, ids, out):
+    """How many bytes each of the variable-length values has."""
+    for i in range(len(ids)):
+        at = addresses[(ids[i] >> 32) - base] + (ids[i] & LOW) * 4
+        out[i] = load_i32(at + 4) - load_i32(at)
+
+
+@njit(cache=True, nogil=True)
+def first_outside(counts, base, ids):
+    """The first of the rows that is in no segment, -1 if all are; `counts[batch - base]` is how many rows a segment has."""
+    for i in range(len(ids)):
+        segment = (ids[i] >> 32) - base
+        if segment < 0 or segment >= len(counts) or (ids[i] & LOW) >= counts[segment]:
+            return i
+    return -1
 
 
 @njit(cache=True, nogil=True)

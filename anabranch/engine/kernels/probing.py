@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from anabranch.engine.kernels.memory import load_u64, popcount, prefetch
@@ -34,7 +35,16 @@ AHEAD_ROWS = 16
 """So many rows ahead the directory is asked for."""
 
 RANGE_ROWS = 64
-"""Ranges are looked up in blocks of so many rows: between blocks it is seen whether enough has been found."""
+"""Ranges are looked up in blocks of so many rows, which meet the same part of a run while it is in the cache."""
+
+BLOCK, RUN, ROW, ENTRY = range(4)
+"""Where a lookup goes on: in which block of rows, in which run, at which of the block's rows (for `probe`: at which of those
+that the run's directory lets through), at which entry. The entry is -1 where the run is still to be begun."""
+
+
+def beginning() -> npt.NDArray[np.int64]:
+    """The place at which a lookup begins. Where all rows are looked up, its block is the number of rows."""
+    return np.array([0, 0, 0, -1], np.int64)
 
 
 @njit(cache=True, nogil=True)
@@ -96,24 +106,24 @@ def _first_equal(entries, words, low, high, h):
 
 
 @njit(cache=True, nogil=True)
-def probe(rows, table, window_us, expected):
-    """All pairs of a sorted row and an entry with the same hash and intersecting validity.
+def probe(rows, table, window_us, expected, place, enough):
+    """Pairs of a sorted row and an entry with the same hash and intersecting validity: from a place on, at most `enough`.
 
     `rows` are in sorted form, so every run is read from its beginning to its end. Returns an array of 4 × matches words
     (position of the row, id of the entry, start and end of the pair), and how many lookups were made: one for each row and
-    each run whose hashes it falls into.
+    each run whose hashes it falls into. `place` says where to begin and is set to where to go on (`beginning`).
     """
-    capacity = max(np.int64(expected), np.int64(64))
+    capacity = min(max(np.int64(expected), np.int64(64)), np.int64(enough))
     out = np.empty((4, capacity), np.int64)
     hashes, places = np.empty(BLOCK_ROWS, np.uint64), np.empty(BLOCK_ROWS + 1, np.uint64)
     begins = np.empty(BLOCK_ROWS, np.int64)
     found = np.int64(0)
     lookups = np.int64(0)
-    for block in range(0, len(rows), BLOCK_ROWS):
+    for block in range(place[BLOCK], len(rows), BLOCK_ROWS):
         size = min(BLOCK_ROWS, len(rows) - block)
         for p in range(size):
             hashes[p] = rows[block + p, 0]
-        for r in range(len(table)):
+        for r in range(place[RUN], len(table)):
             if table[r, ROWS] == 0:
                 continue
             first, last = np.int64(0), size
@@ -123,7 +133,6 @@ def probe(rows, table, window_us, expected):
                 last = _first_probe(hashes, first, size, hash_from(table[r, HI]))
             if first == last:
                 continue
-            lookups += last - first
             words, bits, prefix_bits = table[r, WORDS], table[r, BITS], table[r, PREFIX_BITS]
             directory = table[r, DIRECTORY]
             entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
@@ -132,7 +141,14 @@ def probe(rows, table, window_us, expected):
             for c in range(count):
                 begins[c] = _begin(hashes[places[c]], directory, prefix_bits, bits)
                 prefetch(table[r, ENTRIES] + begins[c] * words * 8)
-            for c in range(count):
+            begun = np.int64(0)
+            if place[ENTRY] >= 0:
+                begun = place[ROW]
+                begins[begun] = place[ENTRY]
+                place[ROW], place[ENTRY] = 0, -1
+            else:
+                lookups += last - first
+            for c in range(begun, count):
                 h, row = hashes[places[c]], block + np.int64(places[c])
                 bucket = bucket_of(h, prefix_bits, bits)
                 high = np.int64(load_u64(directory + 16 * bucket + 24) & np.uint64(0xFFFFFFFF))
@@ -144,7 +160,10 @@ def probe(rows, table, window_us, expected):
                     end = min(end, np.int64(rows[row, 3]))
                     if start < end:
                         if found == capacity:
-                            capacity *= 2
+                            if capacity == enough:
+                                place[BLOCK], place[RUN], place[ROW], place[ENTRY] = block, r, c, low
+                                return out[:, :found], lookups
+                            capacity = min(2 * capacity, np.int64(enough))
                             grown = np.empty((4, capacity), np.int64)
                             grown[:, :found] = out[:, :found]
                             out = grown
@@ -154,6 +173,8 @@ def probe(rows, table, window_us, expected):
                         out[3, found] = end
                         found += 1
                     low += 1
+        place[RUN] = 0
+    place[BLOCK] = len(rows)
     return out[:, :found], lookups
 
 
@@ -176,30 +197,36 @@ def _advance(entries, words, low, high, word):
 
 
 @njit(cache=True, nogil=True)
-def probe_ranges(rows, highs, table, window_us, expected, enough):
-    """All pairs of a sorted row and an entry whose word lies between that of the row and the row's `highs`, both included,
-    with intersecting validity.
+def probe_ranges(rows, highs, table, window_us, expected, place, enough):
+    """Pairs of a sorted row and an entry whose word lies between that of the row and the row's `highs`, both included, with
+    intersecting validity: from a place on, at most `enough`.
 
-    Returns what `probe` does, and how many rows were looked up: it ends after a block of rows once it has found `enough`.
-    Rows are sorted by the beginning of their range, so that in every run a lookup begins where the one before it began.
+    Returns what `probe` does. Rows are sorted by the beginning of their range, so that in every run a lookup begins where
+    the one before it began.
     """
-    capacity = max(np.int64(expected), np.int64(64))
+    capacity = min(max(np.int64(expected), np.int64(64)), np.int64(enough))
     out = np.empty((4, capacity), np.int64)
     shown = visible_rows(table, 0, 65536)
     begins = shown[:, 0].copy()
-    found, lookups, done = np.int64(0), np.int64(0), np.int64(0)
-    while done < len(rows) and found < enough:
-        block, done = done, min(done + RANGE_ROWS, np.int64(len(rows)))
-        for r in range(len(table)):
+    found, lookups = np.int64(0), np.int64(0)
+    for block in range(place[BLOCK], len(rows), RANGE_ROWS):
+        done = min(block + RANGE_ROWS, len(rows))
+        for r in range(place[RUN], len(table)):
             begin, last = begins[r], shown[r, 1]
             if shown[r, 0] == last:
                 continue
-            lookups += done - block
             words, layout = table[r, WORDS], layout_of(table, r)
             entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
-            for row in range(block, done):
+            begun, within = np.int64(block), np.int64(-1)
+            if place[ENTRY] >= 0:
+                begun, within = place[ROW], place[ENTRY]
+                place[ROW], place[ENTRY] = 0, -1
+            else:
+                lookups += done - block
+            for row in range(begun, done):
                 begin = _advance(entries, words, begin, last, rows[row, 0])
-                at = begin
+                at = max(begin, within)
+                within = np.int64(-1)
                 while at < last and entries[at * words] <= highs[row]:
                     start = entry_start(entries, at, layout)
                     end = entry_end(entries, at, layout, start, window_us)
@@ -207,7 +234,10 @@ def probe_ranges(rows, highs, table, window_us, expected, enough):
                     end = min(end, np.int64(rows[row, 3]))
                     if start < end:
                         if found == capacity:
-                            capacity *= 2
+                            if capacity == enough:
+                                place[BLOCK], place[RUN], place[ROW], place[ENTRY] = block, r, row, at
+                                return out[:, :found], lookups
+                            capacity = min(2 * capacity, np.int64(enough))
                             grown = np.empty((4, capacity), np.int64)
                             grown[:, :found] = out[:, :found]
                             out = grown
@@ -218,4 +248,6 @@ def probe_ranges(rows, highs, table, window_us, expected, enough):
                         found += 1
                     at += 1
             begins[r] = begin
-    return out[:, :found], lookups, done
+        place[RUN] = 0
+    place[BLOCK] = len(rows)
+    return out[:, :found], lookups

@@ -10,8 +10,10 @@ order a word that is in order as its term takes the place of the hash.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple, TypeVar
 
 WORD = 2**64
@@ -253,6 +255,16 @@ def gather_offsets(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) 
     return offsets, offsets[-1]
 
 
+def gather_lengths(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) -> list[int]:
+    """How many bytes each of the values has."""
+    return [len(value) for value in gather(segments, ids)]
+
+
+def first_outside(counts: Mapping[int, int], ids: Sequence[int]) -> int:
+    """The first of the rows that is in no segment, -1 if all are; `counts` has the number of rows of each segment."""
+    return next((i for i, row_id in enumerate(ids) if row_id & LOW >= counts.get(row_id >> 32, 0)), -1)
+
+
 def gather_bytes(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) -> bytes:
     """The variable-length values, one after the other."""
     return b"".join(gather(segments, ids))
@@ -261,3 +273,40 @@ def gather_bytes(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) ->
 def take(values: Sequence[T], positions: Sequence[int]) -> list[T]:
     """The values at some positions."""
     return [values[position] for position in positions]
+
+
+# -- sums ----------------------------------------------------------------------------------------------------------------
+
+
+def wide(low: int, high: int, wraps: int) -> int:
+    """The integer that the words of a 128-bit sum stand for."""
+    return low + high * WORD + wraps * WORD * WORD
+
+
+def total(values: Sequence[float]) -> float:
+    """The double nearest to the sum of finite values; infinite if that is out of range.
+
+    >>> total([1e308, 1e308]), total([1e308, 1e308, -1e308])
+    (inf, 1e+308)
+    """
+    return _nearest(sum(map(Fraction, values), Fraction(0)))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The double nearest to the mean of finite values."""
+    return _nearest(sum(map(Fraction, values), Fraction(0)) / len(values))
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation of a sample of finite values, to about 100 bits."""
+    middle = sum(map(Fraction, values), Fraction(0)) / len(values)
+    variance = sum(((Fraction(v) - middle) ** 2 for v in values), Fraction(0)) / (len(values) - 1)
+    least_bits = 2400
+    return _nearest(Fraction(math.isqrt(int(variance * 4**least_bits)), 2**least_bits))
+
+
+def _nearest(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf

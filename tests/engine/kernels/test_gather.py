@@ -111,6 +111,24 @@ def test_variable_lengths_equal_their_twins(case, shift, before):
     offsets, total, data = gather_bytes(segments, base, ids, shift, before)
     assert (offsets, total) == reference.gather_offsets(segments, ids)
     assert data == reference.gather_bytes(segments, ids)
+    ends = {b: np.cumsum([len(before), *map(len, values)]).astype(np.int32).tobytes() for b, values in segments.items()}
+    placed, lengths = Placed(ends, base, shift), np.empty(len(ids), np.int64)
+    kernels.gather_lengths(placed.addresses, base, np.array(ids, np.int64), lengths)
+    assert lengths.tolist() == reference.gather_lengths(segments, ids)
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), st.integers(0, 4), min_size=1),
+    st.lists(st.tuples(st.integers(-2, 25), st.integers(0, 5)), max_size=8),
+)
+@settings(deadline=None)
+def test_first_outside_equals_its_twin(counts, places):
+    """Batches before the first, behind the last and without rows; offsets behind the last row."""
+    base, ids = min(counts), [batch << 32 | offset for batch, offset in places]
+    table = np.zeros(max(counts) - base + 1, np.int64)
+    for batch, rows in counts.items():
+        table[batch - base] = rows
+    assert kernels.first_outside(table, base, np.array(ids, np.int64)) == reference.first_outside(counts, ids)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64])

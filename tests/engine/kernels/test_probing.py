@@ -16,11 +16,24 @@ from anabranch.plan.query import BEGINNING_US, FOREVER_US
 from tests.engine.kernels.stored import ANY_HASH, WINDOWS, Packed, Stored, run_table, states
 
 
-def probe(rows, stored_runs, window_us, expected):
-    """The matches as a multiset (kernels owe no order), and the number of lookups."""
-    words = np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
-    found, lookups = probing.probe(words, run_table(stored_runs), window_us, expected)
-    return Counter(Match(*column) for column in found.T.tolist()), lookups
+def pieces_of(kernel, rows, given, window_us, expected, enough):
+    """What a kernel finds, call by call until all rows are looked up: the matches as a multiset (kernels owe no order), and
+    the number of lookups."""
+    place, matches, lookups = probing.beginning(), Counter(), 0
+    while place[probing.BLOCK] < len(rows):
+        found, looked_up = kernel(*given, window_us, expected, place, enough)
+        assert found.shape[1] == enough or (found.shape[1] < enough and place[probing.BLOCK] == len(rows))
+        matches.update(Match(*column) for column in found.T.tolist())
+        lookups += looked_up
+    return matches, lookups
+
+
+def words_of(rows):
+    return np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
+
+
+def probe(rows, stored_runs, window_us, expected, enough=2**62):
+    return pieces_of(probing.probe, rows, (words_of(rows), run_table(stored_runs)), window_us, expected, enough)
 
 
 def twin(rows, plain_runs, window_us):
@@ -38,12 +51,15 @@ def probing_rows(draw, pool):
     )
 
 
-@given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), st.data())
+ENOUGH = st.sampled_from([1, 2, 7, 2**62])
+
+
+@given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), ENOUGH, st.data())
 @settings(deadline=None, max_examples=200)
-def test_probe_equals_its_twin(state, window_us, expected, data):
+def test_probe_equals_its_twin(state, window_us, expected, enough, data):
     pool, _, plain, stored = state
     rows = data.draw(probing_rows(pool))
-    assert probe(rows, stored, window_us, expected) == twin(rows, plain, window_us)
+    assert probe(rows, stored, window_us, expected, enough) == twin(rows, plain, window_us)
 
 
 @pytest.mark.parametrize("rows", [1, LARGE_BUCKET, LARGE_BUCKET + 1, 400])
@@ -54,9 +70,10 @@ def test_large_buckets_and_more_matches_than_expected(rows):
     probing_with = [SortedRow(h, h, 5, 10 * rows) for h in (5, 6, 7, 7, 8, 9)]
     stored = Stored(run, Packed(True, False, 0, 32, 0))
     for window_us in (1, 5, 6, FOREVER_US):
-        found = probe(probing_with, [stored], window_us, 0)
-        assert found == twin(probing_with, [run], window_us)
-        assert found[1] == len(probing_with)
+        for enough in (1, 100, 2**62):
+            found = probe(probing_with, [stored], window_us, 0, enough)
+            assert found == twin(probing_with, [run], window_us)
+            assert found[1] == len(probing_with)
 
 
 def test_validities_that_touch_do_not_intersect():
@@ -91,20 +108,13 @@ def test_more_rows_than_a_block_over_runs_that_see_parts_of_them():
         entries = tuple(Entry(h, batch << 32 | i, i % 12) for i, h in enumerate(hashes) if i % 3 or batch)
         plain.append(reference.Run(entries, lo, hi))
         stored.append(Stored(plain[-1], Packed(True, False, batch, 32, 0)))
-    assert probe(rows, stored, 3, 0) == twin(rows, plain, 3)
+    for enough in (5, 1000, 2**62):
+        assert probe(rows, stored, 3, 0, enough) == twin(rows, plain, 3)
 
 
 def probe_ranges(rows, highs, stored_runs, window_us, expected, enough=2**62):
-    """As `probe`, again and again until all rows are looked up."""
-    words = np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
-    ends, table, matches, lookups = np.array(highs, np.uint64), run_table(stored_runs), Counter(), 0
-    while len(words):
-        found, looked_up, done = probing.probe_ranges(words, ends, table, window_us, expected, enough)
-        assert done == len(words) or (found.shape[1] >= enough and done % probing.RANGE_ROWS == 0)
-        matches.update(Match(*column) for column in found.T.tolist())
-        lookups += looked_up
-        words, ends = words[done:], ends[done:]
-    return matches, lookups
+    given_rows = (words_of(rows), np.array(highs, np.uint64), run_table(stored_runs))
+    return pieces_of(probing.probe_ranges, rows, given_rows, window_us, expected, enough)
 
 
 def range_twin(rows, highs, plain_runs, window_us):
@@ -112,14 +122,15 @@ def range_twin(rows, highs, plain_runs, window_us):
     return Counter(matches), lookups
 
 
-@given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), st.data())
+@given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), ENOUGH, st.data())
 @settings(deadline=None, max_examples=200)
-def test_probe_ranges_equals_its_twin(state, window_us, expected, data):
+def test_probe_ranges_equals_its_twin(state, window_us, expected, enough, data):
     """Ranges of one word, of some, of all, and empty ones."""
     pool, _, plain, stored = state
     rows = data.draw(probing_rows(pool))
     highs = [data.draw(st.just(r.hash) | st.sampled_from([*pool, 2**64 - 1]) | ANY_HASH) for r in rows]
-    assert probe_ranges(rows, highs, stored, window_us, expected) == range_twin(rows, highs, plain, window_us)
+    found = probe_ranges(rows, highs, stored, window_us, expected, enough)
+    assert found == range_twin(rows, highs, plain, window_us)
 
 
 def test_ranges_in_many_blocks_over_words_that_lie_close_together():

@@ -8,7 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 from anabranch.engine.states import BoxState
-from anabranch.migrate.spj import (
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Leaf, Plan, parse
+from anabranch.plan.migration import Course
+from anabranch.plan.selects import Selects, raise_selects
+from anabranch.sql import parse_script
+from bench.papers.spj import (
     Joined,
     Node,
     Operations,
@@ -22,11 +27,6 @@ from anabranch.migrate.spj import (
     predicates_of,
     streams_of,
 )  # fmt: skip
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import Leaf, Plan, parse
-from anabranch.plan.migration import Course
-from anabranch.plan.selects import Selects, raise_selects
-from anabranch.sql import parse_script
 from tests.engine.test_migration import random_selects
 
 A, B, C = Scan("A"), Scan("B"), Scan("C")

@@ -1,0 +1,100 @@
+"""What a checkpoint goes on with: which batch a trigger of Spark's stands for, what is only delivered, what is refused.
+
+**A batch whose commit is whole is never run again.** Let c be the newest whole commit:
+
+- Spark brings c's trigger: nothing is computed for the state; what has not been delivered is delivered;
+- Spark brings the next trigger: it runs as batch c+1, from the control record that is there if there is one;
+- a control record of batch c+1 that has c's own trigger is a closing step cut short (a closing step has no trigger of its
+  own): it runs to its end before Spark brings anything;
+- anything else is refused. A torn newest commit counts as none, so that the same rules tell whether its batch can run again.
+
+Example: batch 4 came with trigger 3, batch 5 was the closing step after it, and its commit was torn by a crash. The newest
+whole commit is that of batch 4, control record 5 has trigger 3: the closing step runs again, with the token it had. Had the
+commit of batch 4 been lost as well, c were batch 3 of trigger 2; Spark, which knows that trigger 3 is over, brings 4:
+refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from anabranch.control.ledger import Ledger
+from anabranch.control.records import Commit, Control, Delivered
+from anabranch.errors import StateError
+
+REMEDY = "the checkpoint's parts do not belong together; restore all of it, or start with an empty one"
+
+
+class Meaning(Enum):
+    """What is done when Spark brings a trigger."""
+
+    RUN = "run the batch after the newest commit"
+    DELIVER = "deliver what the newest commit has, if that was not done"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a checkpoint stands."""
+
+    commit: Commit | None = None
+    """The newest that is whole."""
+    begun: Control | None = None
+    """What the batch after it started from, if it was begun."""
+    delivered: int = -1
+    """The newest batch whose results have arrived."""
+    torn: tuple[str, ...] = ()
+    """Commits that are not whole."""
+
+    @property
+    def trigger(self) -> int:
+        """The last trigger that is committed; -1 before the first."""
+        return self.commit.trigger if self.commit is not None else -1
+
+    @property
+    def batch(self) -> int:
+        """The last batch that is committed; -1 before the first."""
+        return self.commit.batch if self.commit is not None else -1
+
+    @property
+    def waits(self) -> bool:
+        """Whether the newest commit has results that may not have arrived."""
+        return self.delivered < self.batch
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether a closing step was begun and is not committed."""
+        return self.begun is not None and self.begun.trigger == self.trigger
+
+    def meaning(self, trigger: int) -> Meaning:
+        """What to do about a trigger of Spark's."""
+        if self.commit is not None and trigger == self.trigger:
+            return Meaning.DELIVER
+        if trigger != self.trigger + 1:
+            raise StateError(f"Spark brings trigger {trigger}, but {self._newest()}: {REMEDY}")
+        if self.waits:
+            raise StateError(
+                f"Spark brings trigger {trigger}, but the results of batch {self.batch}, of trigger {self.trigger}, have "
+                f"not arrived yet, and Spark does not bring its rows again: {REMEDY}"
+            )
+        return Meaning.RUN
+
+    def _newest(self) -> str:
+        found = "there is no whole commit"
+        if self.commit is not None:
+            found = f"the newest whole commit is that of batch {self.batch}, of trigger {self.trigger}"
+        return f"{found} ({' and '.join(self.torn)} torn or changed)" if self.torn else found
+
+
+def standing_of(commits: Ledger[Commit], controls: Ledger[Control], deliveries: Ledger[Delivered]) -> Standing:
+    """Where a checkpoint stands, by its records."""
+    latest, delivered = commits.latest(), deliveries.latest()
+    commit = latest[1] if latest is not None else None
+    batch = commit.batch if commit is not None else -1
+    found = Standing(commit, controls.find(batch + 1), delivered[0] if delivered is not None else -1, tuple(commits.torn()))
+    if (newest := max(controls.numbers(), default=-1)) > batch + 1:
+        raise StateError(f"batch {newest} was begun ({controls.path_of(newest)}), but {found._newest()}: {REMEDY}")
+    if found.begun is not None and found.begun.trigger not in (found.trigger, found.trigger + 1):
+        begun = f"batch {newest} was begun for trigger {found.begun.trigger} ({controls.path_of(newest)})"
+        raise StateError(f"{begun}, but {found._newest()}: {REMEDY}")
+    return found

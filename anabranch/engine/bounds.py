@@ -1,0 +1,21 @@
+"""How much a batch works on at once. None of these bounds what a batch gives: they bound the memory it takes for it."""
+
+from __future__ import annotations
+
+RESULT_ROWS = 1 << 17
+"""Results leave in pieces of at most so many rows."""
+
+RESULT_BYTES = 64 << 20
+"""A piece of results is made of at most so many bytes of strings and the like."""
+
+CHUNK_PAIRS = 1 << 20
+"""A lookup is cut where it has found so many pairs, before predicates are checked."""
+
+CHUNK_BYTES = 256 << 20
+"""Keys and predicates are evaluated over at most so many bytes of strings and the like."""
+
+FOLD_ROWS = 1 << 20
+"""Rows to be grouped are folded as soon as there are so many."""
+
+FOLD_BYTES = 256 << 20
+"""Or as soon as their strings and the like have so many bytes."""

@@ -1,0 +1,91 @@
+"""Combined rows in pieces of bounded size: so many rows, and so many bytes of values that differ in length.
+
+Nothing on a route holds more than a piece at a time. A lookup is cut where it has found enough; what it found goes
+along the rest of the route, and leaves as results, before it goes on. Values are fetched a piece at a time too. A row with a
+value that is longer than the bound is a piece by itself. The bounds are in `anabranch.engine.bounds`.
+
+Exempt is what is state: rows that a plan keeps in a view, and partial rows of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.engine.columns import row_bytes, varies
+from anabranch.engine.combination import Combination
+from anabranch.engine.states import BoxState
+from anabranch.errors import TooManyResultsError
+
+
+def cuts(state: BoxState, rows: Combination, most_rows: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where rows are cut: the first of each piece, and the one behind its last."""
+    count = len(rows)
+    if count <= most_rows and _most_bytes(state, rows) <= most_bytes:
+        yield 0, count
+        return
+    ends = None if _most_bytes(state, rows) <= most_bytes else np.cumsum(_lengths(state, rows))
+    first = 0
+    while first < count:
+        last = min(first + most_rows, count)
+        if ends is not None:
+            before = int(ends[first - 1]) if first else 0
+            last = max(first + 1, min(last, int(np.searchsorted(ends, before + most_bytes, "right"))))
+        yield first, last
+        first = last
+
+
+def pieces(state: BoxState, rows: Combination, most_rows: int, most_bytes: int) -> Iterator[Combination]:
+    """The rows, piece by piece."""
+    for first, last in cuts(state, rows, most_rows, most_bytes):
+        yield rows if last - first == len(rows) else rows.slice(first, last)
+
+
+def _most_bytes(state: BoxState, rows: Combination) -> int:
+    """As many bytes as values of the rows can have that differ in length; mostly that is little, and no row is looked at."""
+    found = 0
+    for alias in rows.ids:
+        if rows.whole is not None and rows.whole[0] == alias:
+            found += sum(column.nbytes for column in _varying(rows.whole[1]))
+        else:
+            log = state.log_of(alias)
+            found += len(rows) * sum(log.widest(name) for name in state.varying_columns(alias))
+    return found
+
+
+def _lengths(state: BoxState, rows: Combination) -> npt.NDArray[np.int64]:
+    """The bytes of each row."""
+    found = np.zeros(len(rows), np.int64)
+    for alias, ids in rows.ids.items():
+        if rows.whole is not None and rows.whole[0] == alias:
+            for column in _varying(rows.whole[1]):
+                found += row_bytes(column)
+        else:
+            for name in state.varying_columns(alias):
+                found += state.log_of(alias).lengths(name, ids)
+    return found
+
+
+def _varying(segment: pa.RecordBatch) -> list[pa.Array]:
+    return [column for column in segment.columns if varies(column.type)]
+
+
+def limited(results: Iterable[pa.RecordBatch], most: int | None, query: str, batch: int) -> Iterator[pa.RecordBatch]:
+    """The results of a batch, as long as there are not more than a user allows."""
+    found = 0
+    for piece in results:
+        found += piece.num_rows
+        check_results(found, most, query, batch)
+        yield piece
+
+
+def check_results(found: int, most: int | None, query: str, batch: int) -> None:
+    """Refuses a batch with more results than a user allows."""
+    if most is not None and found > most:
+        raise TooManyResultsError(
+            f"query {query} gives more than {most} results in batch {batch}, and results_per_batch allows no more: nothing "
+            "of the batch is delivered. Look for a key that very many rows have, or a join without one; or allow more"
+        )

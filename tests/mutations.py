@@ -1,0 +1,204 @@
+"""Small wrongs, one at a time, to see that tests notice: `python -m tests.mutations [room …]`.
+
+Each mutation changes one place in a copy of the tree, in which the tests of its room then run, first with few cases, then
+with all fixed ones. One that nothing notices *survives*: it gets a test, or stands in `docs/testing.md` with the reason. A
+mutation whose text is not in its file any more is *stale*: write it anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("anabranch", "bench", "tests", "docs", "pyproject.toml", "Makefile", "README.md")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`before` is replaced by `after`, in the one place where it stands."""
+
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.file}: {' '.join(self.before.split())[:60]} → {' '.join(self.after.split())[:60] or 'nothing'}"
+
+
+def of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutation, ...]:
+    run = tuple(f"tests/{name}" for name in tests.split())
+    return tuple(Mutation(f"anabranch/{file}", before, after, run) for before, after in changes)
+
+
+JOINS = "engine/test_oracle.py"
+SQL = "sql test_docs_sql.py"
+
+MUTATIONS: dict[str, tuple[Mutation, ...]] = {
+    "optimize": (
+        *of("optimize/state_removal.py", "optimize", ("more / size", "more * size"), ("more / size", "more"),
+            ("min(views, key=ratio)", "max(views, key=ratio)")),
+        *of("optimize/state_selection.py", "optimize", ("-frequencies[edge] / (", "-1.0 / ("),
+            ("-frequencies[edge] / (", "-frequencies[edge] * (")),
+        *of("optimize/two_layer.py", "optimize", (", state_removal(pricer, cpu, memory, binary)):", ",):"),
+            ("(state_selection(pricer, cpu, memory), ", "(")),
+        *of("optimize/planner.py", "optimize", ("return Cost(cpu, memory)\n", "return Cost(2 * cpu, memory)\n"),
+            ("return Cost(cpu, memory)\n", "return Cost(cpu, 2 * memory)\n")),
+        *of("adapt/loop.py", "adapt", ("WORTH = 0.9", "WORTH = 0.8"), ("WORTH = 0.9", "WORTH = 1.0"),
+            ("LIFE_WINDOWS = 2.0", "LIFE_WINDOWS = 1.0"), ("LIFE_WINDOWS = 2.0", "LIFE_WINDOWS = 4.0")),
+        *of("migrate/estimate.py", "migrate", ("max(0.0, after - fixed) * 0.75", "max(0.0, after - fixed) * 1.5"),
+            ("max(0.0, after - fixed) * 0.75", "after * 0.75"), ("0.0, both, saved * both)", "0.0, both, 0.0)")),
+    ),
+    "engine": (
+        *of("engine/accept.py", f"engine/test_accept.py {JOINS}",
+            ("on_time = times_us >= watermark_us", "on_time = times_us > watermark_us"),
+            ("largest = int(times_us.max())", "largest = int(times_us[-1])")),
+        *of("control/watermark.py", JOINS, ("return min((seen", "return max((seen"),
+            ("if not all(s.name in seen for s in counting):", "if not any(s.name in seen for s in counting):")),
+        *of("engine/run.py", f"engine/test_run.py engine/test_spine.py engine/kernels/test_runs.py {JOINS}",
+            ("start_max + retention_us", "base_start + retention_us"),
+            ("< 2**32 and offset_max < 2**32", "<= 2**32 and offset_max <= 2**32"),
+            ("(last - first).bit_length() + offset_bits <= 32", "(last - first).bit_length() + offset_bits <= 33"),
+            ("base_start + retention_us > watermark_us)", "start_max + retention_us > watermark_us)")),
+        *of("engine/spine.py", f"engine/test_spine.py {JOINS} engine/test_migration.py",
+            ("run if run.end_max_us > watermark_us else", "run if run.end_max_us > watermark_us + 1 else"),
+            (" or any(r.lo < lo and r.hi > hi for r in group)", ""),
+            ("if self.gap is not None and _overlap(group, *self.gap):", "if False:"),
+            ("covered = max(covered, hi)", "covered = hi"),
+            ("if run.lo >= lo:\n", "if run.lo > lo:\n")),
+        *of("engine/view.py", f"engine/test_view.py {JOINS}", ("return int(before.parts.shape[1])", "return 0"),
+            ("max(end_max_us, before.end_max_us)", "end_max_us")),
+        *of("engine/box.py", f"engine/test_tables.py {JOINS} engine/test_migration.py",
+            ("self.visible.add(input_state.alias)", "pass"),
+            ("in sorted(ways, key=lambda way: isinstance(way[0].source, Stream)):", "in ways:"),
+            ("if len(self.state.filters[log.source.name]) > 1:", "if len(self.state.filters[log.source.name]) > 2:"),
+            ("mask = mask | np.isin(rows.ids[alias] >> 32, list(passed))", "pass"),
+            ("wanted = mask if wanted is None else wanted | mask", "wanted = mask if wanted is None else wanted & mask")),
+        *of("engine/lookup.py", f"{JOINS} engine/test_ranges.py", ("if not index.is_exact:", "if False:"),
+            ("or delta.positions[-1] == len(delta.positions) - 1:", "or True:"),
+            ("if own.aliases[0] != route.alias and", "if False and"),
+            ("np.flatnonzero(valid & (lows <= highs))", "np.flatnonzero(valid & (lows < highs))")),
+        *of("engine/preparation.py", "engine/test_migration.py",
+            ("limit, found = since << 32, None", "limit, found = (since + 1) << 32, None"),
+            ("old = ~self._is_new(rows, migration.since, np.logical_and)",
+             "old = ~self._is_new(rows, migration.since, np.logical_or)")),
+        *of("engine/kernels/probing.py", "engine/kernels/test_probing.py engine/test_oracle.py",
+            ("end = entry_end(entries, low, layout, start, window_us)",
+             "end = entry_end(entries, low, layout, start, window_us) + 1")),
+        *of("engine/slot.py", "engine/test_slot.py",
+            ("self._spread.combines or self.leaving is not None", "self._spread.combines")),
+        *of("engine/routing.py", "engine/test_routing.py balance/test_partition.py",
+            ("if column.null_count:\n        hashes", "if False:\n        hashes"),
+            (".to_numpy(zero_copy_only=False) + 0.0", ".to_numpy(zero_copy_only=False).copy()")),
+    ),
+    "sql": (
+        *of("sql/bind.py", SQL, ("if any(isinstance(node, ResultTime) for node in walk(conjunct)):", "if False:"),
+            ("all(len(aliases_of(a)) == 1 for a in conjunct.args)", "all(len(aliases_of(a)) <= 1 for a in conjunct.args)"),
+            ("if longest > MOST_INSTANTS * slide_us:", "if longest >= MOST_INSTANTS * slide_us:"),
+            ("inputs[: position + 1])", "inputs)"),
+            ("if name.lower() in taken:", "if name in taken:"),
+            ("range_window(grouping.slide_us) if grouping", "range_window(2 * grouping.slide_us) if grouping")),
+        *of("sql/groups.py", SQL, ("if named and not is_column:", "if named:"), ("if 1 <= place <=", "if 0 <= place <="),
+            ("kind.precision + 10", "kind.precision"),
+            ("if key not in keys:", "if True:")),
+        *of("sql/durations.py", SQL + " plan", ("not 0 <= exact <= LONGEST_US", "not 0 < exact <= LONGEST_US"),
+            ("if total > LONGEST_US:", "if False:"), ("if exact != int(exact):", "if False:")),
+        *of("sql/scope.py", SQL, ("if len(found) > 1:", "if len(found) > 2:")),
+        *of("sql/coercion.py", SQL,
+            ('if op == "add" and pa.types.is_duration(left.type):', "if pa.types.is_duration(left.type):"),
+            ("if parsed.tzinfo is not None:", "if False:"),
+            (" and not any(pa.types.is_floating(e.type) for e in exprs)", "")),
+        *of("sql/types.py", SQL, ("right.scale) + scale + 1, scale)", "right.scale) + scale, scale)"),
+            ("left.precision + right.precision + 1,", "left.precision + right.precision,"),
+            ("unsigned.bit_width * 2, signed.bit_width)", "unsigned.bit_width, signed.bit_width)")),
+        *of("sql/expressions.py", SQL, ('comparison("ge", value, low)', 'comparison("gt", value, low)'),
+            ("(missing[0], missing[1], missing[1], FALSE, equal)", "(missing[0], missing[1], equal)"),
+            ("if not -(2**63) <= exact < 2**63:", "if not -(2**63) <= exact <= 2**63:"),
+            ("truth if right.this else negation(truth), FALSE)", "truth if right.this else negation(truth), TRUE)")),
+    ),
+    "spark": (
+        *of("spark/push.py", "spark/test_push.py", ('f"NOT coalesce({useless}, FALSE)"', 'f"NOT ({useless})"'),
+            ("return all(map(pa.types.is_floating, types))", "return any(map(pa.types.is_floating, types))"),
+            ("given.bit_width <= wanted.bit_width", "given.bit_width >= wanted.bit_width"),
+            (' and not set(pattern.value) & set("_\\\\")', ""),
+            ("self._dial.set(entry, int(text in raised))", "self._dial.set(entry, 0)"),
+            ("/ nullif({args[1]}, 0))", "/ {args[1]})")),
+        *of("spark/route.py", "spark/test_route.py",
+            ("F.when(value == F.lit(0.0), F.lit(0.0)).otherwise(", "F.lit(0.0) + ("),
+            ("F.array_distinct(F.array(*targets))", "F.array(*targets)")),
+        *of("spark/task.py", "spark/test_oracle.py spark/test_push.py spark/test_continuous.py spark/test_recovery.py",
+            ("int((in_time < watermark_us).sum())", "int((in_time <= watermark_us).sum())"),
+            ("max(largest, counts.largest_time_us)", "largest"),
+            ("base.watermark_us, course, before", "control.watermark_us, course, before"),
+            ("if is_latest and boxes.course == order.course:", "if boxes.course == order.course:"),
+            ("if slot in order.states:\n            for name", "if False:\n            for name")),
+        *of("spark/sinks.py", "spark/test_recovery.py spark/test_session.py",
+            ("if files and not self._is_published(target, token):", "if files:"),
+            ("        if found != token:\n", "        if False:\n"),
+            ("int(owner) <= number:", "int(owner) < number:"),
+            ("if found is not None and found != owner:", "if False:")),
+        *of("spark/file_list.py", "spark/test_reader.py", ("if number > len(self._files):", "if False:"),
+            ("if began - modified_ns / 1e9 > SETTLE_S and len", "if len"),
+            (" and len(self.waiting) == waiting:", ":")),
+        *of("spark/pack.py", "spark/test_oracle.py spark/test_reader.py",
+            ("np.diff(numbers)) + 1)", "np.diff(numbers)))"),),
+    ),
+}  # fmt: skip
+
+
+def notice(mutation: Mutation, tree: Path, only_few: bool) -> str:
+    """What the tests of a room say of a mutation: noticed by some test, stale, or survived."""
+    path = tree / mutation.file
+    text, times = path.read_text(), os.stat(path)
+    if text.count(mutation.before) != 1:
+        return f"STALE ({text.count(mutation.before)} places)"
+    path.write_text(text.replace(mutation.before, mutation.after))
+    try:
+        for few in (["--quick"],) if only_few else (["--quick"], []):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m",
+                       "not long and not fresh", *few, *mutation.tests]  # fmt: skip
+            environment = {**os.environ, "PYTHONPATH": str(tree)}
+            done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+            if done.returncode == 1 or "ERROR" in done.stdout:
+                found = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return f"noticed by {found[-1].split(' - ')[0] if found else '?'}"
+            if done.returncode:
+                return f"NOT RUN: {(done.stdout + done.stderr)[-300:]}"
+        return "SURVIVED"
+    finally:
+        path.write_text(text)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # compiled kernels stay good for it
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="room", help=f"of {', '.join(MUTATIONS)} (default: all)")
+    parser.add_argument("--only", default="", help="mutations of whose line this is a part")
+    parser.add_argument("--few", action="store_true", help="with few random cases only: what survives may yet be noticed")
+    given = parser.parse_args()
+    survivors = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        tree.mkdir()
+        for name in COPIED:
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, tree / name)
+        for room in given.rooms or MUTATIONS:
+            for mutation in MUTATIONS[room]:
+                if given.only in str(mutation):
+                    began = time.monotonic()
+                    said = notice(mutation, tree, given.few)
+                    survivors += not said.startswith("noticed")
+                    print(f"{time.monotonic() - began:6.0f} s  {mutation}: {said}", flush=True)
+    return min(survivors, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""Checkpoints and results on an object store, over a socket: sessions, restarts elsewhere, the command line, machines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from anabranch.errors import LocationError
+from anabranch.session import Session, read_journals
+from anabranch.spark import sinks
+from anabranch.spark.create import use_java
+from anabranch.storage.cache import Cache
+from tests.s3 import Bucket
+from tests.spark.alone import many_batches
+from tests.spark.feeding import Feed, assert_same, finish, scenario_of
+from tests.spark.test_recovery import Collector, run_alone
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 600.0
+"""Longer than a driver of its own takes, on a busy machine."""
+
+
+def feed_of(bucket: Bucket, folder: Path, scenario: Any, route: str) -> Feed:
+    """Files on this machine, the checkpoint on the store, and folders of this machine that may get lost."""
+    local = {"cache": Cache(str(folder / "cache")), "spark_checkpoint": str(folder / "spark")}
+    return Feed(scenario, str(folder), route, checkpoint=bucket.uri("checkpoint"), settings=local)
+
+
+def elsewhere(folder: Path) -> None:
+    """Goes over to another machine: what is local there is empty."""
+    for name in ("cache", "spark"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+@pytest.mark.parametrize("route", ["frames", "files"])
+def test_a_run_goes_on_elsewhere(spark: SparkSession, bucket: Bucket, tmp_path: Path, route: str) -> None:
+    """Two batches, a closing step, another machine, two more: checkpoint and results are on the store alone."""
+    scenario = many_batches(4)
+    feed, out = feed_of(bucket, tmp_path, scenario, route), bucket.uri("out")
+    feed.write(range(2))
+    feed.run(spark, sinks.parquet(out))
+    assert os.listdir(tmp_path / "spark") == ["q"]
+    elsewhere(tmp_path)
+    feed.write(range(2, 4))
+    feed.run(spark, sinks.parquet(out))
+    assert_same(sinks.read(out).to_table().select(scenario.query.output_schema.names), scenario)
+    assert not (tmp_path / "checkpoint").exists()
+    parts = {path.split("/")[1] for path in bucket.paths("checkpoint")}
+    assert parts >= {"commit", "control", "id", "journal", "spark", "state"}
+    assert [e.event for e in read_journals(bucket.uri("checkpoint"))["q"]] == ["started", "ended", "resumed", "ended"]
+
+
+@pytest.mark.parametrize("route", ["frames", "files"])
+def test_sinks_that_fail_elsewhere(spark: SparkSession, bucket: Bucket, tmp_path: Path, route: str) -> None:
+    """The batch is committed and not delivered; on another machine Spark brings its rows again, and nothing else."""
+    scenario = many_batches(3)
+    feed = feed_of(bucket, tmp_path, scenario, route)
+    feed.write(range(3))
+    sink = Collector(scenario, {0: "after", 1: "before", 2: "before"})
+    for _ in range(3):
+        run = feed.session(spark, sink).start(availableNow=True)
+        with pytest.raises(Exception, match="the sink is broken"):
+            finish(run)
+        elsewhere(tmp_path)
+    feed.run(spark, sink)
+    sink.assert_right()
+
+
+SCENARIOS, LONG_SCENARIOS = (1, 10), range(4000, 4030)
+
+
+def check_scenario(spark: SparkSession, bucket: Bucket, folder: Path, seed: int) -> None:
+    """Tables, groups and whatever else a random scenario has, with a restart elsewhere after each batch."""
+    scenario = scenario_of(seed)
+    feed = feed_of(bucket, folder, scenario, ("mixed", "frames", "files")[seed % 3])
+    out = bucket.uri("out")
+    for batch in range(len(scenario.batches)):
+        feed.write([batch])
+        feed.run(spark, sinks.parquet(out), plan=seed + batch)
+        elsewhere(folder)
+    found = sinks.read(out).to_table()
+    assert_same(found.select(scenario.query.output_schema.names) if found.num_columns else found, scenario)
+
+
+@pytest.mark.parametrize("seed", SCENARIOS)
+def test_scenarios(spark: SparkSession, bucket: Bucket, tmp_path: Path, seed: int) -> None:
+    check_scenario(spark, bucket, tmp_path, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", LONG_SCENARIOS)
+def test_scenarios_long(spark: SparkSession, bucket: Bucket, tmp_path: Path, seed: int) -> None:
+    check_scenario(spark, bucket, tmp_path, seed)
+
+
+def test_sparks_log_elsewhere_on_this_machine(spark: SparkSession, tmp_path: Path) -> None:
+    """A local checkpoint, and Spark's log in another folder, which is lost."""
+    scenario = many_batches(4)
+    feed = Feed(scenario, str(tmp_path), "frames", settings={"spark_checkpoint": (tmp_path / "spark").as_uri()})
+    kept = sinks.memory()
+    for batches in (range(2), range(2, 4)):
+        feed.write(batches)
+        feed.run(spark, kept)
+        shutil.rmtree(tmp_path / "spark")
+    assert_same(kept.table(), scenario)
+
+
+def test_file_uris_are_local(spark: SparkSession, tmp_path: Path) -> None:
+    scenario = many_batches(2)
+    feed = Feed(scenario, str(tmp_path), "files", checkpoint=(tmp_path / "state").as_uri())
+    feed.write(range(2))
+    feed.run(spark, sinks.parquet((tmp_path / "out").as_uri()))
+    assert (tmp_path / "state" / "q" / "commit").is_dir()
+    assert_same(sinks.read(tmp_path / "out").to_table().select(scenario.query.output_schema.names), scenario)
+    assert not [name for name in os.listdir(ROOT) if name.startswith(("file:", "s3:"))]
+
+
+def test_what_is_refused(spark: SparkSession, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LocationError, match="no filesystem for s4"):
+        Session(spark, "s4://bucket/state")
+    with pytest.raises(LocationError, match="no filesystem for s4"):
+        sinks.parquet("s4://bucket/out")
+    scenario = many_batches(1)
+    feed = Feed(scenario, str(tmp_path), "files", checkpoint=bucket.uri("x").replace(bucket.name, "no-such-bucket"))
+    feed.write(range(1))
+    with pytest.raises(LocationError, match=r"s3://no-such-bucket/x/q cannot be used"):
+        feed.session(spark, sinks.memory()).start(availableNow=True)
+    assert "s3:" not in os.listdir(tmp_path)
+
+
+def test_a_torn_commit_on_the_store(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+    """The commit of the closing step is torn: it counts as none, and the step runs to its end on another machine."""
+    scenario, out = many_batches(2), bucket.uri("out")
+    feed = feed_of(bucket, tmp_path, scenario, "frames")
+    feed.write(range(2))
+    feed.run(spark, sinks.parquet(out))
+    newest = f"checkpoint/q/commit/{max(bucket.paths('checkpoint/q/commit'))}"
+    bucket.write(newest, bucket.read(newest)[:-10])
+    elsewhere(tmp_path)
+    feed.run(spark, sinks.parquet(out))
+    assert_same(sinks.read(out).to_table().select(scenario.query.output_schema.names), scenario)
+
+
+# The command line
+
+SCRIPT = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/a/*.parquet';
+CREATE STREAM b (k BIGINT, name STRING, ts TIMESTAMP) TIME ts FROM '{folder}/b/*.parquet';
+CREATE QUERY pairs PLAN '(b a)' AS
+SELECT a.k, b.name FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k;
+"""
+
+
+def anabranch(*arguments: str, folder: Path, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "anabranch.cli", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S,
+        check=False, env={**os.environ, "TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.spark
+def test_the_command_line(bucket: Bucket, tmp_path: Path) -> None:
+    from tests.test_cli import write_batch
+
+    (tmp_path / "temporary").mkdir()
+    script = tmp_path / "queries.sql"
+    script.write_text(SCRIPT.format(folder=tmp_path))
+    write_batch(tmp_path, 0)
+    places = ["--checkpoint", bucket.uri("state"), "--output", bucket.uri("out")]
+    told = anabranch("run", str(script), "--once", *places, folder=tmp_path / "temporary")
+    assert "secret" not in told
+    shutil.rmtree(tmp_path / "temporary")
+    (tmp_path / "temporary").mkdir()
+    write_batch(tmp_path, 1)
+    anabranch("run", str(script), "--once", *places, folder=tmp_path / "temporary")
+    found = sinks.read(bucket.uri("out/pairs")).to_table()
+    pairs = sorted(zip(found["k"].to_pylist(), found["name"].to_pylist(), strict=True))
+    assert pairs == [(0, "n0"), (1, "n1"), (1, "n1"), (1, "n1"), (1, "n1"), (2, "n2")]
+    told = anabranch("journal", "--checkpoint", bucket.uri("state"), "--json", folder=tmp_path / "temporary")
+    events = [json.loads(line)["event"] for line in told.splitlines()]
+    assert events == ["started", "ended", "resumed", "ended"]
+    told = anabranch("run", str(script), "--checkpoint", "s4://x/y", folder=tmp_path, code=2)
+    assert "s4://x/y: there is no filesystem for s4" in told
+    assert "Traceback" not in told
+    assert "preparing kernels" not in told, "refused before anything is started"
+
+
+# Machines that share no disk
+
+PRIVATE = 'mount --make-rprivate / && mount -t tmpfs none "$0" && exec "$@"'
+"""Has a process see an empty folder of its own in the place of one."""
+
+
+def can_unshare() -> bool:
+    command = ["unshare", "--mount", "sh", "-c", PRIVATE, "/mnt", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@contextlib.contextmanager
+def two_machines(folder: Path, private: Path) -> Iterator[str]:
+    """A master and two workers with one core each; what is in the private folder of one, none of the others sees."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    use_java()
+    spark_class = os.path.join(pyspark.__path__[0], "bin", "spark-class")
+    url, deploy = f"spark://127.0.0.1:{port}", "org.apache.spark.deploy"
+    master = [spark_class, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    worker = [
+        "unshare", "--mount", "sh", "-c", PRIVATE, str(private), spark_class, f"{deploy}.worker.Worker",
+        "--host", "127.0.0.1", "--cores", "1", "--memory", "1500m", "--webui-port", "0",
+        "--work-dir", str(private / "work"), url,
+    ]  # fmt: skip
+    environment = {**os.environ, "SPARK_LOCAL_DIRS": str(private / "spark"), "TMPDIR": str(private)}
+    started = []
+    try:
+        for place, command in enumerate([master, worker, worker]):
+            log = open(folder / f"{place}.log", "w")  # noqa: SIM115
+            env = os.environ if place == 0 else environment
+            started.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=env))
+        yield url
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not can_unshare(), reason="mount namespaces need root")
+def test_machines_that_share_no_disk(bucket: Bucket, tmp_path: Path) -> None:
+    private, data = tmp_path / "private", tmp_path / "data"
+    private.mkdir()
+    data.mkdir()
+    with two_machines(tmp_path, private) as master:
+        places = [str(data), master, str(private), bucket.uri("checkpoint"), bucket.uri("out")]
+        said = run_alone("machines", *places, timeout_s=2 * WAIT_S)
+    assert "machines: 3" in said, said
+    assert "NotVisibleError" in said, said
+    assert "backup" not in said, said
+    assert f"does not see {private}/checkpoint/q" in said, said
+    assert f"does not see {private}/out" in said, said
+    assert said.count("batches before: 0") == 2, said
+    assert ": right" in said, said
