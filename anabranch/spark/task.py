@@ -37,6 +37,7 @@ from anabranch.spark.pack import Packing, unpack
 from anabranch.spark.stage import Clocked, stage
 from anabranch.spark.types import spark_schema, zoned
 from anabranch.spark.visible import require_seen
+from anabranch.spark.workers import settle
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -133,6 +134,7 @@ class Task:
         return self.query.output_schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         context = TaskContext.get()
         assert context is not None
         slot = context.partitionId()
