@@ -3,6 +3,9 @@ WORKERS ?= 2
 PART ?= 1/1
 SEED ?=
 
+# Tests and Spark start hundreds of processes: modules are not to be compiled in each.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 STAMP := .venv/.installed
 CLASSES := .venv/spark-classes.jsa

@@ -22,6 +22,7 @@ from itertools import combinations
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, Literal, ResultTime
@@ -358,8 +359,21 @@ def _type(type_: pa.DataType) -> str:
 
 def bag(rows: pa.Table) -> Bag:
     """The rows as a multiset."""
-    columns = [[_plain(value) for value in column.to_pylist()] for column in rows.columns]
+    columns = [_values(column) for column in rows.columns]
     return Counter(zip(*columns, strict=True)) if columns else Counter({(): rows.num_rows})
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column, as `_plain` has each: by way of numpy where that gives the same, much faster."""
+    kind = column.type
+    if pa.types.is_string(kind) or (pa.types.is_boolean(kind) and not column.null_count):
+        return list(column.to_numpy().tolist())
+    if pa.types.is_integer(kind) and not column.null_count:
+        return list(column.to_numpy().tolist())
+    if pa.types.is_floating(kind) and not column.null_count:
+        values = column.to_numpy() + 0.0
+        return list(values.tolist()) if not np.isnan(values).any() else [_plain(value) for value in values.tolist()]
+    return [_plain(value) for value in column.to_pylist()]
 
 
 def _plain(value: Any) -> Any:

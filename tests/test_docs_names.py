@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -107,16 +108,22 @@ def _defined(node: ast.stmt) -> Iterator[str]:
         yield node.target.id
 
 
-def read_source() -> Source:
-    source = Source()
+@cache
+def source() -> Source:
+    """Read when the first test asks for it: collecting tests is quick."""
+    found = Source()
     for folder in ("anabranch", "bench", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            source.add(path)
-    return source
+            found.add(path)
+    return found
 
 
-SOURCE = read_source()
-PACKAGES = {m.split(".")[1] for m in SOURCE.modules if m.startswith("anabranch.")} | {"anabranch", "ab", "bench", "tests"}
+@cache
+def packages() -> set[str]:
+    """What a dotted name of ours may begin with."""
+    return {m.split(".")[1] for m in source().modules if m.startswith("anabranch.")} | {"anabranch", "ab", "bench", "tests"}
+
+
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 COMMANDS = set(re.findall(r'add_parser\("(\w+)"', (ROOT / "anabranch" / "cli.py").read_text()))
 
@@ -124,7 +131,7 @@ COMMANDS = set(re.findall(r'add_parser\("(\w+)"', (ROOT / "anabranch" / "cli.py"
 def problem(text: str) -> str | None:
     """What is wrong with something in backticks; None if it is right, or nothing of ours."""
     if found := re.fullmatch(r"python -m ([\w.]+)( .*)?", text):
-        return None if found[1] in SOURCE.modules else f"there is no module {found[1]}"
+        return None if found[1] in source().modules else f"there is no module {found[1]}"
     if found := re.fullmatch(r"make ((?:[A-Z]+=\S+ )*)([a-z-]+)( [A-Z]+=\S+)*", text):
         return None if found[2] in TARGETS else f"there is no target {found[2]}"
     if found := re.fullmatch(r"anabranch (\w+)( .*)?", text):
@@ -136,7 +143,7 @@ def problem(text: str) -> str | None:
     if not re.fullmatch(r"[\w.]+(\(.*\))?", text) or text.endswith(".sql"):
         return None
     for name in re.findall(r"(?<![\"'\w.])[A-Za-z_]\w*(?:\.\w+)*(?![\w\"'.])(?!=)", re.sub(r"\"[^\"]*\"|'[^']*'", "", text)):
-        if name not in OTHERS and looks_like_ours(name) and not SOURCE.has(name):
+        if name not in OTHERS and looks_like_ours(name) and not source().has(name):
             return f"there is no {name}"
     return None
 
@@ -144,7 +151,7 @@ def problem(text: str) -> str | None:
 def looks_like_ours(name: str) -> bool:
     first, *rest = name.split(".")
     if rest:
-        known = first in PACKAGES or first in VALUES or first in SOURCE.words or is_camel(first)
+        known = first in packages() or first in VALUES or first in source().words or is_camel(first)
         return len(first) > 1 and known and not name.startswith("spark.sql.")  # a setting of Spark
     return is_camel(name) or ("_" in name.strip("_") and name.islower())
 
@@ -160,7 +167,7 @@ def problem_of_path(path: str, name: str | None) -> str | None:
     for place in places:
         if (place / path).exists():
             module = ".".join((place / path).relative_to(ROOT).with_suffix("").parts)
-            return None if name is None or name in SOURCE.modules[module] else f"there is no {name} in {path}"
+            return None if name is None or name in source().modules[module] else f"there is no {name} in {path}"
     return f"there is no {path}"
 
 

@@ -89,6 +89,18 @@ def test_what_is_left_is_right_again(function: str, values: list[float | None], 
     assert values_of(each) == [None]
 
 
+@pytest.mark.parametrize("function", ["sum", "avg"])
+@pytest.mark.parametrize("small", [0.25, -0.25, 2.0**-1074])
+@pytest.mark.parametrize("large", [(2.0**1000, 2.0**947), (1e308, 1.7976931348623157e308, 0.0), (2.0**900, 2.0**847)])
+def test_a_small_value_decides_a_tie(function: str, small: float, large: tuple[float, ...]) -> None:
+    """Two large values whose sum is halfway between two doubles, and a value too small to change a bit of the pair."""
+    values = [*large, small]
+    each, zero = made(function), np.zeros(1, np.int64)
+    each.grow(1)
+    each.take(zero, each.fold(np.zeros(len(values), np.int64), 1, pa.array(values, pa.float64())), zero, zero)
+    assert values_of(each)[0] == wanted(function, values)
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 @given(values=VALUES, cuts=st.lists(st.integers(0, 10), max_size=3), order=st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=60)

@@ -18,8 +18,10 @@ def looked_at(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     import pyspark
 
-    row = {"pyspark": [pyspark.__file__], "loaded": ["anabranch.spark.task" in sys.modules], "frozen": [gc.get_freeze_count()]}
-    yield pa.RecordBatch.from_pydict(row)
+    is_loaded = "anabranch.spark.task" in sys.modules
+    yield pa.RecordBatch.from_pydict(
+        {"pyspark": [pyspark.__file__], "loaded": [is_loaded], "frozen": [gc.get_freeze_count()]}
+    )
 
 
 def test_workers_of_our_sessions_begin_with_our_code(spark: SparkSession) -> None:

@@ -143,11 +143,16 @@ def _whole(hi, lo, large_hi, large_lo):
     """The sum of all values: a pair, and the power of two that it is to be multiplied with."""
     if large_hi == 0.0:
         return hi, lo, 1.0
+    small = hi
     if abs(large_hi) < SAFE:
-        hi, lo = _add_pair(hi, lo, large_hi * UP, large_lo * UP)
-        return hi, lo, 1.0
-    hi, lo = _add_pair(hi * DOWN, lo * DOWN, large_hi, large_lo)
-    return hi, lo, UP
+        large_hi, large_lo, scale = large_hi * UP, large_lo * UP, 1.0
+    else:
+        hi, lo, scale = hi * DOWN, lo * DOWN, UP
+    hi, lo = _add_pair(hi, lo, large_hi, large_lo)
+    if small != 0.0 and hi == large_hi and lo == large_lo:
+        # Too small to change a bit of the pair, it still says on which side of a tie the sum is.
+        lo = np.nextafter(lo, np.inf if small > 0.0 else -np.inf)
+    return hi, lo, scale
 
 
 @njit(inline="always")
