@@ -139,7 +139,7 @@ def test_an_index_that_no_run_shows_is_derived_from_the_log():
 
 
 def test_much_that_is_found_is_checked_in_parts():
-    query, batches = band_query("a.n < b.n AND a.x < b.x"), batches_of(2, rows=75)
+    query, batches = band_query("a.n < b.n AND a.x < b.x"), batches_of(2, rows=50)
     wanted = results(query, batches)
     for pairs in (70, 1000):
         with mock.patch("anabranch.engine.bounds.CHUNK_PAIRS", pairs):
