@@ -32,7 +32,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
 from tests.small import SMALL, small_pieces
 
-LARGEST_PEAK_MB = 1000
+LARGEST_PEAK_MB = 700
 SECOND_US = 1_000_000
 
 
