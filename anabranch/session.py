@@ -24,6 +24,7 @@ from anabranch.control.loop import Loop
 from anabranch.control.table_files import put_table, table_file
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
+from anabranch.drive.driver import ChangingTable, Driver, layout_of
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
@@ -46,7 +47,7 @@ from anabranch.plan.spread import Spread, all_inputs
 from anabranch.settings import Adapt, Budget, strategy_of
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
-from anabranch.spark.host import ChangingTable, Host, Progress, layout_of
+from anabranch.spark.host import Host, Progress
 from anabranch.spark.pack import pack, pack_blobs, packing_of
 from anabranch.spark.pauses import Pauses
 from anabranch.spark.reader import FileOptions, file_stream, infer_fields, read_table
@@ -331,13 +332,10 @@ class Session:
                 for s in query.base_sources
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
-            loop = self._loop(query)
-            host = Host(
-                query, course, spread, packing, filesystem, declared.sink, tables, loop, holder, filters, changing,
-                self.clock, self.results_per_batch,
-            )  # fmt: skip
-            host.is_pinned = declared.is_pinned or not host.has_choices or self.adapt.timing == "never"
-            host.needs_approval = self.adapt.approve
+            driver = Driver(query, course, spread, filesystem, tables, self._loop(query), holder, changing, self.clock)
+            driver.is_pinned = declared.is_pinned or not driver.has_choices or self.adapt.timing == "never"
+            driver.needs_approval = self.adapt.approve
+            host = Host(driver, packing, declared.sink, filters, self.results_per_batch)
             host.open(uuid.uuid4().hex)
             checkpoint_id = _checkpoint_id(filesystem)
             declared.sink.open(checkpoint_id)
@@ -486,7 +484,7 @@ class Run:
     @property
     def plans(self) -> dict[str, str]:
         """The plan each query runs under."""
-        return {name: s.host.plan_text for name, s in self.started.items()}
+        return {name: s.host.driver.plan_text for name, s in self.started.items()}
 
     @property
     def progress(self) -> dict[str, list[Progress]]:
@@ -501,7 +499,7 @@ class Run:
     @property
     def journal(self) -> dict[str, list[Entry]]:
         """What was decided about each query and why, since its checkpoint was new."""
-        return {name: s.host.journal.entries() for name, s in self.started.items()}
+        return {name: s.host.driver.journal.entries() for name, s in self.started.items()}
 
     def migrate(
         self,
@@ -519,36 +517,36 @@ class Run:
         they are joined: all of an input (`{"a": "a b"}`: above the join of a and b), those that read a column
         (`{"a.s": "a b"}`), or single ones by their text as `explain` shows it; those that are not named are evaluated when
         a row comes in, as all are by default."""
-        host = self._host(name)
+        driver = self._driver(name)
         way = strategy_of(strategy) if strategy is not None else None
-        below = host.course.below if groups_below is None else groups_below
-        if below not in host.forms.graphs:
-            raise MigrationError(host.forms.why_not(host.course.below, below) or f"there is no input {below}")
-        parsed = parse(plan, host.forms.graphs[below])
-        selects = None if selects_above is None else raise_selects(host.query, selects_above)
+        below = driver.course.below if groups_below is None else groups_below
+        if below not in driver.forms.graphs:
+            raise MigrationError(driver.forms.why_not(driver.course.below, below) or f"there is no input {below}")
+        parsed = parse(plan, driver.forms.graphs[below])
+        selects = None if selects_above is None else raise_selects(driver.query, selects_above)
         if selects is not None:
-            if below != host.course.below:
+            if below != driver.course.below:
                 raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
-            if reason := why_not_raise(host.course, host.graph, selects, way or Strategy.MOVING_STATE):
+            if reason := why_not_raise(driver.course, driver.graph, selects, way or Strategy.MOVING_STATE):
                 raise MigrationError(reason)
-        host.request(host.loop.proposal(host.course, parsed, way, parse_duration(pause), below, selects))
+        driver.request(driver.loop.proposal(driver.course, parsed, way, parse_duration(pause), below, selects))
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
-        self._host(name).is_pinned = True
+        self._driver(name).is_pinned = True
 
     def unpin(self, name: str) -> None:
         """Lets the plan of a query change with what is measured."""
-        self._host(name).is_pinned = False
+        self._driver(name).is_pinned = False
 
     def approve(self, name: str) -> bool:
         """Agrees to the change that was last proposed for a query; False if there is none."""
-        return self._host(name).approve()
+        return self._driver(name).approve()
 
-    def _host(self, name: str) -> Host:
+    def _driver(self, name: str) -> Driver:
         if name not in self.started:
             raise SessionError(f"no query {name} runs; running are: {', '.join(self.started) or 'none'}")
-        return self.started[name].host
+        return self.started[name].host.driver
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""

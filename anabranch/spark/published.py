@@ -54,6 +54,16 @@ def other_results(folder: str, found: str | None, token: str) -> UnsupportedSink
     )
 
 
+def is_mark_of(found: str | None, owner: str) -> bool:
+    """Whether a folder is marked as a checkpoint's, or not at all. A mark that was torn while it was written is the
+    beginning of one.
+
+    >>> is_mark_of("6f0c", "6f0c"), is_mark_of("6f", "6f0c"), is_mark_of("77", "6f0c"), is_mark_of("batch=3", "6f0c")
+    (True, True, False, False)
+    """
+    return found is None or owner.startswith(found)
+
+
 def other_owner(place: str) -> UnsupportedSinkError:
     return UnsupportedSinkError(
         f"{place} holds the results of another run: results are told apart by the number of their batch; "

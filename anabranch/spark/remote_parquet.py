@@ -27,6 +27,7 @@ from anabranch.spark.published import (
     OWNER,
     Published,
     batch_folder,
+    is_mark_of,
     other_owner,
     other_results,
     published_in,
@@ -51,7 +52,7 @@ class RemoteParquetSink:
             found = self.folder.get(OWNER).to_pybytes().decode("utf-8", "replace").strip()
         except FileNotFoundError:
             found = next((name for name in self.folder.folders("") if name.startswith(BATCH_PREFIX)), None)
-        if found is not None and found != owner:
+        if not is_mark_of(found, owner):
             raise other_owner(str(self.folder))
         self.folder.put(OWNER, [f"{owner}\n".encode()])
 

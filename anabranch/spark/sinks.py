@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from anabranch.errors import StateError
-from anabranch.spark.published import MARKER, OWNER, UnsupportedSinkError, other_owner, other_results, read
+from anabranch.spark.published import MARKER, OWNER, UnsupportedSinkError, is_mark_of, other_owner, other_results, read
 from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.stage import STAGING
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
@@ -113,7 +113,7 @@ class ParquetSink:
                 found = file.read().strip()
         elif os.path.isdir(self.path):
             found = next((name for name in os.listdir(self.path) if name.startswith("batch=")), None)
-        if found is not None and found != owner:
+        if not is_mark_of(found, owner):
             raise other_owner(self.path)
         os.makedirs(self.path, exist_ok=True)
         with open(mark, "w", encoding="utf-8") as file:

@@ -21,11 +21,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.ledger import Ledger, commits_in, controls_in
+from anabranch.drive.driver import MOST_FAILED_RUNS
 from anabranch.errors import AnabranchError, CheckpointBusyError, StateError
 from anabranch.plan.spread import all_inputs
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
-from anabranch.spark.host import MOST_FAILED_RUNS, Host
+from anabranch.spark.host import Host
 from anabranch.spark.pack import pack
 from anabranch.spark.types import zoned_schema
 from anabranch.storage.filesystem import LocalFilesystem
@@ -359,7 +360,7 @@ def test_the_watermark_of_a_batch_that_was_begun_stays(model: Callable[[Any], Mo
     disk = LocalFilesystem(str(tmp_path / "checkpoint" / "q"))
     begun = controls_in(disk).read(BATCH)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("anabranch.spark.host.next_watermark", lambda *_: 10**15)
+        patched.setattr("anabranch.drive.driver.next_watermark", lambda *_: 10**15)
         run.run(2, closes=False)
     again = controls_in(disk).read(BATCH)
     assert (again.watermark_us, again.token, again.runs) == (begun.watermark_us, begun.token, 2)
@@ -388,9 +389,10 @@ def test_a_plan_that_fails_three_times_is_given_up(model: Callable[[Any], Model]
     assert not (wrong := oracle.difference(run.sink.total(), expected(run.scenario))), wrong
 
 
-def test_a_driver_that_lost_its_lease_delivers_nothing(model: Callable[[Any], Model], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "function"])
+def test_a_driver_that_lost_its_lease_delivers_nothing(model: Callable[[Any], Model], tmp_path: Path, kind: str) -> None:
     """It sleeps in the middle of a batch; another one comes, finishes its batch, and goes on."""
-    run = model(sinks.parquet(str(tmp_path / "out")))
+    run = model(sinks.parquet(str(tmp_path / "out")) if kind == "parquet" else Collector(groups_that_wait()))
     run.run(1, closes=False)
     other = Model(run.spark, run.feed, run.sink, planned=1, done=0)
     write, slept = Ledger.write, []
@@ -408,7 +410,11 @@ def test_a_driver_that_lost_its_lease_delivers_nothing(model: Callable[[Any], Mo
         with pytest.raises(CheckpointBusyError, match="another run has taken the checkpoint over"):
             run.run(3)
     assert slept
-    found = bag(read_parquet(str(tmp_path / "out"), run.scenario), run.scenario)
+    if kind == "function":
+        assert [len(times) for times in run.sink.brought.values()] == [1] * (CLOSING + 1)
+        found = run.sink.total()
+    else:
+        found = bag(read_parquet(str(tmp_path / "out"), run.scenario), run.scenario)
     assert not (wrong := oracle.difference(found, expected(run.scenario))), wrong
     latest = commits_in(LocalFilesystem(str(tmp_path / "checkpoint" / "q"))).latest()
     assert latest is not None
@@ -447,6 +453,23 @@ def test_a_pause_closes(spark: SparkSession, tmp_path: Path) -> None:
         run.stop()
     final = pa.concat_tables([kept.table()])
     assert not (wrong := oracle.difference(bag(final, scenario), expected(scenario))), wrong
+
+
+@pytest.mark.parametrize("guard", ["Spark", "delivery"])
+def test_no_step_closes_what_is_not_over(model: Callable[[Any], Model], tmp_path: Path, guard: str) -> None:
+    """While Spark may bring the last trigger again, or its results have not arrived: they would never be."""
+    run = model(Collector(groups_that_wait()))
+    place = "delivered before" if guard == "delivery" else ""
+    with cutting(Scissors(place, BATCH)), contextlib.suppress(Cut, Died):
+        run.run(2, closes=False)
+    started = run.feed.session(run.spark, run.sink, slots=2).start(availableNow=True).started["q"]
+    try:
+        assert started.host.driver.standing.waits == (guard == "delivery")
+        assert not started.host.close_if_paused(run.spark, 0.0, lambda trigger: guard == "delivery")
+        if guard == "Spark":
+            assert started.host.close_if_paused(run.spark, 0.0, lambda trigger: True), "else it does"
+    finally:
+        started.holder.release()
 
 
 def test_a_sink_may_stop_the_run_in_a_pause(spark: SparkSession, tmp_path: Path) -> None:

@@ -164,5 +164,5 @@ def test_a_stream_among_tables_goes_on_after_a_failure(
     assert len(set(found["version"])) >= 3
     steps = {step.trigger: step for step in reversed(run.progress["q"])}
     assert all(step.rows["s"] == 2 for trigger, step in steps.items() if trigger > 4)
-    slots = run.started["q"].host.commits.latest()[1].slots.values()  # type: ignore[index]
+    slots = run.started["q"].host.driver.commits.latest()[1].slots.values()  # type: ignore[index]
     assert any(attempt.slot_state().files() for attempt in slots) != are_small

@@ -1,0 +1,198 @@
+"""One batch of one slot, without Spark: the boxes are attached to what the commit before names, stepped, and saved.
+
+What a batch asks of a slot is in its control record and in the commit that it starts from (`Order`). A worker keeps the
+boxes that it has attached. The next batch of a slot may run in any worker; the token of the attempt that a commit names
+tells whether kept boxes are the ones to go on from. Boxes that stopped some batches ago catch up; else the slot is attached
+to what that commit names.
+
+Example: worker A ran batches 4 and 5 of slot 0, worker B runs 6, A gets 7. The attempt that commit 6 names for slot 0 has
+another token than the boxes that A kept, so A has them catch up with the state that commit 6 names, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from anabranch.control.course import course_of
+from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.records import SlotState, Statistics
+from anabranch.control.table_files import get_table
+from anabranch.engine.accept import Rows
+from anabranch.engine.pieces import limited
+from anabranch.engine.routing import source_mask
+from anabranch.engine.slot import Slot
+from anabranch.plan.eager import Forms
+from anabranch.plan.migration import Course
+from anabranch.plan.query import BEGINNING_US, Query
+from anabranch.plan.spread import Spread, all_inputs
+from anabranch.storage.container import ContainerReader
+from anabranch.storage.filesystem import Filesystem
+
+RETAIN_EVERY = 16
+"""Files that are no longer named are unmapped every so many batches."""
+
+MOST_KEPT = 32
+"""A worker that served many runs forgets the boxes of the oldest."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a batch asks of the tasks of its slots."""
+
+    batch: int
+    watermark_us: int
+    emitted_us: int
+    """The watermark of the batch before: groups at instants before it have been handed out."""
+    course: Course
+    before: Course
+    """The course of the batch before."""
+    states: Mapping[int, tuple[str, bytes]]
+    """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
+    planned_us: int
+    """The driver's clock when the batch was first planned: it tells which rows are early."""
+    tables: Mapping[str, str]
+    """Files with the rows of stored tables that are taken in now."""
+    token: str
+    """That of the control record: names of staged files carry it."""
+
+    @property
+    def tables_read(self) -> str:
+        """What the boxes of a free slot hold, all of it."""
+        return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
+
+
+def order_of(batch: int, epoch: int, filesystem: Filesystem, forms: Forms) -> Order:
+    """What a batch asks for, from the records that it starts from."""
+    control = controls_in(filesystem).read(batch, epoch)
+    course, given = course_of(control, forms), (control.planned_us, control.tables, control.token)
+    if batch == 0:
+        return Order(batch, control.watermark_us, BEGINNING_US, course, course, {}, *given)
+    base = commits_in(filesystem).read(batch - 1, control.base_epoch)
+    states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()}
+    before = course_of(base, forms)
+    return Order(batch, control.watermark_us, base.watermark_us, course, before, states, *given)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a worker keeps between batches, by run."""
+
+    boxes: dict[str, tuple[str, Slot]] = field(default_factory=dict)
+    """For each slot the token of the attempt that left its boxes, and the boxes."""
+    forms: dict[str, Forms] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SlotWork:
+    """Runs the batches of the slots of a query in a worker."""
+
+    run: str
+    """Names the run: boxes kept in a worker belong to one."""
+    query: Query
+    spread: Spread
+    filesystem: Filesystem
+    kept: Kept
+    results_per_batch: int | None = None
+    """More results of a batch in a slot are an error."""
+
+    def order(self, batch: int, epoch: int) -> Order:
+        """What a batch asks for."""
+        return order_of(batch, epoch, self.filesystem, self._forms())
+
+    def boxes(self, order: Order, slot: int) -> Slot:
+        """The boxes of a slot, brought to where the batch starts from. They are taken out of the kept ones: if this attempt
+        fails, nobody goes on from them."""
+        return self._free(order) if self.spread.is_free else self._attached(order, slot)
+
+    def step(self, order: Order, slot: int, boxes: Slot, rows: Mapping[str, Rows]) -> Iterator[pa.RecordBatch]:
+        """Has the boxes process a batch; its results, as they are found."""
+        tables = {} if self.spread.is_free else self._tables(order, slot)
+        if slot in order.states:
+            for name in tables:
+                boxes.replace_table(name, order.batch, tables[name], order.watermark_us, order.emitted_us)
+            tables = {}
+        times = order.watermark_us, order.emitted_us, order.planned_us
+        found = boxes.step(order.batch, {**tables, **rows}, *times)
+        return limited(found, self.results_per_batch, self.query.name, order.batch)
+
+    def save(self, order: Order, slot: int, boxes: Slot, token: str) -> tuple[SlotState, Statistics]:
+        """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes."""
+        state = SlotState()
+        if not self.spread.is_free:
+            state = boxes.save(order.batch, token)
+            boxes.relocate()
+            if order.batch % RETAIN_EVERY == 0:
+                boxes.reader.retain(state.files())
+        self.kept.boxes[self._key(slot)] = (order.tables_read if self.spread.is_free else token, boxes)
+        if len(self.kept.boxes) > MOST_KEPT:
+            del self.kept.boxes[next(iter(self.kept.boxes))]
+        return state, boxes.statistics
+
+    def _forms(self) -> Forms:
+        """The forms of the query: made once in a worker."""
+        if self.run not in self.kept.forms:
+            if len(self.kept.forms) >= MOST_KEPT:
+                del self.kept.forms[next(iter(self.kept.forms))]
+            self.kept.forms[self.run] = Forms(self.query)
+        return self.kept.forms[self.run]
+
+    def _tables(self, order: Order, slot: int) -> dict[str, pa.Table]:
+        """The rows of stored tables that belong to a slot."""
+        found, inputs = {}, all_inputs(self.query)
+        for source in self.query.base_sources:
+            if source.name in order.tables:
+                rows = get_table(self.filesystem, order.tables[source.name])
+                found[source.name] = rows.filter(pa.array(source_mask(self.spread.grid, slot, inputs, source, rows)))
+        return found
+
+    def _key(self, slot: int) -> str:
+        return f"{self.run}/{'' if self.spread.is_free else slot}"
+
+    def _free(self, order: Order) -> Slot:
+        """Boxes with the stored tables: those of any slot will do."""
+        kept = self.kept.boxes.pop(self._key(0), None)
+        if kept is not None and kept[0] == order.tables_read and kept[1].course == order.course:
+            return kept[1]
+        reader = ContainerReader(self.filesystem)
+        slot = Slot(self._forms(), order.course, "state/0", self.filesystem, reader)
+        for name, path in order.tables.items():
+            rows = get_table(self.filesystem, path)
+            slot.replace_table(name, order.batch, rows, order.watermark_us, order.emitted_us)
+        return slot
+
+    def _attached(self, order: Order, slot: int) -> Slot:
+        token, state = order.states.get(slot, ("", b""))
+        kept = self.kept.boxes.pop(self._key(slot), None)
+        if kept is not None and token and _goes_on(order, kept[1], kept[0] == token, state):
+            return kept[1]
+        reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
+        named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
+        course = order.course if order.course.is_like(order.before) else order.before
+        boxes = Slot(self._forms(), course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
+        boxes.attach(named, order.watermark_us, order.emitted_us)
+        if boxes.course != order.course:
+            boxes.redirect(order.course, named, order.watermark_us, order.emitted_us)
+        return boxes
+
+
+def _goes_on(order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
+    """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If they
+    cannot be brought there, they are of no more use."""
+    given = order.watermark_us, order.emitted_us
+    if is_latest and boxes.course == order.course:
+        return True
+    state = msgspec.json.decode(encoded, type=SlotState)
+    if not is_latest:
+        if not boxes.course.is_like(order.before):
+            return False
+        if boxes.course != order.before:
+            boxes.redirect(order.before, state, *given)
+        if not boxes.catch_up(state, *given):
+            return False
+    if boxes.course != order.course:
+        boxes.redirect(order.course, state, *given)
+    return True

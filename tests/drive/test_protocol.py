@@ -1,0 +1,69 @@
+"""Whatever dies, and wherever, every result arrives: exactly once in files, at least once in a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+
+from anabranch.plan.migration import Strategy
+from tests import oracle
+from tests.continuous import Continuous, Shape, shapes
+from tests.drive.simulation import Simulation
+from tests.scenarios import Scenario, properties, scenarios
+from tests.storage.faulty import Fault
+
+KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
+FAULTS = st.dictionaries(st.integers(0, 120), KINDS, max_size=6)
+ASKS = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.sampled_from(list(Strategy))), max_size=4)
+PAUSES = st.frozensets(st.integers(0, 8), max_size=4)
+FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after"]), max_size=3)
+
+
+def check(simulation: Simulation) -> None:
+    found = simulation.run()
+    wanted = oracle.expected(simulation.query, simulation.batches, simulation.tables)
+    assert not (wrong := oracle.difference(found, wanted)), wrong
+    simulation.verify()
+
+
+def check_joins(
+    scenario: Scenario,
+    slots: int,
+    to_files: bool,
+    faults: Mapping[int, Fault],
+    asks: Mapping[int, tuple[int, Strategy]],
+    fails: Mapping[int, str],
+    workers: int,
+    pauses: frozenset[int],
+) -> None:
+    check(
+        Simulation(
+            scenario.query, scenario.arrow_batches, scenario.arrow_tables, scenario.plans, slots, to_files, faults, asks,
+            workers, fails, pauses,
+        )
+    )  # fmt: skip
+
+
+test_joins, test_joins_long = properties(
+    check_joins, 100, 10_000, scenario=scenarios(inputs=(2, 3, 1, 4)), slots=st.sampled_from([1, 2, 3, 4]),
+    to_files=st.booleans(), faults=FAULTS, asks=ASKS, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
+)  # fmt: skip
+
+
+def check_groups(
+    shape: Shape,
+    slots: int,
+    to_files: bool,
+    faults: Mapping[int, Fault],
+    fails: Mapping[int, str],
+    pauses: frozenset[int],
+) -> None:
+    case = Continuous(shape)
+    check(Simulation(case.query, case.batches, case.tables, (), slots, to_files, faults, fails=fails, pauses=pauses))
+
+
+test_groups, test_groups_long = properties(
+    check_groups, 60, 6_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
+    fails=FAILS, pauses=PAUSES,
+)  # fmt: skip

@@ -1,0 +1,82 @@
+"""From one course to another: the only place where what a query runs changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.control.loop import Proposal
+from anabranch.drive.transition import Refusal, transition
+from anabranch.plan.eager import Forms
+from anabranch.plan.jtree import parse
+from anabranch.plan.migration import Course, Migration, Strategy
+from anabranch.plan.query import Query
+from anabranch.plan.selects import raise_selects
+from anabranch.sql import parse_script
+
+STREAMS = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+JOIN = "SELECT a.x FROM a [RANGE 5 SECONDS], b {}, c [RANGE 5 SECONDS] WHERE a.k = b.k AND b.k = c.k AND a.x > 3"
+SEEN = {"a": 7_000_000, "b": 9_000_000}
+
+
+def forms_of(window: str = "[RANGE 5 SECONDS]", sql: str = JOIN) -> Forms:
+    query: Query = parse_script(f"{STREAMS} CREATE QUERY q AS {sql.format(window)}").queries[0].query
+    return Forms(query)
+
+
+def course_of(forms: Forms, plan: str) -> Course:
+    return Course(parse(plan, forms.graphs[""]))
+
+
+def asked(forms: Forms, plan: str, strategy: Strategy = Strategy.MOVING_STATE) -> Proposal:
+    return Proposal(parse(plan, forms.graphs[""]), strategy, "why not", pause_us=20)
+
+
+def test_moving_state_is_over_at_once() -> None:
+    forms = forms_of()
+    assert transition(forms, course_of(forms, "((a b) c)"), asked(forms, "(a b c)"), 4, SEEN) == course_of(forms, "(a b c)")
+
+
+def test_others_are_under_way() -> None:
+    forms = forms_of()
+    before = course_of(forms, "((a b) c)")
+    for strategy in (Strategy.PARALLEL_TRACK, Strategy.GRADUAL):
+        proposal = asked(forms, "(a b c)", strategy)
+        after = transition(forms, before, proposal, 4, SEEN)
+        assert after == replace(before, migration=Migration(proposal.plan, strategy, 4, 20))
+        # Whoever asks for the plan that still gives the results gives the migration up, by whatever strategy.
+        assert isinstance(after, Course)
+        for way in Strategy:
+            assert transition(forms, after, asked(forms, "((a b) c)", way), 6, SEEN) == before
+
+
+def test_a_parallel_track_that_would_never_end_is_refused() -> None:
+    forms = forms_of("[UNBOUNDED]")
+    before = course_of(forms, "((a b) c)")
+    refused = transition(forms, before, asked(forms, "(a b c)", Strategy.PARALLEL_TRACK), 4, SEEN)
+    assert isinstance(refused, Refusal)
+    assert "rows of b [UNBOUNDED] never do" in refused.reason
+    assert isinstance(transition(forms, before, asked(forms, "(a b c)", Strategy.GRADUAL), 4, SEEN), Course)
+
+
+def test_a_select_moves_beside_the_plan_that_stays() -> None:
+    forms = forms_of()
+    before = course_of(forms, "((a b) c)")
+    selects = raise_selects(forms.written, {"a": "a b"})
+    proposal = replace(asked(forms, "((a b) c)", Strategy.PARALLEL_TRACK), selects=selects)
+    after = transition(forms, before, proposal, 4, SEEN)
+    assert after == replace(before, selects=selects), "no migration: the plan is the same"
+
+
+def test_groups_move_to_another_form() -> None:
+    sql = "SELECT b.x, COUNT(*) AS n FROM a {}, b [RANGE 5 SECONDS] WHERE a.k = b.k GROUP BY b.x"
+    forms = forms_of(sql=sql)
+    before, proposal = course_of(forms, "(a b)"), replace(asked(forms, "(a b)"), below="a")
+    below = replace(proposal, plan=parse("(a b)", forms.graphs["a"]))
+    after = transition(forms, before, below, 4, SEEN)
+    assert isinstance(after, Course)
+    assert (after.below, after.leaving) == ("a", None)
+    tracks = transition(forms, before, replace(below, strategy=Strategy.PARALLEL_TRACK), 4, SEEN)
+    assert isinstance(tracks, Course)
+    assert tracks.leaving is not None
+    assert tracks.leaving.until_us == SEEN["a"] + 5_000_000
+    assert isinstance(transition(forms, before, replace(below, strategy=Strategy.GRADUAL), 4, SEEN), Refusal)
