@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 
 import pyspark
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -80,15 +81,27 @@ def create_session(master: str = "local[*]", settings: dict[str, str] | None = N
     if active is not None:
         return active
     use_java()
-    os.environ.setdefault("PYSPARK_PYTHON", _python_without_zips() if master.startswith("local") else sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("anabranch").master(master)
     for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    workers = _python_without_zips() if master.startswith("local") else sys.executable
+    with _unless_set(PYSPARK_PYTHON=workers, PYSPARK_DRIVER_PYTHON=sys.executable):
+        session = builder.getOrCreate()  # Spark looks at them once, when it starts
     for name, value in log_settings(session).items():
         session.conf.set(name, value)
     return session
+
+
+@contextlib.contextmanager
+def _unless_set(**variables: str) -> Iterator[None]:
+    """Sets variables of the environment within a block, those that are not set."""
+    ours = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
 
 
 def log_settings(session: SparkSession) -> dict[str, str]:
@@ -134,8 +147,13 @@ def _home_without_vectors(java: str) -> str:
 
 def _folder_with(command: str, script: str) -> str:
     """The folder of a command that is there as long as this process is."""
-    base = tempfile.mkdtemp(prefix="anabranch-")
-    atexit.register(shutil.rmtree, base, ignore_errors=True)
+    base, process = tempfile.mkdtemp(prefix="anabranch-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # not a copy of it that ends sooner
+            shutil.rmtree(base, ignore_errors=True)
+
+    atexit.register(remove)
     path = os.path.join(base, command)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
