@@ -20,7 +20,7 @@ from anabranch.balance.partition import choose_spread
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
-from anabranch.control.loop import Loop
+from anabranch.control.loop import Loop, Wish
 from anabranch.control.table_files import put_table, table_file
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
@@ -529,7 +529,8 @@ class Run:
                 raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
             if reason := why_not_raise(driver.course, driver.graph, selects, way or Strategy.MOVING_STATE):
                 raise MigrationError(reason)
-        driver.request(driver.loop.proposal(driver.course, parsed, way, parse_duration(pause), below, selects))
+        wish = Wish(parsed, way, parse_duration(pause), below, selects)
+        driver.request(driver.loop.granted(driver.course, wish))
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""

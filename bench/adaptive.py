@@ -31,15 +31,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.control.loop import Proposal, Remark
+from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Commit
 from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import Given
 from anabranch.optimize.planner import decide
+from anabranch.plan.actions import ChangePlan
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep, parse, show
 from anabranch.plan.migration import Course, Strategy
-from anabranch.plan.selects import Selects
 from bench import real, report
 from bench.data import mark_written, write_batches
 from bench.rivals.spark_native import Spec, launch
@@ -100,18 +100,10 @@ class Schedule:
         plan = self.plans.get(commit.batch + 1)
         if plan is None or plan == course.plan:
             return None
-        return Proposal(plan, self.strategy, "as it was foreseen", self.pause_us)
+        return Proposal(ChangePlan(plan, self.strategy, self.pause_us), "as it was foreseen")
 
-    def proposal(
-        self,
-        course: Course,
-        plan: Plan,
-        strategy: Strategy | None,
-        pause_us: int,
-        below: str | None = None,
-        selects: Selects | None = None,
-    ) -> Proposal:
-        return Proposal(plan, strategy or Strategy.MOVING_STATE, "by request", pause_us)
+    def granted(self, course: Course, wish: Wish) -> Proposal:
+        return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
 
 def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None, schedule: dict[int, str]) -> dict[str, Any]:

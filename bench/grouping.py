@@ -25,6 +25,7 @@ from anabranch.control.loop import Proposal
 from anabranch.cost.calibrate import unit_costs
 from anabranch.engine.local import LocalRun
 from anabranch.engine.warm import warm_up
+from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
@@ -66,9 +67,11 @@ def run(way: str, seconds: int, seed: int) -> tuple[list[float], Counter[tuple[A
         if way == "adaptive" and local.commit is not None:
             said = loop.after(local.course, local.commit)
             if isinstance(said, Proposal):
-                local.migrate(said.plan, said.strategy, said.pause_us, said.below)
-                where = {None: "another plan", "": "above"}.get(said.below, "below")
-                decisions.append(f"{number} s: {where}, by {said.strategy}")
+                action = said.action
+                below = action.below if isinstance(action, MoveGroups) else None
+                local.migrate(action.plan, action.strategy, action.pause_us, below)
+                where = {None: "another plan", "": "above"}.get(below, "below")
+                decisions.append(f"{number} s: {where}, by {action.strategy}")
         spent[number // seconds] += process_time() - began
         found.update(zip(*(c.to_pylist() for c in results.columns), strict=True))
     return spent, found, decisions

@@ -1,26 +1,27 @@
 """The loop of a query whose groups may stand above a join or below it: one loop for the plans of each form, and when a plan
 is thought about, so is the form (002, chapter 14).
 
-Another form must be worth it as another plan must (`anabranch.adapt.loop`): by `WORTH`, and by more than it costs to get
-there. Moving state folds the rows of the grouped input that are stored; a parallel track runs both forms for a window of it.
+Another form must be worth it as another plan must (`anabranch.adapt.arbiter`). Moving state folds the rows of the grouped
+input that are stored; a parallel track runs both forms for a window of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.adapt.loop import WORTH, AdaptiveLoop, Knowledge, LoopState, expected_life_s, steady_s
+from anabranch.adapt.arbiter import Change
+from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, expected_life_s, steady_s
 from anabranch.adapt.monitor import Monitor
-from anabranch.control.loop import Proposal, Remark
+from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Commit
 from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.optimize.groups import Grouped, priced_forms
+from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import aliases_of
-from anabranch.plan.jtree import Plan, show
+from anabranch.plan.jtree import show
 from anabranch.plan.migration import Course, Strategy, why_not_switch
 from anabranch.plan.query import Stream, Table
-from anabranch.plan.selects import Selects
 
 
 class GroupingLoop:
@@ -46,23 +47,15 @@ class GroupingLoop:
             return self._better_form(course, loop) or said
         return said
 
-    def proposal(
-        self,
-        course: Course,
-        plan: Plan,
-        strategy: Strategy | None,
-        pause_us: int,
-        below: str | None = None,
-        selects: Selects | None = None,
-    ) -> Proposal:
-        """What a user asks for."""
+    def granted(self, course: Course, wish: Wish) -> Proposal:
+        """The action that a user asks for."""
+        loop, below = self.loops[course.below], wish.below
         if below is None or below == course.below:
-            return self.loops[course.below].proposal(course, plan, strategy, pause_us, selects)
-        loop = self.loops[course.below]
+            return loop.granted(course, wish)
         facts = measured_facts(self.forms, course, loop.state.monitor, self.known.otherwise)
-        way = strategy or self._way(course, below, facts, pause_us / 1e6)[0]
+        way = wish.strategy or self._way(course, below, facts, wish.pause_us / 1e6)[0]
         details = {"from": show(course.plan, self.forms.graphs[course.below]), "below": below, "below_before": course.below}
-        return Proposal(plan, way, "by request", pause_us, details, below)
+        return Proposal(MoveGroups(below, wish.plan, way, wish.pause_us), "by request", details)
 
     def _better_form(self, course: Course, loop: AdaptiveLoop) -> Proposal | None:
         known, monitor, self.again_at_s = loop.known, loop.state.monitor, None
@@ -71,23 +64,22 @@ class GroupingLoop:
         now = priced.pop(course.below)
         reachable = [g for g in priced.values() if self._ways(course, g.below)]
         best = min(reachable, key=lambda g: (not g.decision.is_qualified, g.cpu), default=now)
-        becomes_qualified = best.decision.is_qualified and not now.decision.is_qualified
-        if best is now or not (becomes_qualified or best.cpu < WORTH * now.cpu):
+        change = Change(now.cpu, best.cpu, best.decision.is_qualified and not now.decision.is_qualified)
+        if best is now or not change.is_better:
             return None
         way, cost_s = self._way(course, best.below, facts, known.settings.pause_s, now, best)
         life_s = expected_life_s(known, loop.state)
-        gain_s = (now.cpu - best.cpu) * life_s
-        if not becomes_qualified and gain_s <= cost_s:
-            self.again_at_s = cost_s / (now.cpu - best.cpu)
+        if not change.pays(cost_s, life_s):
+            self.again_at_s = change.pays_after_s(cost_s)
             return None
         where = f"rows of {best.below} grouped before they are joined" if best.below else "groups above the join"
         text = f"{where}: {best.cpu:.3g} cores instead of {now.cpu:.3g}"
         details = {
             "below": best.below, "below_before": course.below, "cpu": best.cpu, "cpu_before": now.cpu,
-            "gain_cpu_s": gain_s, "cost_cpu_s": cost_s, "expected_life_s": life_s,
+            "gain_cpu_s": change.gain_s(life_s), "cost_cpu_s": cost_s, "expected_life_s": life_s,
             "from": show(course.plan, self.forms.graphs[course.below]),
         }  # fmt: skip
-        return Proposal(best.decision.plan, way, text, round(known.settings.pause_s * 1e6), details, best.below)
+        return Proposal(MoveGroups(best.below, best.decision.plan, way, round(known.settings.pause_s * 1e6)), text, details)
 
     def _ways(self, course: Course, below: str) -> list[Strategy]:
         every = (Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK)

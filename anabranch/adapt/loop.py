@@ -5,9 +5,8 @@
 *actuation* is a proposal. Keeping the plan is always allowed, and noise must not cause a change:
 
 - what differs by chance is no drift (`monitor.CHANCE`);
-- another plan must need less than `WORTH` of the CPU of this one, or bring the query into its budget;
-- what it saves while things stay as they are must pay for the migration. Things are expected to stay as they are for as long
-  as they have been so, and for `LIFE_WINDOWS` windows at least;
+- another plan must be worth it, and pay for the migration (`anabranch.adapt.arbiter`). Things are expected to stay as they
+  are for as long as they have been so, and for `LIFE_WINDOWS` windows at least;
 - while a migration is under way, no other is proposed.
 """
 
@@ -17,30 +16,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from anabranch.adapt.arbiter import Change
 from anabranch.adapt.library import PlanLibrary
 from anabranch.adapt.monitor import Monitor, Observation, Signal, observe
 from anabranch.adapt.scope import Scope, aliases_in, best_part, smallest_part, with_part
 from anabranch.adapt.timing import DataDriven, Timing
-from anabranch.control.loop import Proposal, Remark
+from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Commit
 from anabranch.cost.facts import EMPTY, HORIZON_S, Given, Measured
 from anabranch.cost.model import Cost, CostModel, UnitCosts
 from anabranch.cost.refine import refined
 from anabranch.migrate.estimate import Estimate, Estimates, estimate, parallel_duration_s, with_filtering
 from anabranch.optimize.planner import Bounds, decide, show_bytes
+from anabranch.plan.actions import Action, ChangePlan, MoveSelects
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Course, Strategy
-from anabranch.plan.selects import Selects
 
 FIRST_BATCHES = 4
 """So many batches with rows are seen before a plan is first decided on by what was measured: a bad one costs too much."""
 
 SURE_BATCHES = 8
 """And after so many it is decided on once more, by figures that are more certain and windows that are fuller."""
-
-WORTH = 0.9
-"""Another plan must need less than this share of the CPU of the one that runs, or bring the query into its budget."""
 
 EFFECT_BATCHES = 5
 """After so many batches under a plan it is told what it needs, beside what was predicted."""
@@ -148,7 +145,7 @@ def step(
     again_at_s = said.details.get("worth_after_s") if isinstance(said, Remark) else None
     decided = replace(decided, again_at_s=again_at_s)
     if isinstance(said, Proposal):
-        decided = replace(decided, promise=Promise(said.plan, found.cost.cpu, monitor.cores))
+        decided = replace(decided, promise=Promise(said.action.plan, found.cost.cpu, monitor.cores))
     return decided, said
 
 
@@ -219,30 +216,31 @@ def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: 
     }  # fmt: skip
     qualifies = found.cost.within(known.bounds.cpu, known.bounds.memory)
     becomes_qualified = qualifies and not found.now.within(known.bounds.cpu, known.bounds.memory)
-    if found.plan == plan or not (becomes_qualified or found.cost.cpu < WORTH * found.now.cpu):
+    change = Change(found.now.cpu, found.cost.cpu, becomes_qualified)
+    if found.plan == plan or not change.is_better:
         text = f"{why}; no plan is better by enough: this one needs {found.now.cpu:.3g} cores, the best {found.cost.cpu:.3g}"
         return Remark("kept", text, details)
     batch_s = state.monitor.span_s / max(1, len(state.monitor.batches))
     estimates = estimate(found.model, graph, plan, found.plan, known.slots, batch_s, settings.pause_s)
     chosen = _chosen(estimates, settings)
     life_s = expected_life_s(known, state)
-    gain_s = (found.now.cpu - found.cost.cpu) * life_s
+    gain_s = change.gain_s(life_s)
     details |= {
         "estimates": {s.value: _figures(e) for s, e in estimates.possible.items()}, "expected_life_s": life_s,
         "refused": {s.value: reason for s, reason in estimates.refused.items()}, "gain_cpu_s": gain_s,
     }  # fmt: skip
-    if not becomes_qualified and gain_s <= chosen.total_cpu_s:
+    if not change.pays(chosen.total_cpu_s, life_s):
         text = (
             f"{why}; {show(found.plan, graph)} would save {gain_s:.3g} s of CPU in the {life_s:.3g} s it may be good for, "
             f"and getting there costs {chosen.total_cpu_s:.3g}"
         )
-        saved = found.now.cpu - found.cost.cpu
-        return Remark("kept", text, details | {"worth_after_s": chosen.total_cpu_s / saved} if saved > 0 else details)
+        worth_after_s = change.pays_after_s(chosen.total_cpu_s)
+        return Remark("kept", text, details if worth_after_s is None else details | {"worth_after_s": worth_after_s})
     text = (
         f"{why}; {found.cost.cpu:.3g} cores instead of {found.now.cpu:.3g}, {show_bytes(found.cost.memory)} instead of "
         f"{show_bytes(found.now.memory)}; {found.reason}"
     )
-    return Proposal(found.plan, chosen.strategy, text, round(settings.pause_s * 1e6), details)
+    return Proposal(ChangePlan(found.plan, chosen.strategy, round(settings.pause_s * 1e6)), text, details)
 
 
 def _chosen(estimates: Estimates, settings: Settings) -> Estimate:
@@ -279,19 +277,20 @@ class AdaptiveLoop:
         self.state, said = step(self.known, self.state, course, observation)
         return said
 
-    def proposal(
-        self, course: Course, plan: Plan, strategy: Strategy | None, pause_us: int, selects: Selects | None = None
-    ) -> Proposal:
-        """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""
-        monitor, known = self.state.monitor, self.known
+    def granted(self, course: Course, wish: Wish) -> Proposal:
+        """The action that a user asks for: by the cheapest strategy within a pause unless one is given."""
+        monitor, known, pause_s = self.state.monitor, self.known, wish.pause_us / 1e6
         facts = Measured(course.plan, monitor.batches, monitor.span_s, known.otherwise)
         model = CostModel(facts.graph(known.graph), known.units)
         batch_s = monitor.span_s / max(1, len(monitor.batches)) or known.units.batch_s
-        found = estimate(model, known.graph, course.plan, plan, known.slots, batch_s, pause_us / 1e6)
-        if selects is not None:
-            found = with_filtering(found, model, known.graph, course, plan, selects, known.slots)
+        found = estimate(model, known.graph, course.plan, wish.plan, known.slots, batch_s, pause_s)
+        if wish.selects is not None:
+            found = with_filtering(found, model, known.graph, course, wish.plan, wish.selects, known.slots)
         details = {
             "estimates": {s.value: _figures(e) for s, e in found.possible.items()}, "from": show(course.plan, known.graph),
         }  # fmt: skip
-        way = strategy or found.best(pause_us / 1e6).strategy
-        return Proposal(plan, way, "by request", pause_us, details, selects=selects)
+        way = wish.strategy or found.best(pause_s).strategy
+        action: Action = ChangePlan(wish.plan, way, wish.pause_us)
+        if wish.selects is not None:
+            action = MoveSelects(wish.selects, wish.plan, way, wish.pause_us)
+        return Proposal(action, "by request", details)

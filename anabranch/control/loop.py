@@ -1,5 +1,5 @@
-"""Where whoever runs a query meets whoever decides about its plan: after each batch the one shows the commit, and the other
-may propose another plan."""
+"""Where whoever drives a query meets whoever decides about what it runs: after each batch the one shows the commit, and the
+other may propose an action."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anabranch.control.records import Commit
+from anabranch.plan.actions import Action
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Course, Strategy
 from anabranch.plan.selects import Selects
@@ -15,18 +16,11 @@ from anabranch.plan.selects import Selects
 
 @dataclass(frozen=True)
 class Proposal:
-    """Another plan from the next batch on, how to get there, and why."""
+    """An action from the next batch on, and why."""
 
-    plan: Plan
-    strategy: Strategy
+    action: Action
     text: str
-    pause_us: int = 0
-    """How long a batch may work at a gradual migration."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    below: str | None = None
-    """The form of the query that the plan is of (`anabranch.plan.eager.Forms`); None: the one that it has."""
-    selects: Selects | None = None
-    """Those that stand above a join; None: those that do."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +32,25 @@ class Remark:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What a user asks for; the way there may be left open."""
+
+    plan: Plan
+    strategy: Strategy | None = None
+    """None: the cheapest of which no batch waits longer than the pause."""
+    pause_us: int = 0
+    below: str | None = None
+    """The form that the plan is of (`anabranch.plan.eager.Forms`); None: the one that the query has."""
+    selects: Selects | None = None
+    """The predicates that stand above a join; None: those that do."""
+
+
 class Loop(Protocol):
-    """Whoever decides about the plan of one query."""
+    """Whoever decides about what one query runs."""
 
     def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch; says what to do about it."""
 
-    def proposal(
-        self,
-        course: Course,
-        plan: Plan,
-        strategy: Strategy | None,
-        pause_us: int,
-        below: str | None = None,
-        selects: Selects | None = None,
-    ) -> Proposal:
-        """What a user asks for: this plan, by the cheapest strategy within a pause unless one is given."""
+    def granted(self, course: Course, wish: Wish) -> Proposal:
+        """The action that a user asks for, with what is estimated of it."""

@@ -35,9 +35,10 @@ from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
 from anabranch.drive.retain import release, sweep_unnamed
-from anabranch.drive.transition import Refusal, transition, why_not
+from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
+from anabranch.plan.actions import ChangePlan
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
@@ -170,7 +171,7 @@ class Driver:
 
     def _ask_at_restart(self, plan: Plan) -> None:
         """Has another plan than the checkpoint's run after the batch that was begun, which runs as it was begun."""
-        self._requests.put(Proposal(plan, Strategy.MOVING_STATE, "asked for at a restart"))
+        self._requests.put(Proposal(ChangePlan(plan, Strategy.MOVING_STATE), "asked for at a restart"))
 
     def _left_migrating(self) -> bool:
         """Whether a run before this one failed in the batch in which its migration ended, and could not tell."""
@@ -280,7 +281,7 @@ class Driver:
 
     def request(self, proposal: Proposal) -> None:
         """Asks for another plan from the next batch on; may be called from any thread."""
-        if reason := why_not(self.forms, self.course, proposal):
+        if reason := why_not(self.forms, self.course, proposal.action):
             raise MigrationError(reason)
         self._requests.put(proposal)
 
@@ -302,27 +303,26 @@ class Driver:
 
     def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
-        before, seen = self.course, base.largest_time_us if base is not None else {}
-        below = before.below if proposal.below is None else proposal.below
-        selects = before.selects if proposal.selects is None else proposal.selects
-        old, target = self.plan_text, shown(proposal.plan, self.forms, below, selects)
-        if before.target is not None and before.target != proposal.plan:
-            self.tell(batch - 1, "cancelled", f"the way to {show(before.target, self.graph)}: {proposal.text}")
-        after = transition(self.forms, before, proposal, batch, seen)
+        before, action, text = self.course, proposal.action, proposal.text
+        seen, (below, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
+        old, target = self.plan_text, shown(action.plan, self.forms, below, selects)
+        if before.target is not None and before.target != action.plan:
+            self.tell(batch - 1, "cancelled", f"the way to {show(before.target, self.graph)}: {text}")
+        after = transition(self.forms, before, action, batch, seen)
         if isinstance(after, Refusal) and below == before.below:
             # The plan has changed since it was asked for. Piece by piece it can still be gone over to.
-            proposal = replace(proposal, strategy=Strategy.GRADUAL, text=f"{proposal.text}; {after.reason}")
-            after = transition(self.forms, before, proposal, batch, seen)
+            action, text = replace(action, strategy=Strategy.GRADUAL), f"{text}; {after.reason}"
+            after = transition(self.forms, before, action, batch, seen)
         if isinstance(after, Refusal):
             self.tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {after.reason}")
             return
         self.course = after
-        if (below, proposal.plan, selects) == (before.below, before.plan, before.selects):
+        if (below, action.plan, selects) == (before.below, before.plan, before.selects):
             self._began = None
             return
         self._began = (batch, perf_counter(), proposal)
-        told = {"old": old, "target": target, "strategy": proposal.strategy.value, **proposal.details}
-        self.tell(batch - 1, "migrating", f"from {old} to {target} by {proposal.strategy}: {proposal.text}", **told)
+        told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
+        self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
 
     def _follow_migration(self, commit: Commit) -> None:
         """After a batch: a migration that every slot is ready for ends, and what it took is told."""
@@ -355,9 +355,8 @@ class Driver:
         if isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
-                below = self.course.below if found.below is None else found.below
-                target = shown(found.plan, self.forms, below, self.course.selects)
-                text = f"{target} by {found.strategy}, if you approve: {found.text}"
+                target = shown(found.action.plan, self.forms, *stands(self.course, found.action))
+                text = f"{target} by {found.action.strategy}, if you approve: {found.text}"
                 self.tell(commit.batch, "proposed", text, **found.details)
             else:
                 self._migrate(found, commit.batch + 1, commit)

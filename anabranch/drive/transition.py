@@ -1,4 +1,4 @@
-"""What a query runs changes here and nowhere else: from a course, a proposal and what has been seen to another course, or to
+"""What a query runs changes here and nowhere else: from a course, an action and what has been seen to another course, or to
 a refusal with its reason.
 
 Example: a query runs `((a b) c)`. `(a b c)` by moving state is the course `(a b c)`, from the next batch on. On a parallel
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.control.loop import Proposal
+from anabranch.plan.actions import Action, MoveGroups, MoveSelects
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import (
     Course,
@@ -24,43 +24,47 @@ from anabranch.plan.migration import (
     why_not_switch,
     with_selects,
 )
+from anabranch.plan.selects import Selects
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a proposal cannot be followed."""
+    """Why an action cannot be followed."""
 
     reason: str
 
 
-def transition(
-    forms: Forms, course: Course, proposal: Proposal, batch: int, seen: Mapping[str, int]
-) -> Course | Refusal:
-    """The course from a batch on that a proposal leads to. A migration under way is given up for it. `seen` are the largest
+def transition(forms: Forms, course: Course, action: Action, batch: int, seen: Mapping[str, int]) -> Course | Refusal:
+    """The course from a batch on that an action leads to. A migration under way is given up for it. `seen` are the largest
     event times so far, by source."""
-    below = course.below if proposal.below is None else proposal.below
-    selects = course.selects if proposal.selects is None else proposal.selects
-    if (below, proposal.plan, selects) == (course.below, course.plan, course.selects):
+    below, selects = stands(course, action)
+    if (below, action.plan, selects) == (course.below, course.plan, course.selects):
         return replace(course, migration=None)
-    if reason := why_not(forms, course, proposal):
+    if reason := why_not(forms, course, action):
         return Refusal(reason)
-    strategy, graph = proposal.strategy, forms.graphs[course.below]
+    strategy, graph = action.strategy, forms.graphs[course.below]
     if below != course.below:
-        return switched(forms, course, proposal.plan, below, strategy, seen)
-    if proposal.selects is not None:
+        return switched(forms, course, action.plan, below, strategy, seen)
+    if isinstance(action, MoveSelects):
         course = with_selects(course, graph, selects, strategy, seen)
-    if strategy is Strategy.MOVING_STATE or proposal.plan == course.plan:
-        return replace(course, plan=proposal.plan, migration=None)
-    return replace(course, migration=Migration(proposal.plan, strategy, batch, proposal.pause_us))
+    if strategy is Strategy.MOVING_STATE or action.plan == course.plan:
+        return replace(course, plan=action.plan, migration=None)
+    return replace(course, migration=Migration(action.plan, strategy, batch, action.pause_us))
 
 
-def why_not(forms: Forms, course: Course, proposal: Proposal) -> str | None:
-    """Why a proposal cannot be followed from a course; None if it can."""
+def stands(course: Course, action: Action) -> tuple[str, Selects]:
+    """The input that is grouped first, and the predicates that stand above a join, when an action has been followed."""
+    below = action.below if isinstance(action, MoveGroups) else course.below
+    return below, action.selects if isinstance(action, MoveSelects) else course.selects
+
+
+def why_not(forms: Forms, course: Course, action: Action) -> str | None:
+    """Why an action cannot be followed from a course; None if it can."""
     graph = forms.graphs[course.below]
-    if proposal.below is not None and proposal.below != course.below:
-        return why_not_switch(forms, course, proposal.below, proposal.strategy)
-    if proposal.selects is not None and (reason := why_not_raise(course, graph, proposal.selects, proposal.strategy)):
+    if isinstance(action, MoveGroups) and action.below != course.below:
+        return why_not_switch(forms, course, action.below, action.strategy)
+    if isinstance(action, MoveSelects) and (reason := why_not_raise(course, graph, action.selects, action.strategy)):
         return reason
-    if proposal.strategy is Strategy.PARALLEL_TRACK:
-        return why_not_parallel(graph, course.plan, proposal.plan)
+    if action.strategy is Strategy.PARALLEL_TRACK:
+        return why_not_parallel(graph, course.plan, action.plan)
     return None

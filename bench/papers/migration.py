@@ -222,8 +222,9 @@ def adapt(phase_of: Callable[[float], Setting], seconds: float, adaptive: bool) 
             said = loop.after(run.course, run.commit)
             loop_s += process_time() - began
             if isinstance(said, Proposal):
-                run.migrate(said.plan, said.strategy, said.pause_us)
-                decisions.append(f"{number * BATCH_S:.1f} s: {show(said.plan, run.graph)} by {said.strategy}")
+                action = said.action
+                run.migrate(action.plan, action.strategy, action.pause_us)
+                decisions.append(f"{number * BATCH_S:.1f} s: {show(action.plan, run.graph)} by {action.strategy}")
         note(track, done, spent)
     return track, decisions, loop_s
 

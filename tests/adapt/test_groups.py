@@ -13,6 +13,7 @@ from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
 from anabranch.cost.calibrate import DEFAULT
 from anabranch.engine.local import LocalRun
+from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
@@ -55,11 +56,12 @@ def test_groups_follow_the_streams() -> None:
         said = loop.after(local.course, local.commit)
         if isinstance(said, Proposal):
             proposals.append(said)
-            local.migrate(said.plan, said.strategy, said.pause_us, said.below)
+            below_then = said.action.below if isinstance(said.action, MoveGroups) else None
+            local.migrate(said.action.plan, said.action.strategy, said.action.pause_us, below_then)
     found += oracle.bag(local.step(44, {}).results)
     assert below[17] == "b"
     assert below[-1] == ""
-    assert [p.below for p in proposals if p.below is not None] == ["b", ""], [p.text for p in proposals]
+    assert [p.action.below for p in proposals if isinstance(p.action, MoveGroups)] == ["b", ""], [p.text for p in proposals]
     assert proposals[0].details["cpu"] < 0.9 * proposals[0].details["cpu_before"]
     assert not (wrong := oracle.difference(found, oracle.expected(FORMS.written, batches, {}))), wrong
 

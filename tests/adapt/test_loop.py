@@ -76,7 +76,7 @@ def run(loop: AdaptiveLoop, phase_of: Callable[[int], Phase], batches: int, seed
         assert local.commit is not None
         found = loop.after(local.course, local.commit)
         if isinstance(found, Proposal):
-            local.migrate(found.plan, found.strategy, found.pause_us)
+            local.migrate(found.action.plan, found.action.strategy, found.action.pause_us)
         if found is not None:
             said.append((number, found, show(local.course.plan, GRAPH)))
     return said
@@ -89,7 +89,7 @@ def test_a_plan_is_decided_on_when_enough_is_measured():
     number, found, _ = first
     assert number == FIRST_BATCHES, "one batch tells where time begins, then come those that count"
     assert isinstance(found, Proposal)
-    assert "(a b)" not in show(found.plan, GRAPH)
+    assert "(a b)" not in show(found.action.plan, GRAPH)
     assert found.details["cpu"] < found.details["cpu_before"]
     assert found.details["rates"]["a"] == pytest.approx(300, rel=0.1)
     assert "instead of" in found.text
@@ -101,7 +101,7 @@ def test_a_change_of_the_streams_changes_the_plan():
     assert proposals[0][0] == FIRST_BATCHES
     later = [s for n, s in proposals if n >= 20]
     assert later, [s for _, s, _ in said]
-    assert "(b c)" not in show(later[-1].plan, GRAPH)
+    assert "(b c)" not in show(later[-1].action.plan, GRAPH)
     assert "went from" in later[-1].text
 
 
@@ -151,7 +151,7 @@ def test_a_strategy_may_be_pinned(strategy):
     loop = AdaptiveLoop(replace(KNOWN, settings=Settings(strategy=strategy)))
     ((_, found, _), *_) = run(loop, lambda _: OFTEN_AB, FIRST_BATCHES + 2)
     assert isinstance(found, Proposal)
-    assert found.strategy is strategy
+    assert found.action.strategy is strategy
 
 
 # -- what is worth it ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from anabranch.balance.partition import choose_spread
 from anabranch.control.lease import Holder
-from anabranch.control.loop import Proposal, Remark
+from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Attempt, Commit, Control
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.driver import Driver
@@ -32,6 +32,7 @@ from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns
 from anabranch.engine.routing import source_mask
 from anabranch.errors import MigrationError
+from anabranch.plan.actions import ChangePlan
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Course, Strategy
@@ -68,7 +69,7 @@ class Steady:
     def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
         return None
 
-    def proposal(self, *given: Any) -> Proposal:
+    def granted(self, course: Course, wish: Wish) -> Proposal:
         raise AssertionError("plans are proposed by the simulation")
 
 
@@ -240,7 +241,7 @@ class Simulation:
         """Asks for another plan, if it can be gone over to."""
         target = parse(self.plans[plan % len(self.plans)], driver.graph)
         try:
-            driver.request(Proposal(target, strategy, "by the simulation"))
+            driver.request(Proposal(ChangePlan(target, strategy), "by the simulation"))
         except MigrationError:
             return
 

@@ -16,6 +16,7 @@ from anabranch.control.records import Commit
 from anabranch.drive.driver import MOST_FAILED_RUNS
 from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.errors import CheckpointBusyError, StateError
+from anabranch.plan.actions import ChangePlan
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Course, Strategy
 from anabranch.sql import parse_script
@@ -169,7 +170,7 @@ class Proposing:
     def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
         if commit.batch != self.batch:
             return None
-        return Proposal(parse(self.plan, self.forms.graphs[""]), Strategy.PARALLEL_TRACK, "it is better")
+        return Proposal(ChangePlan(parse(self.plan, self.forms.graphs[""]), Strategy.PARALLEL_TRACK), "it is better")
 
 
 @pytest.mark.parametrize(("pinned", "window"), [(False, "2"), (True, "2"), (False, "UNBOUNDED")])

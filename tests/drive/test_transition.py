@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.control.loop import Proposal
 from anabranch.drive.transition import Refusal, transition
+from anabranch.plan.actions import ChangePlan, MoveGroups, MoveSelects
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Course, Migration, Strategy
@@ -27,8 +27,8 @@ def course_of(forms: Forms, plan: str) -> Course:
     return Course(parse(plan, forms.graphs[""]))
 
 
-def asked(forms: Forms, plan: str, strategy: Strategy = Strategy.MOVING_STATE) -> Proposal:
-    return Proposal(parse(plan, forms.graphs[""]), strategy, "why not", pause_us=20)
+def asked(forms: Forms, plan: str, strategy: Strategy = Strategy.MOVING_STATE) -> ChangePlan:
+    return ChangePlan(parse(plan, forms.graphs[""]), strategy, pause_us=20)
 
 
 def test_moving_state_is_over_at_once() -> None:
@@ -40,9 +40,9 @@ def test_others_are_under_way() -> None:
     forms = forms_of()
     before = course_of(forms, "((a b) c)")
     for strategy in (Strategy.PARALLEL_TRACK, Strategy.GRADUAL):
-        proposal = asked(forms, "(a b c)", strategy)
-        after = transition(forms, before, proposal, 4, SEEN)
-        assert after == replace(before, migration=Migration(proposal.plan, strategy, 4, 20))
+        action = asked(forms, "(a b c)", strategy)
+        after = transition(forms, before, action, 4, SEEN)
+        assert after == replace(before, migration=Migration(action.plan, strategy, 4, 20))
         # Whoever asks for the plan that still gives the results gives the migration up, by whatever strategy.
         assert isinstance(after, Course)
         for way in Strategy:
@@ -62,16 +62,15 @@ def test_a_select_moves_beside_the_plan_that_stays() -> None:
     forms = forms_of()
     before = course_of(forms, "((a b) c)")
     selects = raise_selects(forms.written, {"a": "a b"})
-    proposal = replace(asked(forms, "((a b) c)", Strategy.PARALLEL_TRACK), selects=selects)
-    after = transition(forms, before, proposal, 4, SEEN)
+    after = transition(forms, before, MoveSelects(selects, before.plan, Strategy.PARALLEL_TRACK), 4, SEEN)
     assert after == replace(before, selects=selects), "no migration: the plan is the same"
 
 
 def test_groups_move_to_another_form() -> None:
     sql = "SELECT b.x, COUNT(*) AS n FROM a {}, b [RANGE 5 SECONDS] WHERE a.k = b.k GROUP BY b.x"
     forms = forms_of(sql=sql)
-    before, proposal = course_of(forms, "(a b)"), replace(asked(forms, "(a b)"), below="a")
-    below = replace(proposal, plan=parse("(a b)", forms.graphs["a"]))
+    before = course_of(forms, "(a b)")
+    below = MoveGroups("a", parse("(a b)", forms.graphs["a"]), Strategy.MOVING_STATE)
     after = transition(forms, before, below, 4, SEEN)
     assert isinstance(after, Course)
     assert (after.below, after.leaving) == ("a", None)

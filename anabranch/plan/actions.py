@@ -1,0 +1,47 @@
+"""What can be decided about a query while it runs: one frozen class for each kind of decision.
+
+A policy proposes an action, or a user asks for one; `anabranch.drive.transition` says what the query runs then, or why it
+cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.plan.jtree import Plan
+from anabranch.plan.migration import Strategy
+from anabranch.plan.selects import Selects
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """Another plan, of the form that the query has."""
+
+    plan: Plan
+    strategy: Strategy
+    pause_us: int = 0
+    """How long a batch may work at a gradual migration."""
+
+
+@dataclass(frozen=True)
+class MoveGroups:
+    """The rows of an input are grouped before they are joined; or, where `below` is empty, groups stand above the join."""
+
+    below: str
+    plan: Plan
+    """Of the form that the query then has (`anabranch.plan.eager.Forms`)."""
+    strategy: Strategy
+    pause_us: int = 0
+
+
+@dataclass(frozen=True)
+class MoveSelects:
+    """These predicates stand above a join, and no others, under a plan that may be another."""
+
+    selects: Selects
+    plan: Plan
+    strategy: Strategy
+    pause_us: int = 0
+
+
+Action = ChangePlan | MoveGroups | MoveSelects
