@@ -152,8 +152,8 @@ def _run(given: argparse.Namespace) -> int:
 def _explain(given: argparse.Namespace) -> int:
     import json
 
-    from anabranch.cost.calibrate import unit_costs
     from anabranch.cost.facts import Given
+    from anabranch.cost.units import unit_costs
     from anabranch.optimize.explain import decision_json, decision_svg, decision_text
     from anabranch.optimize.groups import choose_groups
     from anabranch.optimize.planner import Bounds, parse_bytes
@@ -209,7 +209,8 @@ def _numbers(option: str, given: Sequence[str]) -> dict[str, float]:
 
 
 def _calibrate(given: argparse.Namespace) -> int:
-    from anabranch.cost.calibrate import calibrate, remember
+    from anabranch.cost.units import remember
+    from anabranch.drive.calibrate import calibrate
 
     warm_up_visibly()
     print("measuring …", file=sys.stderr)
@@ -254,7 +255,7 @@ def _demo(given: argparse.Namespace) -> int:
 
 def warm_up_visibly() -> None:
     """Compiles the kernels, and says so if it takes a while."""
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
 
     began = time.monotonic()
     print("preparing kernels (takes a while on first use) …", end="", file=sys.stderr, flush=True)

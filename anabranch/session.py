@@ -22,8 +22,8 @@ from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
 from anabranch.control.loop import Loop, Wish
 from anabranch.control.table_files import put_table, table_file
-from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import EMPTY, Given
+from anabranch.cost.units import unit_costs
 from anabranch.drive.driver import ChangingTable, Driver, layout_of
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode

@@ -33,8 +33,8 @@ import pyarrow as pa
 
 from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Commit
-from anabranch.cost.calibrate import unit_costs
 from anabranch.cost.facts import Given
+from anabranch.cost.units import unit_costs
 from anabranch.optimize.planner import decide
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.join_graph import JoinGraph
@@ -109,7 +109,7 @@ class Schedule:
 def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None, schedule: dict[int, str]) -> dict[str, Any]:
     """One run in this process."""
     import anabranch as ab
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
     from anabranch.spark.create import create_session
 
     warm_up()

@@ -74,7 +74,10 @@ def serve(case: dict[str, Any]) -> None:
     sys.path.pop(0)  # the folder of this script: modules are those of the checkout
     import pyarrow as pa
 
-    from anabranch.engine.local import LocalRun
+    try:
+        from anabranch.drive.local import LocalRun
+    except ModuleNotFoundError:  # a checkout of the time when it was part of the engine
+        from anabranch.engine.local import LocalRun  # type: ignore[import-not-found, no-redef]
     from anabranch.storage.filesystem import LocalFilesystem
     from bench.engine import plans, warm_batches
     from bench.workload import Workload

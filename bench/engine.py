@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Leaf, Plan, join, left_deep
 from anabranch.storage.filesystem import LocalFilesystem

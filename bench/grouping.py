@@ -22,9 +22,9 @@ import pyarrow as pa
 from anabranch.adapt.groups import GroupingLoop
 from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
-from anabranch.cost.calibrate import unit_costs
-from anabranch.engine.local import LocalRun
-from anabranch.engine.warm import warm_up
+from anabranch.cost.units import unit_costs
+from anabranch.drive.local import LocalRun
+from anabranch.drive.warm import warm_up
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Strategy

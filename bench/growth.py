@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.control.records import Statistics
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.storage.filesystem import LocalFilesystem
 from bench import report
 from bench.engine import plans, warm_batches

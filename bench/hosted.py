@@ -47,7 +47,7 @@ class HostedSpec:
 
 def run(spec: HostedSpec) -> dict[str, Any]:
     import anabranch as ab
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
     from anabranch.spark.create import create_session
 
     workload = spec.workload

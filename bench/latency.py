@@ -104,7 +104,7 @@ def measure(way: str, seconds: float) -> dict[str, Any]:
 
 def _start_ours(way: str, work: Path, sink: Any) -> Any:
     import anabranch as ab
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
     from anabranch.spark.create import create_session
 
     warm_up()

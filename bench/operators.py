@@ -111,7 +111,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
 
 def ours(spec: dict[str, Any], work: str) -> dict[str, Any]:
     import anabranch as ab
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
     from anabranch.spark.create import create_session
 
     warm_up()

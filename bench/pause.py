@@ -64,7 +64,7 @@ def batches(rows: int) -> Any:
 def run(folder: Path, strategy: Strategy, pause_us: int) -> dict[str, Any]:
     """One migration in this process."""
     import anabranch as ab
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
     from anabranch.spark.create import create_session
 
     warm_up()

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.cost.calibrate import calibrate
 from anabranch.cost.model import CostModel, UnitCosts
+from anabranch.drive.calibrate import calibrate
 from anabranch.optimize.planner import Bounds, decide
 from anabranch.plan.jtree import Plan, left_deep
 from bench import report

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.cost.facts import Given
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Join, Leaf, Plan
 from anabranch.sql import parse_script

@@ -78,7 +78,7 @@ def write_replay(rows: dict[str, pa.Table], speed: int, folder: Path) -> int:
 
 def run_ours(folder: Path) -> dict[str, Any]:
     import anabranch as ab
-    from anabranch.engine.warm import warm_up
+    from anabranch.drive.warm import warm_up
     from anabranch.spark.create import create_session
 
     warm_up()

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.local import LocalRun
-from anabranch.engine.warm import warm_up
+from anabranch.drive.local import LocalRun
+from anabranch.drive.warm import warm_up
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem

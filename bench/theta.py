@@ -20,7 +20,7 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.storage.filesystem import LocalFilesystem
 from bench import report

@@ -189,7 +189,7 @@ def test_what_is_not_there_is_noticed() -> None:
     )  # fmt: skip
     assert [name for name in gone if problem(name) is None] == []
     there = (
-        "engine.local.LocalRun.step", "LocalRun", "kernels.runs.sort_by_hash", "run.migrate(query, plan)", "near.sql",
+        "drive.local.LocalRun.step", "LocalRun", "kernels.runs.sort_by_hash", "run.migrate(query, plan)", "near.sql",
         "sql.parse_script", "adapt/loop.py: step", "Cost.within", "make test", "make test-long PART=3/12", "o.id",
         "p.amount", "RESULT_TIME", "Adapt(approve=True)", "ab.sinks.parquet", "ab.Budget", "state/<slot>/",
     )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.errors import SqlError
 from anabranch.plan.query import Stream, Table
 from anabranch.sql import parse_script

@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.control.records import Commit, Control, LeavingRecord, MigrationRecord, SelectRecord
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse, show
-from anabranch.plan.migration import Course, Leaving, Migration, Strategy, switched, why_not_switch
+from anabranch.plan.migration import Course, Leaving, Migration, Strategy
 from anabranch.plan.selects import above_text, raise_selects
 
 
@@ -51,21 +51,3 @@ def course_after(commit: Commit, forms: Forms) -> Course:
         course = replace(course, leaving=None)
     waiting = tuple(s for s in course.selects if s.until_us is None or commit.watermark_us < s.until_us)
     return course if waiting == course.selects else replace(course, selects=waiting)
-
-
-def following(course: Course, base: Commit | None, forms: Forms) -> Course:
-    """A course that was decided on, as the batch after a commit can have it. A batch that runs again starts from an earlier
-    commit than the one it was decided after: what that was still leaving is left again, or from now on."""
-    if base is None:
-        return replace(course, leaving=None)
-    if base.below == course.below and base.leaving is None and course.leaving is None:
-        return course
-    before = course_after(base, forms)
-    if course.below == before.below:
-        return replace(course, leaving=before.leaving)
-    strategy = Strategy.MOVING_STATE if course.leaving is None else Strategy.PARALLEL_TRACK
-    if why_not_switch(forms, before, course.below, strategy) is None:
-        return course
-    if why_not_switch(forms, before, course.below, Strategy.PARALLEL_TRACK) is not None:
-        return before
-    return switched(forms, before, course.plan, course.below, Strategy.PARALLEL_TRACK, base.largest_time_us)

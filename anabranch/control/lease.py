@@ -28,6 +28,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -52,6 +54,27 @@ class Claim(msgspec.Struct, frozen=True):
     host: str
     process: int
     expires_at_s: float
+
+
+class Lease(Protocol):
+    """What a driver holds while it drives."""
+
+    @property
+    def epoch(self) -> int:
+        """Higher than that of every driver before."""
+
+    def require_held(self) -> None:
+        """Raises if another driver has taken the checkpoint over."""
+
+
+@dataclass(frozen=True)
+class Unshared:
+    """The lease of a checkpoint that nobody else can have, one in memory for example."""
+
+    epoch: int = 0
+
+    def require_held(self) -> None:
+        pass
 
 
 class Holder:

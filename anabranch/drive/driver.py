@@ -27,14 +27,14 @@ import pyarrow as pa
 
 from anabranch.control.course import course_after, course_fields, course_of
 from anabranch.control.journal import Journal
-from anabranch.control.lease import Holder
+from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in, deliveries_in
 from anabranch.control.loop import Loop, Proposal
 from anabranch.control.records import Attempt, Commit, Control, Delivered, Layout, Statistics
 from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
-from anabranch.drive.retain import release, sweep_unnamed
+from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, release, sweep_unnamed
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
@@ -72,10 +72,14 @@ class Driver:
         filesystem: Filesystem,
         tables: Mapping[str, str],
         loop: Loop,
-        holder: Holder,
+        holder: Lease,
         changing: Sequence[ChangingTable] = (),
         clock: Callable[[], float] = time,
+        journal: Journal | None = None,
+        release_every: int = RELEASE_EVERY,
+        sweep_grace_s: float = SWEEP_GRACE_S,
     ) -> None:
+        self.release_every, self.sweep_grace_s = release_every, sweep_grace_s
         self.query, self.course, self.spread = query, course, spread
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
         self.loop, self.holder = loop, holder
@@ -86,7 +90,7 @@ class Driver:
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.deliveries = deliveries_in(filesystem)
-        self.journal = Journal(filesystem)
+        self.journal = journal or Journal(filesystem)
         self.standing = Standing()
         self.is_pinned = False
         """Whether the plan stays unless a user asks for another."""
@@ -139,7 +143,7 @@ class Driver:
             self.standing = replace(self.standing, begun=None)
         self.commits.drop_superseded()
         self.controls.drop_superseded()
-        sweep_unnamed(self.filesystem, self.commits, self.slots, commit)
+        sweep_unnamed(self.filesystem, self.commits, self.slots, commit, self.sweep_grace_s)
         self._journal_start({"shares": list(self.spread.grid.shares), "slots": self.slots, "delivers": delivers})
 
     def _journal_start(self, facts: Mapping[str, Any]) -> None:
@@ -273,7 +277,8 @@ class Driver:
 
     def after(self, base: Commit | None, commit: Commit) -> None:
         """What follows from a batch that is committed and delivered; `base` is the commit that it started from."""
-        release(self.filesystem, self.commits, self.controls, self.deliveries, self.slots, base, commit)
+        ledgers = self.commits, self.controls, self.deliveries
+        release(self.filesystem, *ledgers, self.slots, base, commit, self.release_every)
         self._follow_migration(commit)
         self._adapt(commit)
 

@@ -27,14 +27,15 @@ def release(
     slots: int,
     base: Commit | None,
     commit: Commit,
+    every: int = RELEASE_EVERY,
 ) -> None:
     """Now and then: deletes what neither a commit nor the one that its batch started from names."""
-    if base is None or commit.batch % RELEASE_EVERY:
+    if base is None or commit.batch % every:
         return
     sweep_unnamed(filesystem, commits, slots, commit, grace_s=0.0, before=commit.batch)
     commits.prune(base.batch)
     controls.prune(base.batch)
-    deliveries.prune(commit.batch)
+    deliveries.prune(base.batch)
     release_versions(filesystem, {*base.tables.values(), *commit.tables.values()}, base.batch)
 
 

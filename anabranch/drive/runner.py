@@ -65,8 +65,11 @@ class Runner:
         sink: Delivery,
         note: Callable[[Commit, str, dict[str, float]], None] = lambda commit, plan, wall_s: None,
         keep: Callable[[int], None] = nothing,
+        is_acknowledged_later: bool = False,
     ) -> None:
         self.driver, self.sink, self.note, self.keep = driver, sink, note, keep
+        self.is_acknowledged_later = is_acknowledged_later
+        """Whether results have arrived only when the next trigger comes: until then they can be asked for again."""
         self._one_at_a_time = threading.Lock()
         """Held by whoever runs a batch: the thread that brings triggers, or the one of a closing step."""
         self._rests_since_s = monotonic()
@@ -87,6 +90,9 @@ class Runner:
     def step(self, trigger: int, tasks: Tasks) -> None:
         """Runs the batch that a trigger brought; or delivers the newest one, if it is that one's."""
         with self._one_at_a_time:
+            newest, standing = self.driver.newest, self.driver.standing
+            if self.is_acknowledged_later and newest is not None and standing.waits and trigger == standing.trigger + 1:
+                self.driver.delivered(newest)
             if self.driver.standing.meaning(trigger) is Meaning.RUN:
                 self._run(tasks, trigger)
             elif self.driver.standing.waits:
@@ -139,7 +145,8 @@ class Runner:
             self.sink.publish(computed.staged, commit.batch, commit.token)
         else:
             self.sink.deliver(computed.results, commit.batch)
-        self.driver.delivered(commit)
+        if not self.is_acknowledged_later:
+            self.driver.delivered(commit)
 
     def _deliver_again(self, tasks: Callable[[], Tasks]) -> None:
         """Delivers the newest batch: from its files, or computed once more from the commit before it."""

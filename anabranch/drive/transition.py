@@ -44,7 +44,8 @@ def transition(forms: Forms, course: Course, action: Action, batch: int, seen: M
         return Refusal(reason)
     strategy, graph = action.strategy, forms.graphs[course.below]
     if below != course.below:
-        return switched(forms, course, action.plan, below, strategy, seen)
+        after = switched(forms, course, action.plan, below, strategy, seen)
+        return after if batch > 0 else replace(after, leaving=None)  # before the first batch there is nothing to leave
     if isinstance(action, MoveSelects):
         course = with_selects(course, graph, selects, strategy, seen)
     if strategy is Strategy.MOVING_STATE or action.plan == course.plan:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from anabranch.control.course import course_of
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.records import SlotState, Statistics
+from anabranch.control.records import Commit, Control, SlotState, Statistics
 from anabranch.control.table_files import get_table
 from anabranch.engine.accept import Rows
 from anabranch.engine.pieces import limited
@@ -68,13 +68,18 @@ class Order:
 def order_of(batch: int, epoch: int, filesystem: Filesystem, forms: Forms) -> Order:
     """What a batch asks for, from the records that it starts from."""
     control = controls_in(filesystem).read(batch, epoch)
+    base = commits_in(filesystem).read(batch - 1, control.base_epoch) if batch > 0 else None
+    return order_after(control, base, forms)
+
+
+def order_after(control: Control, base: Commit | None, forms: Forms) -> Order:
+    """What a batch asks for that starts from a commit."""
     course, given = course_of(control, forms), (control.planned_us, control.tables, control.token)
-    if batch == 0:
-        return Order(batch, control.watermark_us, BEGINNING_US, course, course, {}, *given)
-    base = commits_in(filesystem).read(batch - 1, control.base_epoch)
+    if base is None:
+        return Order(control.batch, control.watermark_us, BEGINNING_US, course, course, {}, *given)
     states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()}
     before = course_of(base, forms)
-    return Order(batch, control.watermark_us, base.watermark_us, course, before, states, *given)
+    return Order(control.batch, control.watermark_us, base.watermark_us, course, before, states, *given)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.cost.calibrate import calibrate
 from anabranch.cost.facts import Given
 from anabranch.cost.model import CostModel, UnitCosts
-from anabranch.engine.local import LocalRun
+from anabranch.drive.calibrate import calibrate
+from anabranch.drive.local import LocalRun
 from anabranch.optimize.dominating import strain
 from anabranch.optimize.exact import exact_front
 from anabranch.optimize.min_state import min_state

@@ -31,9 +31,9 @@ import pyarrow as pa
 from anabranch.adapt.loop import AdaptiveLoop, Knowledge, Settings
 from anabranch.adapt.timing import DataDriven
 from anabranch.control.loop import Proposal
-from anabranch.cost.calibrate import unit_costs
-from anabranch.engine.local import LocalRun, Step
-from anabranch.engine.warm import warm_up
+from anabranch.cost.units import unit_costs
+from anabranch.drive.local import LocalRun, Step
+from anabranch.drive.warm import warm_up
 from anabranch.plan.jtree import show
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script

@@ -11,8 +11,8 @@ import pytest
 from anabranch.adapt.groups import GroupingLoop, measured_facts
 from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
-from anabranch.cost.calibrate import DEFAULT
-from anabranch.engine.local import LocalRun
+from anabranch.cost.units import DEFAULT
+from anabranch.drive.local import LocalRun
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Strategy

@@ -26,10 +26,10 @@ from anabranch.adapt.scope import aliases_in, best_part, smallest_part, with_par
 from anabranch.adapt.timing import DataDriven, MemoryDriven, RefinedMemoryDriven
 from anabranch.control.loop import Proposal, Remark
 from anabranch.control.records import SourceStatistics, StateStatistics, Statistics
-from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import Given
 from anabranch.cost.model import Cost, CostModel
-from anabranch.engine.local import LocalRun
+from anabranch.cost.units import DEFAULT
+from anabranch.drive.local import LocalRun
 from anabranch.migrate.estimate import Estimates, estimate
 from anabranch.optimize.planner import Bounds
 from anabranch.plan.join_graph import JoinGraph

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import Measured
 from anabranch.cost.model import CostModel
 from anabranch.cost.refine import KINDS, refined
 from anabranch.cost.samples import gathered, selectivity
+from anabranch.cost.units import DEFAULT
+from anabranch.drive.local import LocalRun
 from anabranch.engine.keys import hash_keys
-from anabranch.engine.local import LocalRun
 from anabranch.engine.sample import SAMPLED_KEYS, sample
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 
 from anabranch.balance.partition import choose_spread
 from anabranch.control.lease import Holder
-from anabranch.control.loop import Proposal, Remark, Wish
-from anabranch.control.records import Attempt, Commit, Control
+from anabranch.control.loop import Proposal
+from anabranch.control.records import Attempt, Control
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.driver import Driver
+from anabranch.drive.local import Steady
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.drive.work import Kept, SlotWork
 from anabranch.engine.accept import conform
@@ -61,16 +62,6 @@ class Below:
 
     def list(self, directory: str) -> Names:
         return self.inner.list(f"{self.folder}/{directory}" if directory else self.folder)  # type: ignore[no-any-return]
-
-
-class Steady:
-    """A loop that never proposes anything."""
-
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
-        return None
-
-    def granted(self, course: Course, wish: Wish) -> Proposal:
-        raise AssertionError("plans are proposed by the simulation")
 
 
 class Taken(Holder):

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.drive.local import LocalRun
 from anabranch.engine import aggregation, bounds, groups
 from anabranch.engine.groups import Groups
 from anabranch.engine.kernels import reference
-from anabranch.engine.local import LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anabranch.control.records import Commit
 from anabranch.control.watermark import next_watermark, watermark_of
-from anabranch.engine.local import LocalRun, Step
+from anabranch.drive.local import LocalRun, Step
 from anabranch.plan.query import AHEAD_US, BEGINNING_US, FOREVER_US, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem

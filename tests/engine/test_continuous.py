@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from anabranch.control.watermark import watermark_of
-from anabranch.engine.local import SLOT, LocalRun
+from anabranch.drive.local import LocalRun
+from anabranch.drive.work import Kept
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
@@ -58,17 +58,10 @@ def check_turns(shape: Shape, turns: Sequence[int]) -> None:
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
     run = LocalRun(case.query, MemoryFilesystem(), tables=tables)
     found: oracle.Bag = Counter()
-    kept = {}
+    workers = defaultdict[int, Kept](Kept)
     for number in range(len(case.batches) + 1):
-        turn = turns[number % len(turns)]
-        pipeline = kept.get(turn)
-        if pipeline is not None and pipeline is not run._slot:
-            assert run.commit is not None
-            watermark_us = watermark_of(case.query, run.commit.largest_time_us)
-            assert pipeline.catch_up(run.commit.slots[SLOT].slot_state(), watermark_us, run.commit.watermark_us)
-        run._slot = pipeline
+        run.worker = workers[turns[number % len(turns)]]
         found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
-        kept[turn] = run._slot
     problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
     assert not problem, f"{case.sql}\n{problem}"
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 from tests import oracle

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from anabranch.control.course import course_of
-from anabranch.control.watermark import watermark_of
-from anabranch.engine.local import SLOT, LocalRun
+from anabranch.drive.local import LocalRun
+from anabranch.drive.work import Kept
 from anabranch.engine.states import IndexState
 from anabranch.errors import MigrationError
 from anabranch.plan.join_graph import JoinGraph
@@ -27,7 +26,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
-from tests.engine.test_oracle import FAILED_ONCE, assert_same, files, named, start, step
+from tests.engine.test_oracle import FAILED_ONCE, assert_same, assert_swept, start, step
 from tests.scenarios import Scenario, properties, random_plan, scenarios
 from tests.small import SMALL, small_pieces
 
@@ -58,17 +57,17 @@ def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: 
                 selects = random_selects(scenario.query, batch + 100 * plan) if what == "raise" else None
                 migrate(run, scenario.plans[plan % len(scenario.plans)], Strategy(strategy), pause_us, selects)
             elif what == "crash":
-                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
+                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1)
             elif what == "turn":
-                other = take_turn(run, scenario, other)
+                other = take_turn(run, other)
             results = oracle.bag(step(run, scenario, batch).results)
             if what == "again":
-                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
+                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1)
                 again = oracle.bag(step(run, scenario, batch).results)
                 assert not (wrong := oracle.difference(again, results)), wrong
             wanted = oracle.bag(step(steady, scenario, batch).results)
             assert not (wrong := oracle.difference(results, wanted)), f"in batch {batch}: {wrong}"
-            assert files(disk) == named(run)
+            assert_swept(run, disk)
             found += results
     assert_same(found, scenario)
 
@@ -82,7 +81,7 @@ def test_a_gradual_migration_ends_although_other_workers_have_the_slot() -> None
         if batch == 3:
             run.migrate("(a (b c))", Strategy.GRADUAL, pause_us=0)
         elif batch > 3:
-            run = LocalRun(scenario.query, disk, None, scenario.arrow_tables)
+            run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1)
         step(run, scenario, batch)
     assert show(run.plan, JoinGraph(scenario.query)) == "(a (b c))"
 
@@ -108,16 +107,9 @@ def random_selects(query: Query, seed: int) -> dict[str, str]:
     return found
 
 
-def take_turn(run: LocalRun, scenario: Scenario, other: Any) -> Any:
-    """Another worker goes on with the slot, with the boxes it has from earlier, if it can; returns the ones of this
-    worker."""
-    mine, run._slot = run._slot, None
-    if other is not None and run.commit is not None:
-        watermark_us, state = watermark_of(scenario.query, run.commit.largest_time_us), run.commit.slots[SLOT].slot_state()
-        if other.course != (before := course_of(run.commit, run.forms)):
-            other.redirect(before, state, watermark_us, run.commit.watermark_us)
-        if other.catch_up(state, watermark_us, run.commit.watermark_us):
-            run._slot = other
+def take_turn(run: LocalRun, other: Kept | None) -> Kept:
+    """Another worker goes on with the slot, with the boxes it has from earlier, if it can; returns this worker."""
+    mine, run.worker = run.worker, other or Kept()
     return mine
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -19,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.control.records import SlotState
+from anabranch.drive.local import SLOT, LocalRun
 from anabranch.engine.aggregation import Partials, PartialTable
 from anabranch.engine.columns import AddressTables, row_bytes
-from anabranch.engine.local import SLOT, LocalRun
 from anabranch.engine.log import Log
 from anabranch.engine.view import View
 from anabranch.errors import DamagedStateError, MissingRowError, TooManyResultsError, ValueTooLargeError
@@ -322,10 +323,9 @@ def test_records_that_do_not_fit_their_segments(kind: str) -> None:
         if number == 19:
             assert run.commit is not None
             state, run = run.commit.slots[SLOT].slot_state(), LocalRun(query, disk, "((a b) c)")
-            run.commit = msgspec.structs.replace(
-                run.commit,
-                slots={SLOT: msgspec.structs.replace(run.commit.slots[SLOT], state=encoded(with_more_rows(state, kind)))},
-            )
+            attempt = msgspec.structs.replace(run.commit.slots[SLOT], state=encoded(with_more_rows(state, kind)))
+            commit = msgspec.structs.replace(run.commit, slots={SLOT: attempt})
+            run.driver.standing = replace(run.driver.standing, commit=commit)
             if kind == "log":
                 with pytest.raises(DamagedStateError, match="holds 1 rows of a in batch 0, and its record says 2"):
                     run.step(number, rows)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
 from anabranch.plan.query import Query

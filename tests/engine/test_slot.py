@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.errors import MigrationError
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
@@ -22,7 +22,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
 from tests.engine.test_migration import random_selects
-from tests.engine.test_oracle import files, named
+from tests.engine.test_oracle import assert_swept
 from tests.scenarios import properties, random_plan
 from tests.small import SMALL, small_pieces
 
@@ -36,22 +36,22 @@ def check(shape: Shape, actions: Sequence[Action]) -> None:
     case = Continuous(shape)
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
     disk = MemoryFilesystem()
-    run = LocalRun(case.query, disk, tables=tables)
+    run = LocalRun(case.query, disk, tables=tables, release_every=1)
     found: oracle.Bag = Counter()
     for number, rows in enumerate([*case.batches, {}]):
         what, which, strategy = actions[number % len(actions)]
         change(run, what, which, strategy)
         if what == "restart":
-            run = LocalRun(case.query, disk, tables=tables)
+            run = LocalRun(case.query, disk, tables=tables, release_every=1)
         done = run.step(number, rows)
         results = oracle.bag(done.results)
         assert done.statistics.results == done.results.num_rows
         run.verify()
         if what == "again":
-            run = LocalRun(case.query, disk, tables=tables)
+            run = LocalRun(case.query, disk, tables=tables, release_every=1)
             again = oracle.bag(run.step(number, rows).results)
             assert not (wrong := oracle.difference(again, results)), f"{case.sql}\n{wrong}"
-        assert files(disk) == named(run)
+        assert_swept(run, disk)
         found += results
     problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
     assert not problem, f"{case.sql}\n{problem}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.routes import routes, views
 from anabranch.sql import parse_script

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import Given
 from anabranch.cost.model import CostModel
+from anabranch.cost.units import DEFAULT
 from anabranch.migrate.estimate import Estimates, estimate, paper_duration_s, parallel_duration_s, with_filtering
 from anabranch.migrate.matching import match_states
 from anabranch.plan.join_graph import JoinGraph

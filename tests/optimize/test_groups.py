@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import EMPTY, Given
+from anabranch.cost.units import DEFAULT
 from anabranch.optimize.groups import choose_groups
 from anabranch.optimize.planner import Bounds, NoQualifiedPlanError
 from anabranch.plan.eager import Forms

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.cost.calibrate import DEFAULT
 from anabranch.cost.facts import EMPTY, FactsError, Given, Measured
 from anabranch.cost.model import PAPER, Cost, CostModel
-from anabranch.engine.local import LocalRun
+from anabranch.cost.units import DEFAULT
+from anabranch.drive.local import LocalRun
 from anabranch.errors import PlanError
 from anabranch.optimize.exact import exact_front
 from anabranch.optimize.explain import decision_json, decision_svg, decision_text

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.plan.eager import pushable_inputs, with_groups_below
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 

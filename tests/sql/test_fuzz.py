@@ -17,7 +17,7 @@ import pyarrow as pa
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from anabranch.engine.local import LocalRun
+from anabranch.drive.local import LocalRun
 from anabranch.errors import SqlError
 from anabranch.plan.explain import explain_json, explain_text
 from anabranch.plan.join_graph import JoinGraph

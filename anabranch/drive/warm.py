@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from anabranch.drive.local import LocalRun
 from anabranch.engine.kernels.routing import coordinates, route_bytes, route_words
-from anabranch.engine.local import LocalRun
 from anabranch.plan.expression import Call, Column
 from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
 from anabranch.storage.filesystem import MemoryFilesystem

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from anabranch.cli import main
-from anabranch.cost import calibrate
-from anabranch.cost.calibrate import CASES, DEFAULT, _positive, cache_path, remember, remembered, unit_costs
+from anabranch.cost.units import DEFAULT, cache_path, remember, remembered, unit_costs
+from anabranch.drive import calibrate
+from anabranch.drive.calibrate import CASES, _positive
 
 
 @pytest.fixture

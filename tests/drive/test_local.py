@@ -1,0 +1,73 @@
+"""The engine in one process, over several slots: together they give what one would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.drive.local import LocalRun
+from anabranch.errors import StateError
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+from tests.continuous import Continuous, Shape, shapes
+from tests.scenarios import Scenario, properties, scenarios
+
+STOPS = st.lists(st.integers(0, 7), max_size=3)
+
+
+def check_joins(scenario: Scenario, slots: int, stops: Sequence[int]) -> None:
+    disk, found = MemoryFilesystem(), Counter[tuple[object, ...]]()
+    run: LocalRun | None = None
+    for number, rows in enumerate([*scenario.arrow_batches, {}]):
+        if run is None or number in stops:
+            run = LocalRun(scenario.query, disk, scenario.plans[0], scenario.arrow_tables, slots=slots)
+        done = run.step(number, rows)
+        assert done.statistics.results == done.results.num_rows
+        assert all(done.statistics.sources[name].rows >= given.num_rows for name, given in rows.items()), "copies count"
+        found += oracle.bag(done.results)
+    wanted = oracle.expected(scenario.query, scenario.arrow_batches, scenario.arrow_tables)
+    assert not (wrong := oracle.difference(found, wanted)), wrong
+
+
+test_joins, test_joins_long = properties(
+    check_joins, 50, 3_000, scenario=scenarios(inputs=(2, 3, 4)), slots=st.integers(2, 5), stops=STOPS
+)
+
+
+def check_groups(shape: Shape, slots: int, stops: Sequence[int]) -> None:
+    case, disk, found = Continuous(shape), MemoryFilesystem(), Counter[tuple[object, ...]]()
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
+    run: LocalRun | None = None
+    for number, rows in enumerate([*case.batches, {}]):
+        if run is None or number in stops:
+            run = LocalRun(case.query, disk, tables=tables, slots=slots)
+        found += oracle.bag(run.step(number, rows).results)
+    wanted = oracle.expected(case.query, case.batches, tables)
+    assert not (wrong := oracle.difference(found, wanted)), f"{case.sql}\n{wrong}"
+
+
+test_groups, test_groups_long = properties(check_groups, 50, 3_000, shape=shapes(), slots=st.integers(2, 4), stops=STOPS)
+
+
+def test_which_batches_may_be_handed_in() -> None:
+    """The next one; or the newest again, until the next has come."""
+    script = "CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts; CREATE QUERY q AS SELECT k FROM a [NOW]"
+    disk, query = MemoryFilesystem(), parse_script(script).queries[0].query
+    rows = {"a": pa.table({"k": [1, 2], "ts": pa.array([0, 1], pa.timestamp("us"))})}
+    run = LocalRun(query, disk)
+    with pytest.raises(StateError, match="batch 1 cannot follow batch -1: hand in batch 0"):
+        run.step(1, rows)
+    first = run.step(0, rows)
+    path = run.commits.path_of(0)
+    before = disk.get(path).to_pybytes()
+    assert LocalRun(query, disk).step(0, rows).results == first.results
+    assert disk.get(path).to_pybytes() == before, "the commit stays"
+    run = LocalRun(query, disk)
+    run.step(1, rows)
+    with pytest.raises(StateError, match="batch 0 cannot follow batch 1: hand in batch 2, or batch 1 again"):
+        run.step(0, rows)
