@@ -358,7 +358,7 @@ def numbers(folder: Path) -> list[int]:
 @pytest.mark.spark
 @pytest.mark.parametrize("route", ["mixed"])
 def test_killed_drivers(tmp_path: Path, route: str) -> None:
-    check_killed_drivers(tmp_path, kills=3, batches=12, route=route, seed=1)
+    check_killed_drivers(tmp_path, kills=2, batches=12, route=route, seed=1)
 
 
 @pytest.mark.spark
