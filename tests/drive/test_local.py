@@ -71,3 +71,22 @@ def test_which_batches_may_be_handed_in() -> None:
     run.step(1, rows)
     with pytest.raises(StateError, match="batch 0 cannot follow batch 1: hand in batch 2, or batch 1 again"):
         run.step(0, rows)
+
+
+def test_what_the_batch_before_left_is_kept_until_its_results_have_arrived() -> None:
+    """Each batch is handed in again, in a new process, although files and records are released after every batch."""
+    script = """
+    CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY q AS SELECT a.k, a.ts, b.ts AS at FROM a, b WHERE a.k = b.k WINDOW 2 SECONDS
+    """
+    disk, query = MemoryFilesystem(), parse_script(script).queries[0].query
+    for number in range(20):
+        times = pa.array([number * 1_000_000 + i for i in range(4)], pa.timestamp("us"))
+        rows = dict.fromkeys("ab", pa.table({"k": [0, 1, 0, 1], "ts": times}))
+        first = LocalRun(query, disk, release_every=1).step(number, rows)
+        again = LocalRun(query, disk, release_every=1).step(number, rows)
+        assert oracle.bag(again.results) == oracle.bag(first.results)
+        assert again.results.num_rows >= 8
+    assert len(disk.list("commit")) == 2
+    assert len(disk.list("state/0")) < 20
