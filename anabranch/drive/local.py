@@ -218,6 +218,7 @@ class LocalRun:
         commit = self.driver.newest
         assert commit is not None
         table = pa.Table.from_batches(self._caller.results, schema=self.forms.written.output_schema)
+        self._caller.results = []
         return Step(batch, commit.watermark_us, table, together([a.statistics for a in done]))
 
     def _store_tables(self) -> None:

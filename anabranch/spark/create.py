@@ -60,7 +60,7 @@ export PYTHONPATH="$kept"
 exec {python} "$@"
 """
 """A Python that takes pyspark from where it is installed. Spark names archives of it first, from which Python compiles every
-module again in each process: half a second for each stream of files that is started, and for each kind of worker."""
+module again in each process: for each stream of files that is started, and for each kind of worker."""
 
 JAVA_WITHOUT_VECTORS = """#!/bin/sh
 for argument; do

@@ -1,8 +1,8 @@
 """The process that Python workers of Spark's are forked from, with our code loaded: a new worker begins with its task.
 
 Spark starts `pyspark.daemon` once on each machine for each kind of worker, and has it fork one when it wants one. Each
-then imports what its task needs, 1.5 s of CPU for ours. `spark.python.daemon.module` names this module instead.
-It must be importable before Spark ships any files, so it is named only in sessions that we make
+then imports what its task needs, which for ours takes longer than a small batch. `spark.python.daemon.module` names this
+module instead. It must be importable before Spark ships any files, so it is named only in sessions that we make
 (`anabranch.spark.create`).
 
 A fork copies no threads. What is loaded here starts none but that of jemalloc, which knows of forks.

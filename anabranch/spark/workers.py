@@ -1,7 +1,7 @@
 """What a Python worker of Spark's does once, before its first task of ours.
 
 After each task pyspark's worker collects garbage, which looks at every object that is alive: with numba, pandas and pyarrow
-loaded some 165,000 of them, 90 ms of CPU for a task that may take 20. They stay for as long as the process does, so
+loaded that costs more than a small task. They stay for as long as the process does, so
 `settle` has the collector pass them over from then on (`gc.freeze`). It does so before a task has made any state: what a
 task drops must still be collected.
 """

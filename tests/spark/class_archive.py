@@ -1,7 +1,7 @@
 """Classes of Spark's as the JVM has them in memory: `python -m tests.spark.class_archive <file>` writes them to a file.
 
 A JVM that is given the file (`-XX:SharedArchiveFile`) takes from it what it would else read from jars and verify, and has
-started a Spark with half the CPU. The tests start some thirty. A Java that the file does not fit passes it over.
+started a Spark with much less CPU. The tests start some thirty. A Java that the file does not fit passes it over.
 """
 
 from __future__ import annotations
