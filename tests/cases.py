@@ -3,13 +3,13 @@
 | run | cases |
 |---|---|
 | `make test` | the fixed ones: always the same; then fresh ones for a minute (`tests/test_fresh.py`) |
-| `make quick` | the first few of the fixed ones |
+| `make quick` | the first few of the fixed ones, and some of what a test goes through by itself |
 | `make test-long` | the long ones: as many again a hundred times, drawn from a seed |
 | `make test-long PART=3/12` | the third of twelve parts of the long ones; all parts together are all of them |
 
 Tests need not know of it: how many examples Hypothesis draws, and which seeds of a parametrized test are run, is decided
-when they are collected (`tests/conftest.py`). A long test that goes through its seeds by itself takes its part from the
-fixture `part`.
+when they are collected (`tests/conftest.py`). A test that goes through seeds, or through every put of a run, by itself takes
+its part from the fixture `part`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from hypothesis import settings
 
 Case = TypeVar("Case")
 
-QUICK_EXAMPLES = 4
+QUICK_EXAMPLES = 3
 """So many examples of a Hypothesis test `make quick` takes."""
 
-QUICK_SEEDS = 2
+QUICK_SEEDS = 1
 """And so many seeds of a test that is parametrized by them."""
+
+QUICK_PARTS = 5
+"""And one of so many parts of what a test goes through by itself."""
 
 
 @dataclass(frozen=True)

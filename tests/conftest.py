@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from tests.cases import QUICK_EXAMPLES, QUICK_SEEDS, Part, draw, examples_of, seed_of
+from tests.cases import QUICK_EXAMPLES, QUICK_PARTS, QUICK_SEEDS, Part, draw, examples_of, seed_of
 from tests.s3 import Bucket, new_bucket, s3_server
 from tests.spark.class_archive import SHORT_LIVED, use_archive
 
@@ -111,7 +111,11 @@ def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Ite
 
 @pytest.fixture
 def part(request: pytest.FixtureRequest) -> Part:
-    """The part of its cases that a long test is to run."""
+    """The part of its cases that a test is to run, of those that it goes through by itself."""
+    if request.config.option.quick:
+        return Part(1, QUICK_PARTS)
+    if not takes_long_ones(request.config):
+        return Part()
     return Part.parse(request.config.option.part)
 
 

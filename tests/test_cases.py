@@ -31,6 +31,10 @@ def test_drawn(value):
 def test_seed(seed):
     note(f"seed {{seed}}")
 
+def test_puts(part):
+    for put in part.of(range(9)):
+        note(f"put {{put}}")
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", "ab")
 @given(value=st.integers(0, 2**60))
@@ -79,8 +83,8 @@ def test_all_parts_together_are_all_cases(tmp_path: Path) -> None:
 
 def test_a_quick_run_takes_the_first_few_of_the_fixed_cases(tmp_path: Path) -> None:
     few, usual = run(tmp_path, "-m", "not long", "--quick"), run(tmp_path, "-m", "not long")
-    assert kinds(few) == {"drawn": 4, "seed": 2}
-    assert kinds(usual) == {"drawn": 25, "seed": 5}
+    assert kinds(few) == {"drawn": 3, "seed": 1, "put": 2}
+    assert kinds(usual) == {"drawn": 25, "seed": 5, "put": 9}
     assert set(few) < set(usual)
 
 

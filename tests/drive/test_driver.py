@@ -21,6 +21,7 @@ from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Course, Strategy
 from anabranch.sql import parse_script
 from tests import oracle
+from tests.cases import Part
 from tests.drive.simulation import Function, Simulation, Taken
 from tests.storage.faulty import Crash, Fault
 
@@ -50,11 +51,11 @@ def wanted(case: Simulation) -> oracle.Bag:
 
 
 @pytest.mark.parametrize("to_files", [True, False])
-def test_every_put_may_be_the_last(to_files: bool) -> None:
+def test_every_put_may_be_the_last(to_files: bool, part: Part) -> None:
     """The driver dies at each put of a run in turn, in all ways."""
     calm = simulation(4, to_files=to_files, pauses={1})
     calm.run()
-    for ordinal in range(len(calm.world.puts)):
+    for ordinal in part.of(range(len(calm.world.puts))):
         for kind in ("lose", "tear", "crash_after"):
             case = simulation(4, to_files=to_files, pauses={1}, faults={ordinal: Fault(kind)})
             found = case.run()

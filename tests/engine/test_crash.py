@@ -18,6 +18,7 @@ from anabranch.drive.local import LocalRun
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 from tests import oracle
+from tests.cases import Part
 from tests.engine.test_oracle import assert_same, files, named, start, step
 from tests.regressions import REGRESSIONS
 from tests.scenarios import Scenario, properties, scenarios
@@ -311,10 +312,10 @@ test_foreign_state, test_foreign_state_long = properties(
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 @pytest.mark.parametrize("survives", [False, True])
-def test_what_failed_once_at_every_put(name: str, survives: bool) -> None:
+def test_what_failed_once_at_every_put(name: str, survives: bool, part: Part) -> None:
     scenario = REGRESSIONS[name]
     counted = FaultyFilesystem(MemoryFilesystem())
     Caller(scenario, counted, [0], survives).work()
-    for ordinal in range(len(counted.puts)):
+    for ordinal in part.of(range(len(counted.puts))):
         for kind in ("lose", "tear", "crash_after"):
             check_crashes(scenario, {ordinal: Fault(kind)}, [0, 1], survives)

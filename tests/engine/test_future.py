@@ -40,7 +40,7 @@ def batches_of(count, rows, future):
     return found
 
 
-def follow(sql, plan, future, count=120, rows=40):
+def follow(sql, plan, future, count=60, rows=40):
     """Runs a query over batches, checks the results, and returns the run with what it held after the last."""
     query = parse_script(f"{STREAMS} CREATE QUERY q AS {sql} WINDOW 1 SECOND").queries[0].query
     batches = [{n: t for n, t in b.items() if n in [s.name for s in query.sources]} for b in batches_of(count, rows, future)]

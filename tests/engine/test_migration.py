@@ -25,6 +25,7 @@ from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
+from tests.cases import Part
 from tests.continuous import Continuous, Shape, shapes
 from tests.engine.test_oracle import FAILED_ONCE, assert_same, assert_swept, start, step
 from tests.scenarios import Scenario, properties, random_plan, scenarios
@@ -176,11 +177,13 @@ def test_a_view_that_another_target_joins_otherwise_is_begun_anew() -> None:
 @pytest.mark.parametrize("what", ["crash", "again", "turn"])
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("inputs", [3, 4])
-def test_every_step_of_a_migration_is_survived(what: str, strategy: Strategy, inputs: int) -> None:
+def test_every_step_of_a_migration_is_survived(what: str, strategy: Strategy, inputs: int, part: Part) -> None:
     """After every batch there is a new process, or another worker, or the batch runs again."""
     plans = {3: ("((a b) c)", "(a (b c))"), 4: ("(((a b) c) d)", "(a ((b c) d))")}[inputs]
     scenario = replace(busy(11, inputs, 30), plans=plans)
-    actions = [GO_ON] * 6 + [("migrate", 1, strategy.value, 0)] + [(what, 0, "", 0)] * 24
+    steps = part.of(range(24))
+    after = [(what, 0, "", 0) if step in steps else GO_ON for step in range(24)]
+    actions = [GO_ON] * 6 + [("migrate", 1, strategy.value, 0)] + after
     check_migrations(scenario, actions, 2)
 
 

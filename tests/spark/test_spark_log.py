@@ -11,6 +11,7 @@ import pytest
 from anabranch.errors import StateError
 from anabranch.spark.spark_log import COPIES, RECORDS, SparkLog
 from anabranch.storage.filesystem import MemoryFilesystem
+from tests.cases import Part
 from tests.storage.faulty import Crash, Fault, FaultyFilesystem
 
 RETAINED = 5
@@ -103,11 +104,11 @@ def test_the_folder_of_another_machine_is_not_believed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["lose", "tear", "crash_after"])
 @pytest.mark.parametrize("keeps_folder", [False, True])
-def test_every_crash_point(tmp_path: Path, kind: str, keeps_folder: bool) -> None:
+def test_every_crash_point(tmp_path: Path, kind: str, keeps_folder: bool, part: Part) -> None:
     """The driver dies in each put in turn: of a copy, of the record, of the commit that follows."""
     probe = FaultyFilesystem(MemoryFilesystem())
     run(probe, tmp_path / "probe", {}, "r", 8)
-    for point in range(len(probe.puts)):
+    for point in part.of(range(len(probe.puts))):
         folder = tmp_path / f"{point}"
         disk, committed = FaultyFilesystem(MemoryFilesystem(), {point: Fault(kind)}), {}
         with pytest.raises(Crash):
