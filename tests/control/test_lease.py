@@ -259,6 +259,15 @@ def test_a_driver_that_was_taken_over_is_told(disk: MemoryFilesystem, hold: Call
         old.require_held()
 
 
+def test_of_two_claims_of_one_epoch_neither_drives(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    """A store whose listings lag may show neither of two drivers the other's claim while they take the lease."""
+    holder = hold()
+    other = Claim("other", "another host", 1, time.time() + EXPIRES_S)
+    disk.put(f"{FOLDER}/{other.owner}-{holder.claim.rpartition('-')[2]}", [seal("lease", msgspec.json.encode(other))])
+    with pytest.raises(CheckpointBusyError, match="another run has taken the checkpoint over"):
+        holder.require_held()
+
+
 class Failing(MemoryFilesystem):
     """Fails to write while it is told to."""
 
