@@ -1,4 +1,4 @@
-"""Between a box and its files: what a step added is written, and a box is attached to what a commit names.
+"""Between a store and its files: what a step added is written, and a store is attached to what a commit names.
 
 Files are named after the batch and a token of the attempt, so that no two attempts ever write the same file; nothing is
 changed or overwritten. One file holds parts that live about equally long: the logs of sources with windows of a like
@@ -8,22 +8,22 @@ length, the runs of one tier, the views. So a file is seldom kept for the sake o
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
-from anabranch.control.records import LogSegment, PartialSegment, RunSegment, SlotState, ViewSegment
+from anabranch.control.records import LogSegment, PartialSegment, RunSegment, SlotState, ViewBuild, ViewSegment
 from anabranch.control.sweep import state_prefix
-from anabranch.engine.aggregation import BY_KEYS
-from anabranch.engine.box import Box
+from anabranch.engine.aggregation import BY_KEYS, Aggregator
 from anabranch.engine.log import Stored, decode
-from anabranch.engine.preparation import Build
 from anabranch.engine.run import Run, map_run
-from anabranch.engine.view import Combined, View
+from anabranch.engine.store import Build, Store
+from anabranch.engine.view import Combined
 from anabranch.errors import DamagedStateError, StateError
-from anabranch.plan.join_graph import Aliases
-from anabranch.plan.migration import Course
-from anabranch.plan.query import BEGINNING_US, Stream
+from anabranch.plan.identity import IndexKey, ViewKey
+from anabranch.plan.migration import Strategy
 from anabranch.storage.container import ContainerReader, ContainerWriter
 from anabranch.storage.filesystem import Filesystem
 
@@ -42,95 +42,151 @@ class Files:
 
 
 class Checkpoint:
-    """The files of one box."""
+    """The files of a slot."""
 
-    def __init__(self, box: Box, folder: str, filesystem: Filesystem, reader: ContainerReader) -> None:
-        self.box, self.folder, self.filesystem, self.reader = box, folder, filesystem, reader
-        self._logs: dict[str, dict[int, LogSegment]] = {name: {} for name in box.state.logs}
-        self._views: dict[str, dict[int, ViewSegment]] = {view.name: {} for view in box.state.views.values()}
+    def __init__(self, store: Store, folder: str, filesystem: Filesystem, reader: ContainerReader) -> None:
+        self.store, self.folder, self.filesystem, self.reader = store, folder, filesystem, reader
+        self.files_written = self.bytes_written = 0
+        """By the last batch."""
+        self._logs: dict[str, dict[int, LogSegment]] = {}
+        self._views: dict[ViewKey, dict[int, ViewSegment]] = {}
         self._fresh_logs: list[LogSegment] = []
-        self._fresh_views: list[ViewSegment] = []
-        self._fresh_runs: set[str] = set()
+        self._fresh_views: list[tuple[ViewKey, ViewSegment]] = []
+        self._fresh_runs: set[IndexKey] = set()
 
-    def attach(self, state: SlotState, watermark_us: int, emitted_us: int = BEGINNING_US) -> None:
-        """Gives a new box the state that a commit names. `emitted_us` is the watermark of that commit's batch: aggregates at
-        instants before it have been handed out.
+    # -- from files --------------------------------------------------------------------------------------------------
+
+    def attach(self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int) -> None:
+        """Gives an empty store, and the groups of each block, the state that a commit names. `emitted_us` is the watermark of
+        that commit's batch: aggregates at instants before it have been handed out.
 
         Runs that are not named, missing or damaged are derived from the log, one by one. A view of which that is true, or
         which the plan of the commit did not keep, is recomputed from its parts in the next batch. A damaged log is an error:
         it is the only truth there is.
         """
-        if self.box.aggregator is not None:
-            stored = ((segment, self.reader.segment(segment.data)) for segment in state.partials)
-            self.box.aggregator.restore(stored, emitted_us)
+        for name, aggregator in groups.items():
+            own = [segment for segment in state.partials if segment.block == name]
+            aggregator.restore(((segment, self.reader.segment(segment.data)) for segment in own), emitted_us)
         for segment in state.logs:
-            log = self.box.state.logs.get(segment.source)
-            if log is not None:
-                log.add(segment.batch, self._map_log(segment))
-                self._logs[segment.source][segment.batch] = segment
-        self._attach_views(state)
+            if segment.source in self.store.logs and self.store.is_kept(segment.source):
+                self._add_log(segment, state)
+        states = self._said(state, horizon_us)
+        self._attach_views(state, states)
+        indexes = self._indexes(states)
         for run in state.runs:
-            index = self.box.state.indexes.get(run.index)
-            if index is not None and index.aliases not in self.box.preparation.waiting:
+            key = indexes.get(run.index)
+            if key is not None and key.rows not in self.store.waiting:
                 with contextlib.suppress(StateError):
-                    index.spine.runs.append(_map_run(run, self.reader))
-        self.box.preparation.complete_indexes(watermark_us, prepared=state.prepared)
+                    self.store.spines[key].runs.append(_map_run(run, self.reader))
 
-    def redirect(self, course: Course, horizon_us: int) -> None:
-        """Goes on with another course: what it shares with the one before stays, in memory and on disk."""
-        self.box.redirect(course, horizon_us)
-        waiting = {" ".join(v) for v in self.box.preparation.waiting}
-        self._views = {
-            v.name: self._views.get(v.name, {}) if v.name not in waiting and v.segments else {}
-            for v in self.box.state.views.values()
-        }
+    def catch_up(self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int) -> int | None:
+        """Brings a store that stopped some batches ago to what a commit names: those batches are added from their files, and
+        their indexes derived. The last batch that the store had; None if it cannot be done, and the store is of no more use.
 
-    def catch_up(self, state: SlotState, watermark_us: int, emitted_us: int = BEGINNING_US) -> bool:
-        """Brings a box that stopped some batches ago to what a commit names: those batches are added from their files, and
-        their indexes derived. Whether that could be done; if not, the box is of no more use.
-
-        What the box has must be what the commit names, file by file: a box that saw a batch of an attempt which lost, or
+        What the store has must be what the commit names, file by file: a store that saw a batch of an attempt which lost, or
         batches that are not committed, is refused.
         """
-        self.box.state.purge(watermark_us)
         if not self._agrees(state):
-            return False
+            return None
         last = max((batch for known in self._logs.values() for batch in known), default=-1)
         try:
             for segment in state.logs:
-                if segment.batch not in self._logs[segment.source]:
-                    self.box.state.logs[segment.source].add(segment.batch, self._map_log(segment))
-                    self._logs[segment.source][segment.batch] = segment
-            views = self._named_views()
+                if segment.source not in self.store.logs:
+                    return None
+                if self.store.is_kept(segment.source) and segment.batch not in self._logs.get(segment.source, {}):
+                    self._add_log(segment, state)
+            views = {key.digest: key for key in self.store.views}
             for part in state.views:
-                if part.view in views and part.batch not in self._views[part.view]:
-                    views[part.view].add(part.batch, self._map_view(part, views[part.view]))
-                    self._views[part.view][part.batch] = part
-            if not self._catch_up_aggregates(state, emitted_us):
-                return False
+                key = views.get(part.view)
+                if key is not None and part.batch not in self._views.setdefault(key, {}):
+                    self.store.views[key].add(part.batch, self._map_view(part, key))
+                    self._views[key][part.batch] = part
+            for name, aggregator in groups.items():
+                if not self._catch_up_groups(name, aggregator, state, emitted_us):
+                    return None
         except StateError:
-            return False
+            return None
         self._forget_files(state)
-        lacking, builds = self._lacking(state)
-        self.box.preparation.lacks(lacking, builds)
-        # The commit may name what has ended since: it was purged above, and goes again.
-        self.box.state.purge(watermark_us)
-        self.box.preparation.complete_indexes(watermark_us, last, state.prepared)
-        return True
+        self._said(state, horizon_us)
+        for key in self.store.waiting:
+            self._views.get(key, {}).clear()
+        return last
+
+    def prepared(self, state: SlotState) -> dict[IndexKey, int]:
+        """How far the target of a gradual migration has come in each index."""
+        return {key: state.prepared[key.digest] for key in self.store.spines if key.digest in state.prepared}
+
+    def inherited(self, views: Mapping[ViewKey, ViewKey]) -> None:
+        """Goes on with another execution: some views have other keys than before."""
+        for new, old in views.items():
+            known = self._views.get(old, {})
+            self._views[new] = {b: msgspec.structs.replace(s, view=new.digest) for b, s in known.items()}
+        self._views = {key: known for key, known in self._views.items() if key in self.store.views}
+        self._logs = {name: known for name, known in self._logs.items() if name in self.store.logs}
+
+    def _add_log(self, segment: LogSegment, state: SlotState) -> None:
+        stored = self._map_log(segment, frozenset(state.predicates[segment.passed]) if state.predicates else frozenset())
+        self.store.logs[segment.source].add(segment.batch, stored)
+        for reader in self.store.readers:
+            reader.watch(segment.source, segment.batch, stored)
+        self._logs.setdefault(segment.source, {})[segment.batch] = segment
+
+    def _said(self, state: SlotState, horizon_us: int) -> dict[ViewKey, ViewKey]:
+        """Notes which views a commit does not have, and which it has in part. The keys under which it has the others: a view
+        of a parallel track is whole when no old row is left."""
+        records, kept = {b.view: b for b in state.builds}, set(state.kept_views)
+        tracks = {b.since for b in state.builds if not b.seed}
+        self.store.waiting, self.store.builds = set(), {}
+        found: dict[ViewKey, ViewKey] = {}
+        for key in self.store.views:
+            if key.digest in kept:
+                found[key] = key
+                record = records.get(key.digest)
+                if record is not None and record.seed:
+                    self.store.builds[key] = Build(record.since, record.seed, record.batch, record.row)
+                continue
+            over = [replace(key, since=since) for since in tracks]
+            whole = [k for k in over if k.digest in kept and self.store.is_over(k, horizon_us)]
+            if whole and not key.since:
+                found[key] = whole[0]
+            elif not key.since:
+                self.store.waiting.add(key)
+        return found
+
+    def _attach_views(self, state: SlotState, known: Mapping[ViewKey, ViewKey]) -> None:
+        views = {as_named.digest: key for key, as_named in known.items()}
+        for segment in state.views:
+            key = views.get(segment.view)
+            if key is None or key in self.store.waiting:
+                continue
+            try:
+                self.store.views[key].add(segment.batch, self._map_view(segment, key))
+                mine = msgspec.structs.replace(segment, view=key.digest)
+                self._views.setdefault(key, {})[segment.batch] = mine
+            except StateError:
+                self.store.waiting.add(key)
+                self.store.forget_view(key)
+                self._views.pop(key, None)
+
+    def _indexes(self, known: Mapping[ViewKey, ViewKey]) -> dict[str, IndexKey]:
+        """The indexes of the store under the names that a commit has for them."""
+        found = {}
+        for key in self.store.spines:
+            rows = key.rows
+            named = replace(key, rows=known.get(rows, rows)) if isinstance(rows, ViewKey) else key
+            found[named.digest] = key
+        return found
 
     def _forget_files(self, state: SlotState) -> None:
-        """Runs of this box whose files the commit does not name are no longer on disk: they are written again."""
+        """Runs of this store whose files the commit does not name are no longer on disk: they are written again."""
         named = {(run.index, run.entries) for run in state.runs}
-        for name, index in self.box.state.indexes.items():
-            for run in index.spine.runs:
-                if run.record is not None and (name, run.record.entries) not in named:
+        for key, spine in self.store.spines.items():
+            for run in spine.runs:
+                if run.record is not None and (key.digest, run.record.entries) not in named:
                     run.record = None
 
-    def _catch_up_aggregates(self, state: SlotState, emitted_us: int) -> bool:
-        aggregator = self.box.aggregator
-        if aggregator is None:
-            return True
-        named = {(s.table, s.batch): s for s in state.partials}
+    def _catch_up_groups(self, name: str, aggregator: Aggregator, state: SlotState, emitted_us: int) -> bool:
+        named = {(s.table, s.batch): s for s in state.partials if s.block == name}
         known = {(t.name, b): p.record for t in aggregator.tables.values() for b, p in t.batches.items()}
         if any(named.get(key, record) != record for key, record in known.items()):
             return False
@@ -140,140 +196,129 @@ class Checkpoint:
         return True
 
     def _agrees(self, state: SlotState) -> bool:
-        """Whether all that the box still has is what a commit names. (What has ended need not be named any more.)"""
-        for name, log in self.box.state.logs.items():
-            for batch in self._logs[name].keys() - log.segments.keys():
-                del self._logs[name][batch]
-        for name, view in self._named_views().items():
-            for batch in self._views[name].keys() - view.segments.keys():
-                del self._views[name][batch]
-        logs = {(s.source, s.batch): s for s in state.logs}
-        views = {(s.view, s.batch): s for s in state.views}
-        return all(logs.get((s.source, s.batch)) == s for known in self._logs.values() for s in known.values()) and all(
-            views.get((s.view, s.batch)) == s for parts in self._views.values() for s in parts.values()
-        )
-
-    def _attach_views(self, state: SlotState) -> None:
-        views = self._named_views()
-        lacking, builds = self._lacking(state)
-        for segment in state.views:
-            view = views.get(segment.view)
-            if view is None or view.aliases in lacking:
-                continue
-            try:
-                view.add(segment.batch, self._map_view(segment, view))
-                self._views[view.name][segment.batch] = segment
-            except StateError:
-                lacking.add(view.aliases)
-        self.box.preparation.lacks(lacking, builds)
-        for aliases in self.box.preparation.waiting:
-            self._views[" ".join(aliases)].clear()
-
-    def _lacking(self, state: SlotState) -> tuple[set[Aliases], dict[Aliases, Build]]:
-        """The views that a commit does not have, and those that it has in part. Those of a parallel track that begins are
-        empty and lack nothing."""
-        course, records = self.box.course, {b.view: b for b in state.builds}
-        since = course.migration.since if course.is_parallel and course.migration is not None else -1
-        streams = {name for name, log in self.box.state.logs.items() if isinstance(log.source, Stream)}
-        lacking, builds = set[Aliases](), dict[Aliases, Build]()
-        for aliases in self.box.state.views:
-            name = " ".join(aliases)
-            is_parallel = aliases in self.box.preparation.parallel_views()
-            record = records.get(name)
-            if record is not None and record.driver and not is_parallel and name in state.kept_views:
-                builds[aliases] = Build(record.since, tuple(record.driver.split(" ")), record.batch, record.row)
-            elif record is not None and not record.driver:
-                # When no old row is left, combinations of new rows are all there are.
-                is_over = all(s.batch >= record.since for s in state.logs if s.source in streams)
-                if record.since != since and not is_over:
-                    lacking.add(aliases)
-            elif name not in state.kept_views and not is_parallel:
-                lacking.add(aliases)
-        return lacking, builds
-
-    def save(self, batch: int, attempt: str) -> SlotState:
-        """Writes what is not yet on disk, and returns what names all of the box's state."""
-        files = Files(self.folder, batch, attempt)
-        self._save_logs(files)
-        runs = self._save_runs(files, batch)
-        self._save_views(files)
-        partials = self._save_partials(files)
-        for writer in files.writers.values():
-            writer.write(self.filesystem)
-        statistics = self.box.statistics
-        statistics.files_written = len(files.writers)
-        statistics.bytes_written = sum(w.size_bytes for w in files.writers.values())
-        logs = tuple(s for segments in self._logs.values() for s in segments.values())
-        views = tuple(s for segments in self._views.values() for s in segments.values())
-        preparation = self.box.preparation
-        kept = tuple(" ".join(aliases) for aliases in preparation.kept_views())
-        prepared = preparation.prepared_indexes(batch)
-        return SlotState(logs, runs, views, kept, partials, builds=preparation.records(), prepared=prepared)
-
-    def _save_partials(self, files: Files) -> tuple[PartialSegment, ...]:
-        segments = []
-        for table in self.box.aggregator.tables.values() if self.box.aggregator is not None else ():
-            for batch, partials in table.batches.items():
-                if partials.record is None:
-                    assert partials.data is not None
-                    data = files.of("partial").add(partials.data)
-                    partials.record = PartialSegment(table.name, batch, len(partials.firsts), partials.last, data)
-                segments.append(partials.record)
-        return tuple(segments)
-
-    def _save_logs(self, files: Files) -> None:
-        self._fresh_logs = []
-        for name, log in self.box.state.logs.items():
-            kind, known = f"log{self.box.state.retention_us[name].bit_length()}", self._logs[name]
+        """Whether all that the store still has is what a commit names. (What has ended need not be named any more.)"""
+        for name, log in self.store.logs.items():
+            known = self._logs.get(name, {})
             for batch in known.keys() - log.segments.keys():
                 del known[batch]
-            for batch in sorted(log.segments.keys() - known.keys()):
+        for key, view in self.store.views.items():
+            parts = self._views.get(key, {})
+            for batch in parts.keys() - view.segments.keys():
+                del parts[batch]
+        logs = {(s.source, s.batch): s for s in state.logs}
+        views = {(s.view, s.batch): s for s in state.views}
+        return all(
+            _same_log(logs.get((s.source, s.batch)), s) for known in self._logs.values() for s in known.values()
+        ) and all(views.get((s.view, s.batch)) == s for parts in self._views.values() for s in parts.values())
+
+    # -- to files ----------------------------------------------------------------------------------------------------
+
+    def save(self, batch: int, attempt: str, groups: Mapping[str, Aggregator]) -> SlotState:
+        """Writes what is not yet on disk, and returns what names all of the slot's state."""
+        files = Files(self.folder, batch, attempt)
+        predicates = self._save_logs(files)
+        runs = self._save_runs(files, batch)
+        self._save_views(files)
+        partials = self._save_partials(files, groups)
+        for writer in files.writers.values():
+            writer.write(self.filesystem)
+        self.files_written = len(files.writers)
+        self.bytes_written = sum(w.size_bytes for w in files.writers.values())
+        logs = tuple(s for name in sorted(self._logs) for s in self._logs[name].values())
+        views = tuple(s for segments in self._views.values() for s in segments.values())
+        return SlotState(
+            logs, runs, views, tuple(key.digest for key in self.store.views if key not in self.store.waiting), partials,
+            builds=self._build_records(), prepared=self._prepared_records(batch), predicates=predicates,
+        )  # fmt: skip
+
+    def _build_records(self) -> tuple[ViewBuild, ...]:
+        found = [ViewBuild(k.digest, b.since, b.seed, b.batch, b.row) for k, b in self.store.builds.items()]
+        return tuple(found + [ViewBuild(key.digest, key.since) for key in self.store.views if key.since])
+
+    def _prepared_records(self, batch: int) -> dict[str, int]:
+        """The indexes that only the target of a gradual migration needs, and the batch up to which each has been derived."""
+        found: dict[str, int] = {}
+        for reader in self.store.readers:
+            migration = reader.execution.migration
+            if migration is not None and migration.strategy is Strategy.GRADUAL:
+                for key in reader.by_key.keys() - reader.served_indexes:
+                    if (known := self.store.thin.get(key, batch)) >= 0:
+                        found[key.digest] = known
+        return found
+
+    def _save_partials(self, files: Files, groups: Mapping[str, Aggregator]) -> tuple[PartialSegment, ...]:
+        segments = []
+        for name, aggregator in groups.items():
+            for table in aggregator.tables.values():
+                for batch, partials in table.batches.items():
+                    if partials.record is None:
+                        assert partials.data is not None
+                        data = files.of("partial").add(partials.data)
+                        rows = len(partials.firsts)
+                        partials.record = PartialSegment(name, table.name, batch, rows, partials.last, data)
+                    segments.append(partials.record)
+        return tuple(segments)
+
+    def _save_logs(self, files: Files) -> tuple[tuple[str, ...], ...]:
+        """Writes new segments. The sets of predicates that segments have passed: segments name them by their place."""
+        self._fresh_logs = []
+        sets: dict[frozenset[str], int] = {}
+        for name, log in self.store.logs.items():
+            kind, known = f"log{self.store.retention_us[name].bit_length()}", self._logs.setdefault(name, {})
+            for batch in known.keys() - log.segments.keys():
+                del known[batch]
+            for batch in sorted(log.segments):
                 stored = log.segments[batch]
-                data = files.of(kind).add(stored.data)
-                known[batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, data)
-                self._fresh_logs.append(known[batch])
+                passed = sets.setdefault(stored.passed, len(sets))
+                if batch not in known:
+                    data, late = files.of(kind).add(stored.data), dict(stored.watermarks)
+                    known[batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, data, passed, late)
+                    self._fresh_logs.append(known[batch])
+                elif known[batch].passed != passed:
+                    known[batch] = msgspec.structs.replace(known[batch], passed=passed)
+        return tuple(tuple(sorted(passed)) for passed in sets)
 
     def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
         segments = []
         self._fresh_runs = set()
-        for name, index in self.box.state.indexes.items():
-            for run in index.spine.lasting_runs(batch):
+        for key, spine in self.store.spines.items():
+            for run in spine.lasting_runs(batch):
                 if run.record is None:
-                    run.record = _record(name, run, files.of(f"run{run.tier}"))
-                    self._fresh_runs.add(name)
-                elif (run.record.index, run.record.lo, run.record.hi) != (name, run.lo, run.hi):
-                    run.record = msgspec.structs.replace(run.record, index=name, lo=run.lo, hi=run.hi)
+                    run.record = _record(key.digest, run, files.of(f"run{run.tier}"))
+                    self._fresh_runs.add(key)
+                elif (run.record.index, run.record.lo, run.record.hi) != (key.digest, run.lo, run.hi):
+                    run.record = msgspec.structs.replace(run.record, index=key.digest, lo=run.lo, hi=run.hi)
                 segments.append(run.record)
         return tuple(segments)
 
     def _save_views(self, files: Files) -> None:
         self._fresh_views = []
-        for view in self.box.state.views.values():
-            known = self._views[view.name]
+        self._views = {key: self._views.get(key, {}) for key in self.store.views}
+        for key, view in self.store.views.items():
+            known = self._views[key]
             for batch in known.keys() - view.segments.keys():
                 del known[batch]
             for batch in sorted(view.segments.keys() - known.keys()):
                 combined = view.segments[batch]
                 parts = np.ascontiguousarray(combined.parts)
                 data = files.of("view").add(parts)
-                known[batch] = ViewSegment(view.name, batch, parts.shape[1], combined.end_max_us, data)
-                self._fresh_views.append(known[batch])
+                known[batch] = ViewSegment(key.digest, batch, parts.shape[1], combined.end_max_us, data)
+                self._fresh_views.append((key, known[batch]))
 
     def relocate(self) -> None:
         """Moves what was just written from memory to its mapped file: the same bytes, in memory the system can take back."""
         for log in self._fresh_logs:
-            self.box.state.logs[log.source].relocate(log.batch, self.reader.segment(log.data), log)
-        for name in self._fresh_runs:
-            spine = self.box.state.indexes[name].spine
+            self.store.logs[log.source].relocate(log.batch, self.reader.segment(log.data), log)
+        for index in self._fresh_runs:
+            spine = self.store.spines[index]
             spine.runs = [
                 _map_run(run.record, self.reader) if run.record and not run.keeps_alive else run for run in spine.runs
             ]
             spine.moved()
-        views = self._named_views()
-        for view in self._fresh_views:
-            views[view.view].add(view.batch, self._map_view(view, views[view.view]))
+        for key, segment in self._fresh_views:
+            self.store.views[key].add(segment.batch, self._map_view(segment, key))
 
-    def _map_log(self, record: LogSegment) -> Stored:
+    def _map_log(self, record: LogSegment, passed: frozenset[str]) -> Stored:
         data = self.reader.segment(record.data)
         rows = decode(data)
         if rows.num_rows != record.rows:
@@ -281,24 +326,26 @@ class Checkpoint:
                 f"{record.data.file} holds {rows.num_rows} rows of {record.source} in batch {record.batch}, and its record "
                 f"says {record.rows}: restore the checkpoint from a backup"
             )
-        return Stored(data, rows, record.start_max_us, record)
+        return Stored(data, rows, record.start_max_us, record, passed, record.watermarks)
 
-    def _map_view(self, record: ViewSegment, view: View) -> Combined:
+    def _map_view(self, record: ViewSegment, key: ViewKey) -> Combined:
         data = self.reader.segment(record.parts)
-        if data.size != 8 * len(view.aliases) * record.rows:
+        if data.size != 8 * len(key.inputs) * record.rows:
             raise DamagedStateError(
-                f"{record.parts.file}: {data.size} bytes of the view of {view.name} in batch {record.batch} do not fit the "
+                f"{record.parts.file}: {data.size} bytes of the view of {key} in batch {record.batch} do not fit the "
                 f"{record.rows} rows of its record"
             )
-        return Combined(np.frombuffer(data, np.int64).reshape(len(view.aliases), -1), record.end_max_us, data)
-
-    def _named_views(self) -> dict[str, View]:
-        return {view.name: view for view in self.box.state.views.values()}
+        return Combined(np.frombuffer(data, np.int64).reshape(len(key.inputs), -1), record.end_max_us, data)
 
 
-def _record(name: str, run: Run, writer: ContainerWriter) -> RunSegment:
+def _same_log(one: LogSegment | None, other: LogSegment) -> bool:
+    """Whether two records are of the same segment: sets of predicates may be numbered anew."""
+    return one is not None and msgspec.structs.replace(one, passed=other.passed) == other
+
+
+def _record(index: str, run: Run, writer: ContainerWriter) -> RunSegment:
     return RunSegment(
-        index=name, tier=run.tier, first_batch=run.first_batch, last_batch=run.last_batch, lo=run.lo, hi=run.hi,
+        index=index, tier=run.tier, first_batch=run.first_batch, last_batch=run.last_batch, lo=run.lo, hi=run.hi,
         prefix_bits=run.prefix_bits, rows=run.rows, narrow=run.narrow, has_end=run.has_end, offset_bits=run.offset_bits,
         base_start_us=run.base_start_us, start_max_us=run.start_max_us, end_max_us=run.end_max_us,
         entries=writer.add(run.entries), directory=writer.add(run.directory),
@@ -307,3 +354,5 @@ def _record(name: str, run: Run, writer: ContainerWriter) -> RunSegment:
 
 def _map_run(record: RunSegment, reader: ContainerReader) -> Run:
     return map_run(record, reader.segment(record.entries), reader.segment(record.directory))
+
+

@@ -1,10 +1,14 @@
-"""The log of one source in one slot: its accepted rows, batch by batch, addressed by row id (`batch << 32 | offset`)."""
+"""The log of one source in one slot: the rows that some reader accepted, batch by batch.
+
+A row id is `batch << 32 | position`. Positions count the rows of a batch in the slot whose log it is; the segment that the
+slot wrote itself begins at 0 (`LogSegment.first`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from heapq import heappop, heappush
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +17,7 @@ import pyarrow as pa
 from anabranch.control.records import LogSegment
 from anabranch.engine.columns import LOW, AddressTables, ColumnStore, Ids
 from anabranch.errors import MissingRowError
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
+from anabranch.plan.query import BEGINNING_US, Stream, Table
 
 
 @dataclass
@@ -24,6 +28,10 @@ class Stored:
     rows: pa.RecordBatch
     start_max_us: int
     record: LogSegment | None = None
+    passed: frozenset[str] = frozenset()
+    """Predicates that all its rows have passed, as texts with the source's name in place of aliases."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """For each query for which some of its rows were late, the query's watermark."""
 
 
 def encode(rows: pa.RecordBatch) -> pa.Buffer:
@@ -52,7 +60,6 @@ class Log:
         self._counts = AddressTables(1)
         """How many rows each segment has."""
         self._stuffed: dict[tuple[int, str], pa.Array] = {}
-        self._lacking: dict[str, set[int]] = {}
         self._ending: list[tuple[int, int]] = []
         """The largest start and the batch of each segment, as a heap: what ends first stands first."""
 
@@ -63,12 +70,9 @@ class Log:
         self.bytes += stored.data.size
         if stored.start_max_us != BEGINNING_US:
             heappush(self._ending, (stored.start_max_us, batch))
-        for name, batches in self._lacking.items():
-            if name not in stored.rows.schema.names:
-                batches.add(batch)
 
     def clear(self) -> None:
-        self.segments, self._columns, self._stuffed, self._lacking, self._ending = {}, {}, {}, {}, []
+        self.segments, self._columns, self._stuffed, self._ending = {}, {}, {}, []
         self._counts = AddressTables(1)
         self.rows = self.bytes = 0
 
@@ -86,7 +90,7 @@ class Log:
 
     def relocate(self, batch: int, data: pa.Buffer, record: LogSegment) -> None:
         """The same rows at other addresses: they were in memory and are now mapped from their file."""
-        self.segments[batch] = Stored(data, decode(data), self.segments[batch].start_max_us, record)
+        self.segments[batch] = replace(self.segments[batch], data=data, rows=decode(data), record=record)
         for column in self._columns.values():
             column.known.discard(batch)
 
@@ -129,11 +133,9 @@ class Log:
             self._stuffed[batch, name] = pa.nulls(rows.num_rows, type)
         return self._stuffed[batch, name]
 
-    def lacking(self, name: str) -> set[int]:
-        """The batches whose segments were stored without a column: their rows had passed all that asks for it."""
-        if name not in self._lacking:
-            self._lacking[name] = {b for b, s in self.segments.items() if name not in s.rows.schema.names}
-        return self._lacking[name]
+    def passed(self, predicate: str) -> list[int]:
+        """The batches whose rows had passed a predicate when they were stored."""
+        return [batch for batch, stored in self.segments.items() if predicate in stored.passed]
 
     def times(self, ids: Ids) -> npt.NDArray[np.int64]:
         """The event times of rows of a stream."""
@@ -141,19 +143,26 @@ class Log:
         times: npt.NDArray[np.int64] = self.column(self.source.time, ids).view(pa.int64()).to_numpy()
         return times
 
-    def purge(self, watermark_us: int, retention_us: int) -> None:
-        """Drops segments of which no row is valid at or after the watermark, wherever they stand."""
+    def purge(self, ended_us: int) -> None:
+        """Drops segments all rows of which started at or before some time, wherever they stand."""
         dead: list[int] = []
-        while retention_us != FOREVER_US and self._ending and self._ending[0][0] + retention_us <= watermark_us:
+        while self._ending and self._ending[0][0] <= ended_us:
             dead.append(heappop(self._ending)[1])
+        self._forget(dead)
+
+    def drop(self, batch: int) -> None:
+        """Drops the segment of a batch."""
+        self._ending = [(start_us, known) for start_us, known in self._ending if known != batch]
+        heapify(self._ending)
+        self._forget([batch])
+
+    def _forget(self, dead: list[int]) -> None:
         for batch in dead:
             stored = self.segments.pop(batch)
             self._counts.drop(batch)
             self.rows -= stored.rows.num_rows
             self.bytes -= stored.data.size
         if dead:
-            for batches in self._lacking.values():
-                batches.difference_update(dead)
             self._stuffed = {key: v for key, v in self._stuffed.items() if key[0] in self.segments}
             for column in self._columns.values():
                 column.known.difference_update(dead)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from anabranch.control.records import StepStatistics
 from anabranch.engine import bounds
+from anabranch.engine.arrival import order_keys
 from anabranch.engine.combination import NONE, Combination, Delta, result_times
 from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.kernels.gather import take
@@ -23,13 +24,17 @@ from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, sort_by_word
 from anabranch.engine.pieces import cuts
 from anabranch.engine.run import Words
-from anabranch.engine.states import BoxState, IndexState
+from anabranch.engine.spine import Spine
+from anabranch.plan.join_graph import Aliases
 from anabranch.plan.query import FOREVER_US
 from anabranch.plan.ranges import Range
 from anabranch.plan.routes import Probe, Route, Stage
 
 if TYPE_CHECKING:
     from anabranch.engine.box import Box
+
+Matches = npt.NDArray[np.int64]
+"""For each row found: the place of the row that found it, its id, and from when to when both are valid."""
 
 
 class Lookup:
@@ -42,15 +47,16 @@ class Lookup:
         """Looks up one state: rows with what they find there, in pieces. It goes on where it was cut when the next is asked
         for."""
         began = thread_time_ns()
-        probe = stage.probes[step]
-        index = self.box.state.index_of(probe)
+        box, probe = self.box, stage.probes[step]
+        index = box.reader.index_of(probe)
+        spine = box.store.spines[index.key]
         counts = self._counts(route, stage, probe)
         counts.probes += len(rows)
-        window_us = self.box.state.input(probe.target[0]).window_us if len(probe.target) == 1 else 0
-        visible = len(probe.target) > 1 or probe.target[0] in self.box.visible
-        table, keys = index.spine.table(visible), _Keys(self.box.state, probe, rows)
+        window_us = box.reader.input(probe.target[0]).window_us if len(probe.target) == 1 else 0
+        visible = len(probe.target) > 1 or probe.target[0] in box.visible
+        table, keys = spine.table(visible), _Keys(box, probe, rows)
         if probe.between is not None:
-            ordered, highs = self._ranges(index, probe, probe.between, keys, rows, visible)
+            ordered, highs = self._ranges(spine, probe, probe.between, keys, rows, visible)
             kernel, is_exact = partial(probe_ranges, ordered, highs), not probe.keys
         else:
             ordered = self._ordered(route, stage, step, keys, rows)
@@ -60,8 +66,8 @@ class Lookup:
             matches, lookups = kernel(table, window_us, len(ordered), place, bounds.CHUNK_PAIRS)
             counts.lookups += int(lookups)
             counts.candidates += matches.shape[1]
-            found = self._combined(probe, rows, matches)
-            for first, last in cuts(self.box.state, found, len(found), bounds.CHUNK_BYTES):
+            matches, found = self._combined(probe, rows, matches)
+            for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
                 combined = found if last - first == len(found) else found.slice(first, last)
                 if not is_exact:
                     combined = self._same_keys(probe, keys, matches[0, first:last], combined)
@@ -73,21 +79,44 @@ class Lookup:
                 began = thread_time_ns()
         counts.cpu_ns += thread_time_ns() - began
 
-    def _combined(self, probe: Probe, rows: Combination, matches: npt.NDArray[np.int64]) -> Combination:
-        """Rows with what they have found."""
-        positions, found, starts, ends = matches
+    def _combined(self, probe: Probe, rows: Combination, matches: Matches) -> tuple[Matches, Combination]:
+        """Rows with what they have found and may see."""
+        parts = self._parts(probe.target, matches[1])
+        shown = self._shown(probe.target, parts)
+        if shown is not None:
+            matches, parts = matches[:, shown], {alias: ids[shown] for alias, ids in parts.items()}
+        positions, _, starts, ends = matches
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
-        if len(probe.target) == 1:
-            ids[probe.target[0]] = found
-        elif not len(found):
-            ids |= dict.fromkeys(probe.target, NONE)
+        return matches, Combination(ids | parts, starts, ends)
+
+    def _parts(self, target: Aliases, found: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
+        """The row ids of each input in what was found."""
+        if not len(found):
+            return dict.fromkeys(target, NONE)
+        if len(target) == 1:
+            parts = {target[0]: found}
         else:
-            view = self.box.state.views[probe.target]
+            view = self.box.view_of(target)
             view.check(found)
-            ids |= {alias: view.part(alias, found) for alias in probe.target}
-        for alias in probe.target:
-            self.box.state.log_of(alias).check(ids[alias])
-        return Combination(ids, starts, ends)
+            parts = {alias: view.part(place, found) for place, alias in enumerate(self.box.reader.orders[target])}
+        for alias, ids in parts.items():
+            self.box.log_of(alias).check(ids)
+        return parts
+
+    def _shown(self, target: Aliases, parts: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_] | None:
+        """What the box may see of what was found; None if all. An index over a source may hold rows of other readers; a view
+        that another reader keeps may have rows of this batch that are not visible here yet."""
+        box = self.box
+        if len(target) == 1:
+            return box.reader.seen(target[0], parts[target[0]], box.log_of(target[0]))
+        if box.store.kept.get(box.reader.views[target], (-1, box.name))[1] == box.name:
+            return None
+        found: npt.NDArray[np.bool_] | None = None
+        for alias, ids in parts.items():
+            if alias not in box.visible:
+                old = ids < box.arrival.batch << 32
+                found = old if found is None else found & old
+        return None if found is None or found.all() else found
 
     def _same_keys(
         self, probe: Probe, keys: _Keys, positions: npt.NDArray[np.int64], combined: Combination
@@ -96,28 +125,30 @@ class Lookup:
         if not len(combined):
             return combined
         taken = pa.array(positions)
-        theirs = self.box.state.keys(tuple(k.target for k in probe.keys), combined)
+        theirs = self.box.keys(tuple(k.target for k in probe.keys), combined)
         same = equal_keys([k.take(taken) for k in keys.columns], theirs)
         return combined if same.all() else combined.where(same)
 
     def _allowed(self, probe: Probe, combined: Combination) -> Combination:
         """What the residual predicates of a probe leave."""
         if probe.residuals and len(combined):
-            columns = self.box.state.fetch(combined)
+            columns = self.box.fetch(combined)
             mask = predicate_mask(probe.residuals, columns, len(combined), lambda: result_times(combined))
             if mask is not None and not mask.all():
                 combined = combined.where(mask)
         return combined
 
     def _ranges(
-        self, index: IndexState, probe: Probe, between: Range, keys: _Keys, rows: Combination, visible: bool
+        self, spine: Spine, probe: Probe, between: Range, keys: _Keys, rows: Combination, visible: bool
     ) -> tuple[Words, Words]:
         """The rows in the order of the least word of their range, and its largest; without those that find nothing."""
-        if not probe.keys and may_wrap(between, *index.spine.extent(visible)):
+        if not probe.keys and may_wrap(between, *spine.extent(visible)):
             lows, highs = np.full(len(rows), EVERY_WORD[0]), np.full(len(rows), EVERY_WORD[1])
             return sort_by_word(lows, NONE, rows.starts, rows.ends), highs
-        limits = self.box.state.keys(tuple(b.bound for b in between.limits), rows)
+        limits = self.box.keys(tuple(b.bound for b in between.limits), rows)
         lows, highs, valid = limit_words(between, limits, len(rows))
+        if (with_key := keys.valid) is not None:
+            valid = valid & with_key
         positions = np.flatnonzero(valid & (lows <= highs))
         if probe.keys:
             hashes = hash_keys(keys.columns, len(rows))
@@ -128,14 +159,14 @@ class Lookup:
     def _ordered(self, route: Route, stage: Stage, step: int, keys: _Keys, rows: Combination) -> Words:
         """The rows in the order of the hash of their key. Rows that are themselves indexed by the same key were sorted when
         they were indexed."""
-        delta = self.box.deltas.get(route.alias)
+        delta, box = self.box.delta(route.alias), self.box
         if step == 0 and stage is route.stages[0] and delta is not None and len(rows) == len(delta.starts):
-            own = self.box.state.own_index(route.alias, keys.terms)
-            if own is not None and own.name in self.box.sorted_rows:
-                ordered = self.box.sorted_rows[own.name]
-                if own.aliases[0] != route.alias and self.box.state.input(own.aliases[0]).window_us != (
-                    window_us := self.box.state.input(route.alias).window_us
-                ):
+            own = box.reader.own_index(route.alias, keys.terms)
+            ordered = box.arrival.sorted_rows.get(own) if own is not None else None
+            # An index may hold more rows of the segment, for other readers.
+            if own is not None and ordered is not None and len(ordered) == len(rows):
+                window_us = box.reader.input(route.alias).window_us
+                if box.arrival.sorted_windows_us[own] != window_us:
                     ordered = ordered.copy()
                     starts = ordered[:, 2].view(np.int64)
                     ordered[:, 3] = (
@@ -144,6 +175,10 @@ class Lookup:
                 return self._as_positions(ordered, delta)
         if keys.terms in rows.ordered:
             return rows.ordered[keys.terms]
+        if (valid := keys.valid) is not None:
+            places = np.flatnonzero(valid)
+            columns = [column.take(pa.array(places)) for column in keys.columns]
+            return order_keys(False, columns, places, rows.starts[places], rows.ends[places])
         by_hash: Words = sort_by_hash(hash_keys(keys.columns, len(rows)), NONE, rows.starts, rows.ends)
         return by_hash
 
@@ -168,9 +203,18 @@ class Lookup:
 class _Keys:
     """The key that rows look up another state by; computed when it is first asked for."""
 
-    def __init__(self, state: BoxState, probe: Probe, rows: Combination) -> None:
-        self.terms, self._state, self._rows = tuple(k.bound for k in probe.keys), state, rows
+    def __init__(self, box: Box, probe: Probe, rows: Combination) -> None:
+        self.terms, self._box, self._rows = tuple(k.bound for k in probe.keys), box, rows
 
     @cached_property
     def columns(self) -> list[pa.Array]:
-        return self._state.keys(self.terms, self._rows)
+        return self._box.keys(self.terms, self._rows)
+
+    @cached_property
+    def valid(self) -> npt.NDArray[np.bool_] | None:
+        """Which rows have a key: NULL finds nothing. None if all have."""
+        if not any(column.null_count for column in self.columns):
+            return None
+        valid = [column.is_valid().to_numpy(zero_copy_only=False) for column in self.columns]
+        found: npt.NDArray[np.bool_] = np.logical_and.reduce(valid)
+        return found

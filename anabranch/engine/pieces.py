@@ -10,6 +10,7 @@ Exempt is what is state: rows that a plan keeps in a view, and partial rows of g
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +18,19 @@ import pyarrow as pa
 
 from anabranch.engine.columns import row_bytes, varies
 from anabranch.engine.combination import Combination
-from anabranch.engine.states import BoxState
 from anabranch.errors import TooManyResultsError
 
+if TYPE_CHECKING:
+    from anabranch.engine.box import Box
 
-def cuts(state: BoxState, rows: Combination, most_rows: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+
+def cuts(box: Box, rows: Combination, most_rows: int, most_bytes: int) -> Iterator[tuple[int, int]]:
     """Where rows are cut: the first of each piece, and the one behind its last."""
     count = len(rows)
-    if count <= most_rows and _most_bytes(state, rows) <= most_bytes:
+    if count <= most_rows and _most_bytes(box, rows) <= most_bytes:
         yield 0, count
         return
-    ends = None if _most_bytes(state, rows) <= most_bytes else np.cumsum(_lengths(state, rows))
+    ends = None if _most_bytes(box, rows) <= most_bytes else np.cumsum(_lengths(box, rows))
     first = 0
     while first < count:
         last = min(first + most_rows, count)
@@ -38,25 +41,25 @@ def cuts(state: BoxState, rows: Combination, most_rows: int, most_bytes: int) ->
         first = last
 
 
-def pieces(state: BoxState, rows: Combination, most_rows: int, most_bytes: int) -> Iterator[Combination]:
+def pieces(box: Box, rows: Combination, most_rows: int, most_bytes: int) -> Iterator[Combination]:
     """The rows, piece by piece."""
-    for first, last in cuts(state, rows, most_rows, most_bytes):
+    for first, last in cuts(box, rows, most_rows, most_bytes):
         yield rows if last - first == len(rows) else rows.slice(first, last)
 
 
-def _most_bytes(state: BoxState, rows: Combination) -> int:
+def _most_bytes(box: Box, rows: Combination) -> int:
     """As many bytes as values of the rows can have that differ in length; mostly that is little, and no row is looked at."""
     found = 0
     for alias in rows.ids:
         if rows.whole is not None and rows.whole[0] == alias:
             found += sum(column.nbytes for column in _varying(rows.whole[1]))
         else:
-            log = state.log_of(alias)
-            found += len(rows) * sum(log.widest(name) for name in state.varying_columns(alias))
+            log = box.log_of(alias)
+            found += len(rows) * sum(log.widest(name) for name in box.varying_columns(alias))
     return found
 
 
-def _lengths(state: BoxState, rows: Combination) -> npt.NDArray[np.int64]:
+def _lengths(box: Box, rows: Combination) -> npt.NDArray[np.int64]:
     """The bytes of each row."""
     found = np.zeros(len(rows), np.int64)
     for alias, ids in rows.ids.items():
@@ -64,8 +67,8 @@ def _lengths(state: BoxState, rows: Combination) -> npt.NDArray[np.int64]:
             for column in _varying(rows.whole[1]):
                 found += row_bytes(column)
         else:
-            for name in state.varying_columns(alias):
-                found += state.log_of(alias).lengths(name, ids)
+            for name in box.varying_columns(alias):
+                found += box.log_of(alias).lengths(name, ids)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -12,7 +13,6 @@ import pyarrow as pa
 from anabranch.engine.columns import LOW, AddressTables, Ids
 from anabranch.engine.kernels.gather import gather_64
 from anabranch.errors import MissingRowError
-from anabranch.plan.join_graph import Aliases
 
 
 @dataclass
@@ -29,9 +29,8 @@ class Combined:
 class View:
     """The combined rows of a set of inputs that may still be valid."""
 
-    def __init__(self, aliases: Aliases) -> None:
-        self.aliases = aliases
-        self.name = " ".join(aliases)
+    def __init__(self, inputs: int, name: str) -> None:
+        self.inputs, self.name = inputs, name
         self.segments: dict[int, Combined] = {}
         self._tables: AddressTables | None = None
         """Where the ids of each input lie, and how many there are; None until somebody asks."""
@@ -53,7 +52,7 @@ class View:
 
     def _learned(self) -> AddressTables:
         if self._tables is None:
-            self._tables = AddressTables(len(self.aliases) + 1)
+            self._tables = AddressTables(self.inputs + 1)
             for batch in sorted(self.segments):
                 self._learn(self._tables, batch)
         return self._tables
@@ -68,16 +67,16 @@ class View:
                 "parts do not belong together: restore the checkpoint from a backup, or start with an empty one"
             )
 
-    def part(self, alias: str, ids: Ids) -> Ids:
-        """The row ids of one input for combined rows."""
+    def part(self, place: int, ids: Ids) -> Ids:
+        """The row ids of one input, by its place in the view's key, for combined rows."""
         tables = self._learned()
         out = np.empty(len(ids), np.int64)
-        gather_64(tables.addresses[self.aliases.index(alias)], tables.base, tables.renumbered(ids), out)
+        gather_64(tables.addresses[place], tables.base, tables.renumbered(ids), out)
         return out
 
-    def append(self, batch: int, ids: dict[str, Ids], end_max_us: int) -> int:
+    def append(self, batch: int, ids: Sequence[Ids], end_max_us: int) -> int:
         """Adds combined rows of the batch that is being processed; returns the offset of the first."""
-        fresh = np.stack([ids[a] for a in self.aliases])
+        fresh = np.stack(ids)
         before = self.segments.get(batch)
         if before is None:
             self.add(batch, Combined(fresh, end_max_us))
@@ -85,11 +84,18 @@ class View:
         first, room = int(before.parts.shape[1]), before.room
         last = first + fresh.shape[1]
         if room is None or last > room.shape[1]:
-            room = np.empty((len(self.aliases), 2 * last), np.int64)
+            room = np.empty((self.inputs, 2 * last), np.int64)
             room[:, :first] = before.parts
         room[:, first:last] = fresh
         self.add(batch, Combined(room[:, :last], max(end_max_us, before.end_max_us), room=room))
         return first
+
+    def copy(self, name: str) -> View:
+        """The same rows under another name: what is added to one is not added to the other."""
+        found = View(self.inputs, name)
+        for batch, segment in self.segments.items():
+            found.add(batch, Combined(segment.parts, segment.end_max_us, segment.keeps_alive))
+        return found
 
     def clear(self) -> None:
         self.segments, self._tables, self._ending = {}, None, []

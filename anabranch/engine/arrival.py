@@ -1,0 +1,275 @@
+"""New rows come in: once for each source and batch, whoever reads them.
+
+The rows of a batch are brought into their declared types, and rows that no reader accepts are turned away. What some reader
+will need later is appended to the log, and each index over the source gets a run of it. Each input of each reader gets a
+*delta*: the rows that are new to it.
+
+Example: q joins s and t, p joins s and u, and the watermark of p is ahead. A row of s that is late for p and not for q is
+stored. Both find it in the index over s; p passes it over, for the segment tells p's watermark (`Stored.watermarks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import thread_time_ns
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.control.records import SourceStatistics
+from anabranch.engine.accept import Rows, accept
+from anabranch.engine.cells import member_mask
+from anabranch.engine.combination import Delta
+from anabranch.engine.expressions import predicate_mask
+from anabranch.engine.kernels.runs import sort_by_hash
+from anabranch.engine.keys import hash_keys
+from anabranch.engine.log import Stored, decode, encode, starts_of
+from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
+from anabranch.engine.reader import InputState, Reader, values_of
+from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.store import Store, readers_of
+from anabranch.plan.expression import Column, Expr
+from anabranch.plan.identity import IndexKey, RowsKey
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream, Table
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Arrival:
+    """What a batch brings to a slot."""
+
+    batch: int
+    planned_us: int = FOREVER_US
+    """The driver's clock by which rows are early."""
+    deltas: dict[tuple[str, str], Delta] = field(default_factory=dict)
+    """The new rows of each input, by its reader and its alias."""
+    sorted_rows: dict[IndexKey, Words] = field(default_factory=dict)
+    """New rows as indexes have them, in the order of their keys."""
+    sorted_windows_us: dict[IndexKey, int] = field(default_factory=dict)
+    """By which window their ends are told."""
+    cpu_ns: dict[str, int] = field(default_factory=dict)
+    counts: dict[tuple[str, str], SourceStatistics] = field(default_factory=dict)
+    """What came of each source, by the query that counts it and the source."""
+
+    def take(self, store: Store, source: Stream | Table, rows: Rows, watermarks: Mapping[str, int]) -> None:
+        """Takes in the rows of a source; `watermarks` has those of the queries."""
+        began, readers = thread_time_ns(), [r for r in readers_of(store.readers, source.name) if r.is_open(source)]
+        if not readers:
+            return
+        # Groups of a subquery are never late, nor early: they are results.
+        is_timed = isinstance(source, Stream) and not isinstance(source, Derived)
+        limits = {r.query: watermarks[r.query] if is_timed else BEGINNING_US for r in readers}
+        early_us = source.early_after_us(self.planned_us) if is_timed and isinstance(source, Stream) else FOREVER_US
+        least_us = min(limits.values())
+        accepted = accept(source, rows, store.read_columns(source), least_us, early_us)
+        starts = starts_of(source, accepted.rows)
+        for query, limit_us in limits.items():
+            late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
+            self.counts[query, source.name] = SourceStatistics(
+                accepted.seen, late, accepted.early, accepted.untimed,
+                largest_time_us=None if isinstance(source, Derived) else accepted.largest_time_us,
+            )  # fmt: skip
+        self._admit(store, source, accepted.rows, starts, readers, limits, began)
+
+    def _admit(
+        self,
+        store: Store,
+        source: Stream | Table,
+        rows: pa.RecordBatch,
+        starts: npt.NDArray[np.int64],
+        readers: list[Reader],
+        limits: Mapping[str, int],
+        began: int,
+    ) -> None:
+        """Stores what readers keep, and hands each what is new to it."""
+        known: dict[tuple[frozenset[str], int], Mask | None] = {}
+        passing: list[tuple[Reader, InputState, Mask | None]] = []
+        kept: list[tuple[Reader, InputState, Mask | None]] = []
+        for reader in readers:
+            for i in reader.inputs_over(source.name):
+                asked = (frozenset(i.asked), limits[reader.query])
+                if asked not in known:
+                    mask = mask_of(tuple(i.asked.values()), rows)
+                    if asked[1] != BEGINNING_US and len(starts) and int(starts.min()) < asked[1]:
+                        mask = starts >= asked[1] if mask is None else mask & (starts >= asked[1])
+                    known[asked] = None if mask is None or mask.all() else mask
+                (kept if reader.keeps(i) else passing).append((reader, i, known[asked]))
+        for reader, i, mask in passing:
+            self._pass(reader, i, rows if mask is None else rows.filter(pa.array(mask)))
+        if kept:
+            self._store(store, source, rows, starts, kept, limits, began)
+        else:
+            self._spent("accept", began)
+
+    def _store(
+        self,
+        store: Store,
+        source: Stream | Table,
+        rows: pa.RecordBatch,
+        starts: npt.NDArray[np.int64],
+        kept: list[tuple[Reader, InputState, Mask | None]],
+        limits: Mapping[str, int],
+        began: int,
+        is_new: bool = True,
+    ) -> None:
+        wanted: Mask | None = None
+        for _, _, mask in kept:
+            if mask is None:
+                wanted = None
+                break
+            wanted = mask if wanted is None else wanted | mask
+        if wanted is not None:
+            rows, starts = rows.filter(pa.array(wanted)), starts[wanted]
+        log = store.logs[source.name]
+        for reader, _, _ in kept:
+            self.counts[reader.query, source.name].stored_rows = rows.num_rows
+        self._spent("accept", began)
+        if not rows.num_rows:
+            return
+        began = thread_time_ns()
+        data = encode(rows.select(log.schema.names))
+        passed = frozenset.intersection(*(frozenset(i.asked) for _, i, _ in kept))
+        least_us = int(starts.min())
+        late = {query: limit_us for query, limit_us in limits.items() if least_us < limit_us}
+        log.add(self.batch, Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late))
+        if is_new:
+            self.index(store, source, [(reader, i) for reader, i, _ in kept])
+        self._spent("index", began)
+
+    def store_table(self, store: Store, source: Stream | Table, rows: Rows) -> None:
+        """Stores the rows of a table that was read again; nobody follows them, and indexes are derived from the log."""
+        accepted, readers = accept(source, rows, store.read_columns(source), BEGINNING_US), readers_of(store.readers, source.name)
+        for reader in readers:
+            self.counts[reader.query, source.name] = SourceStatistics()
+        kept = [(r, i, mask_of(tuple(i.asked.values()), accepted.rows)) for r in readers for i in r.inputs_over(source.name)]
+        starts = starts_of(source, accepted.rows)
+        self._store(store, source, accepted.rows, starts, kept, {}, thread_time_ns(), is_new=False)
+
+    def _spent(self, what: str, began_ns: int) -> None:
+        self.cpu_ns[what] = self.cpu_ns.get(what, 0) + thread_time_ns() - began_ns
+
+    def index(self, store: Store, source: Stream | Table, readers: list[tuple[Reader, InputState]]) -> None:
+        """Has indexes show the segment of this batch, and readers follow it."""
+        log = store.logs[source.name]
+        stored = log.segments[self.batch]
+        starts = starts_of(source, stored.rows)
+        members: dict[RowsKey, npt.NDArray[np.int64] | None] = {}
+        for reader in {reader.name: reader for reader, _ in readers}.values():
+            reader.watch(source.name, self.batch, stored)
+        for reader, i in readers:
+            self.deltas[reader.name, i.alias] = delta_of(reader, i, stored, starts)
+        for key in store.source_indexes(source.name):
+            assert isinstance(key.rows, RowsKey)
+            bound = next(((r, r.by_key[key]) for r in store.readers if key in r.by_key and r.is_open(source)), None)
+            if bound is None or (isinstance(source, Table) and key.rows.version != self.batch):
+                continue
+            reader, index = bound
+            i = reader.input(index.aliases[0])
+            if key.rows not in members:
+                members[key.rows] = indexed_positions(reader, i, stored)
+            ordered = order_rows(key, index.terms, i, stored.rows, starts, members[key.rows])
+            if len(ordered):
+                store.spines[key].arrive(run_of_batch(self.batch, ordered, False, store.spines[key].retention_us))
+            self.sorted_rows[key] = ordered
+            self.sorted_windows_us[key] = i.window_us
+
+    def _pass(self, reader: Reader, i: InputState, rows: pa.RecordBatch) -> None:
+        """Rows that are of no use after their batch."""
+        if i.source.name in reader.place.parted:
+            rows = rows.filter(pa.array(members_of(reader, i, rows)))
+        self.counts[reader.query, i.source.name].stored_rows = rows.num_rows
+        if not rows.num_rows:
+            return
+        needed = reader.stored_columns(i.source) | ({i.source.time} if isinstance(i.source, Stream) else set())
+        rows = rows.select([name for name in rows.schema.names if name in needed])
+        if i.alias == reader.passing:
+            rows = reader.keep_for_now(self.batch, rows)
+        starts = starts_of(i.source, rows)
+        self.deltas[reader.name, i.alias] = Delta(i.alias, rows, np.arange(len(starts)), starts, ends_of(i, starts))
+
+
+def delta_of(reader: Reader, i: InputState, stored: Stored, starts: npt.NDArray[np.int64]) -> Delta:
+    """The rows of a segment that are those of an input."""
+    mask = mask_of(tuple(f for text, f in i.seen.items() if text not in stored.passed), stored.rows)
+    if i.source.name in reader.place.parted:
+        mask = both(mask, members_of(reader, i, stored.rows))
+    if (limit_us := stored.watermarks.get(reader.query)) is not None:
+        mask = both(mask, starts >= limit_us)
+    positions = np.arange(stored.rows.num_rows, dtype=np.int64)
+    if mask is not None and not mask.all():
+        positions = np.flatnonzero(mask)
+        starts = starts[positions]
+    return Delta(i.alias, stored.rows, positions, starts, ends_of(i, starts))
+
+
+def indexed_positions(reader: Reader, i: InputState, stored: Stored) -> npt.NDArray[np.int64] | None:
+    """Where the rows of a segment stand that an index over an input shows; None if all are."""
+    mask = mask_of(tuple(f for text, f in i.indexed.items() if text not in stored.passed), stored.rows)
+    if i.source.name in reader.place.parted:
+        mask = both(mask, members_of(reader, i, stored.rows))
+    return None if mask is None or mask.all() else np.flatnonzero(mask)
+
+
+def order_rows(
+    key: IndexKey,
+    terms: tuple[Expr, ...],
+    i: InputState,
+    rows: pa.RecordBatch,
+    starts: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64] | None,
+) -> Words:
+    """Rows of a segment in the order of an index; they end as those of an input do."""
+    if positions is not None:
+        rows, starts = rows.take(pa.array(positions)), starts[positions]
+    else:
+        positions = np.arange(rows.num_rows, dtype=np.int64)
+    return order_keys(key.is_ordered, values_of(terms, rows), positions, starts, ends_of(i, starts))
+
+
+def order_keys(
+    is_ordered: bool,
+    keys: list[pa.Array],
+    positions: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> Words:
+    """Rows in the order of the hash of their key; or of the key itself. Those with a NULL in it are left out."""
+    if any(k.null_count for k in keys):
+        valid = np.logical_and.reduce([k.is_valid().to_numpy(zero_copy_only=False) for k in keys])
+        keys = [k.filter(pa.array(valid)) for k in keys]
+        positions, starts, ends = positions[valid], starts[valid], ends[valid]
+    ordered: Words
+    if is_ordered:
+        *others, term = keys
+        words = ordered_words(term)
+        if others:
+            words = keyed_words(hash_keys(others, len(starts)), words, term.type)
+        ordered = sort_by_word(words, positions, starts, ends)
+    else:
+        ordered = sort_by_hash(hash_keys(keys, len(starts)), positions, starts, ends)
+    return ordered
+
+
+def mask_of(filters: tuple[Expr, ...], rows: pa.RecordBatch) -> Mask | None:
+    return predicate_mask(filters, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
+
+
+def members_of(reader: Reader, i: InputState, rows: pa.RecordBatch) -> Mask:
+    """Which rows are in this cell for the sake of an input: others came for another input over the same source."""
+
+    def fetch(column: Column) -> pa.Array:
+        return rows.column(rows.schema.get_field_index(column.name))
+
+    times = pa.array(starts_of(i.source, rows))
+    return member_mask(reader.place.grid, reader.place.cell, i.alias, fetch, times, rows.num_rows)
+
+
+def both(one: Mask | None, other: Mask) -> Mask:
+    return other if one is None else one & other
+
+
+def ends_of(i: InputState, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.full(len(starts), FOREVER_US, np.int64) if i.window_us == FOREVER_US else starts + i.window_us

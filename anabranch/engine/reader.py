@@ -1,0 +1,339 @@
+"""How one block of a query reads the store of a slot: its inputs, their routes, and the keys of the states it looks up.
+
+A reader owns no state. It says what it needs (`Reader.views`, `Reader.indexes`, columns and predicates for the logs), and
+`anabranch.engine.store` keeps what all readers of a slot need together. So an index may hold rows that one of its readers may
+not see: rows that came too late for it, or that have a NULL in another of its keys. `Reader.seen` tells which rows it may;
+it looks only into segments where there can be others.
+
+A select that stands above a join (`anabranch.plan.selects`) is no predicate of its input's rows, and so not in the key of an
+index over the source; an index over a view that is below the select is named with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.engine.columns import Ids, varies
+from anabranch.engine.combination import Combination
+from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.engine.keys import is_exact
+from anabranch.engine.log import Log, Stored, decode, encode
+from anabranch.plan.expression import Call, Column, Expr, columns_of
+from anabranch.plan.grid import Grid
+from anabranch.plan.identity import IndexKey, RowsKey, ViewKey, input_rows, named, view_key, view_terms
+from anabranch.plan.join_graph import Aliases, JoinGraph
+from anabranch.plan.migration import Execution
+from anabranch.plan.query import BEGINNING_US, Derived, Input, Stream, Table
+from anabranch.plan.routes import Index, Probe, indexes, routes, views
+
+ONE_CELL = Grid()
+"""The grid of one cell."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block runs: which cell of which grid, and of which sources a row may be there for several reasons."""
+
+    grid: Grid = ONE_CELL
+    cell: int = 0
+    parted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class InputState:
+    """An input of a block, with all predicates that a row of it must pass to be of use."""
+
+    alias: str
+    source: Stream | Table
+    window_us: int
+    rows: RowsKey
+    """What an index over it holds: rows that pass `filters`."""
+    filters: tuple[Expr, ...]
+    has_keys: tuple[Expr, ...] = ()
+    """That its keys are not NULL."""
+    selects: tuple[Expr, ...] = ()
+    """Those of `filters` that may stand elsewhere."""
+    raised: tuple[Expr, ...] = ()
+    """Predicates of it that stand above a join."""
+    lowered: tuple[Expr, ...] = ()
+    """Predicates that stand above a join only for the sake of rows that are stored: new ones must pass them, too."""
+
+    @cached_property
+    def asked(self) -> dict[str, Expr]:
+        """What new rows must pass, by texts without aliases."""
+        return {named(f, self.source.name): f for f in (*self.filters, *self.has_keys, *self.lowered)}
+
+    @cached_property
+    def seen(self) -> dict[str, Expr]:
+        """What stored rows must pass: selects that go down are still evaluated above a join."""
+        return {named(f, self.source.name): f for f in (*self.filters, *self.has_keys)}
+
+    @cached_property
+    def indexed(self) -> dict[str, Expr]:
+        """What rows in an index have passed."""
+        return {named(f, self.source.name): f for f in self.filters}
+
+
+@dataclass(frozen=True)
+class BoundIndex:
+    """An index as a reader sees it: `terms` are written in its own aliases."""
+
+    key: IndexKey
+    aliases: Aliases
+    terms: tuple[Expr, ...]
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.key.is_ordered
+
+    @cached_property
+    def is_exact(self) -> bool:
+        return is_exact([t.type for t in self.terms])
+
+
+@dataclass
+class Watch:
+    """The segments of an input's log in which there may be rows that its reader must not see."""
+
+    suspects: set[int] = field(default_factory=set)
+    watermarks: dict[int, int] = field(default_factory=dict)
+    """The reader's own watermark of a batch in which rows were stored that were late for it."""
+
+
+class Reader:
+    """One block of a query, compiled for an execution."""
+
+    def __init__(
+        self,
+        name: str,
+        query: str,
+        graph: JoinGraph,
+        execution: Execution,
+        accepted_by: Iterable[str] = (),
+        place: Place = Place(),  # noqa: B008 (frozen)
+        versions: Mapping[str, int] | None = None,
+        closed: frozenset[str] = frozenset(),
+    ) -> None:
+        """`name` is the block's, with that of the form it belongs to, `query` that of the whole query. `versions` tells which reading of each stored table it
+        sees. Of sources that are `closed` to it, it takes no new rows."""
+        self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
+        self.accepted_by, self.versions, self.closed = tuple(sorted(accepted_by)), dict(versions or {}), closed
+        self.selects = execution.selects
+        self.routes = routes(execution.plan, graph, execution.selects)
+        self.target_routes = routes(execution.target, graph, execution.selects) if execution.target is not None else ()
+        self.inputs = tuple(self._input(i) for i in graph.query.inputs)
+        self._inputs = {i.alias: i for i in self.inputs}
+        self.keeps_rows = len(self.inputs) > 1
+        """Rows of a single input meet no others: they need not be stored."""
+        self.passing = graph.query.passing_stream
+        """The input whose rows are of no use after their batch."""
+        self.orders: dict[Aliases, Aliases] = {}
+        """The inputs of each view in the order in which its key numbers them."""
+        self.views: dict[Aliases, ViewKey] = {}
+        self.served_views = frozenset(views(self.routes))
+        """The views of the plan that gives the results."""
+        for aliases in views(self.routes + self.target_routes):
+            self.views[aliases], self.orders[aliases] = self._view(aliases)
+        self.indexes: dict[Index, BoundIndex] = {}
+        for index in indexes(self.routes + self.target_routes):
+            self.indexes[index] = self._bound(index)
+        self.served_indexes = frozenset(self.indexes[index].key for index in indexes(self.routes))
+        self.by_key: dict[IndexKey, BoundIndex] = {}
+        for bound in self.indexes.values():
+            self.by_key.setdefault(bound.key, bound)
+        self.view_indexes = {
+            aliases: [i for i in self.by_key.values() if i.aliases == aliases] for aliases in self.views
+        }
+        self.watches = {i.alias: Watch() for i in self.inputs}
+        self.passing_log = None if self.passing is None else Log(self.input(self.passing).source, pa.schema([]))
+        """Has the rows of the passing input while their batch lasts."""
+        self._varying = {i.alias: self._varying_of(i) for i in self.inputs}
+
+    # -- what it needs -----------------------------------------------------------------------------------------------
+
+    @property
+    def sources(self) -> tuple[Stream | Table, ...]:
+        return self.graph.query.sources
+
+    def is_open(self, source: Stream | Table) -> bool:
+        """Whether it takes new rows of a source."""
+        return source.name not in self.closed
+
+    def keeps(self, i: InputState) -> bool:
+        """Whether rows of an input are of use after their batch."""
+        return self.keeps_rows and i.alias != self.passing
+
+    def inputs_over(self, source: str) -> list[InputState]:
+        return [i for i in self.inputs if i.source.name == source]
+
+    def stored_columns(self, source: Stream | Table) -> set[str]:
+        """The columns that the log must keep: for keys, residuals and results, and for selects that stand above a join."""
+        needed = {c for i in self.inputs_over(source.name) for c in self.graph.query.needed_columns(i.alias)}
+        return needed | columns_read(f for i in self.inputs_over(source.name) for f in i.raised)
+
+    def read_columns(self, source: Stream | Table) -> set[str]:
+        """Those, and what must be looked at when rows come in."""
+        asked = (f for i in self.inputs_over(source.name) for f in (*i.asked.values(), *i.raised))
+        return self.stored_columns(source) | columns_read(asked)
+
+    def varying_columns(self, alias: str) -> tuple[str, ...]:
+        """The columns of an input that may be fetched of combined rows and whose values differ in length."""
+        return self._varying[alias]
+
+    def _varying_of(self, i: InputState) -> tuple[str, ...]:
+        above = columns_read((*i.raised, *i.lowered)) | self.stored_columns(i.source)
+        return tuple(f.name for f in i.source.fields if f.name in above and varies(f.type))
+
+    # -- its inputs --------------------------------------------------------------------------------------------------
+
+    def input(self, alias: str) -> InputState:
+        return self._inputs[alias]
+
+    def _input(self, i: Input) -> InputState:
+        above = [s for s in self.selects if s.alias == i.alias]
+        raised = tuple(s.predicate for s in above if s.until_us is None)
+        lowered = tuple(s.predicate for s in above if s.until_us is not None)
+        kept = tuple(f for f in i.filters if f not in raised and f not in lowered)
+        implied = self.graph.implied_filters(i.alias)
+        has_keys = tuple(f for f in implied if is_not_null(f))
+        filters = kept + tuple(f for f in implied if not is_not_null(f))
+        version = self.versions.get(i.source.name, 0) if isinstance(i.source, Table) else 0
+        rows = input_rows(i, filters, self._membership(i), version)
+        return InputState(i.alias, i.source, i.window.length_us, rows, filters, has_keys, kept, raised, lowered)
+
+    def _membership(self, i: Input) -> list[str]:
+        """What decides whether a row belongs to a cell as a row of an input, where it may be there for other reasons."""
+        if i.source.name not in self.place.parted:
+            return []
+        grid = self.place.grid
+        terms = [(place, grid.dimensions[place].term_of(i.alias)) for place in grid.own(i.alias)]
+        return [f"{place}: {named(term, i.source.name) if term else 'rows'}" for place, term in terms]
+
+    def is_shown(self, i: InputState, batch: int) -> bool:
+        """Whether a segment of an input's log is one that the reader may see."""
+        return not isinstance(i.source, Table) or batch == self.versions.get(i.source.name, 0)
+
+    def watch(self, source: str, batch: int, stored: Stored) -> None:
+        """Looks at a segment that a log got: may there be rows in it that are none of an input's?"""
+        for i in self.inputs_over(source):
+            open_ = [f for text, f in i.seen.items() if text not in stored.passed and text not in i.indexed]
+            is_suspect = any(not _is_filled(f, stored.rows) for f in open_)
+            if (late := stored.watermarks.get(self.query)) is not None:
+                self.watches[i.alias].watermarks[batch] = late
+                is_suspect = True
+            if is_suspect:
+                self.watches[i.alias].suspects.add(batch)
+
+    def look_at(self, logs: Mapping[str, Log]) -> None:
+        """Looks at all that the logs have."""
+        self.watches = {i.alias: Watch() for i in self.inputs}
+        for source in self.sources:
+            for batch, stored in logs[source.name].segments.items():
+                self.watch(source.name, batch, stored)
+
+    def seen(self, alias: str, ids: Ids, log: Log) -> npt.NDArray[np.bool_] | None:
+        """Which rows that an index shows of an input the reader may see; None if all."""
+        watch = self.watches[alias]
+        if not watch.suspects or not len(ids):
+            return None
+        watch.suspects &= log.segments.keys()
+        places = np.flatnonzero(np.isin(ids >> 32, list(watch.suspects)))
+        if not len(places):
+            return None
+        i, chosen, found = self.input(alias), ids[places], np.ones(len(ids), np.bool_)
+        rows = Combination({alias: chosen}, chosen, chosen)
+        mask = predicate_mask(i.has_keys, lambda c: log.column(c.name, rows.ids[c.alias]), len(chosen))
+        if mask is not None:
+            found[places] = mask
+        if watch.watermarks:
+            batches, limits = chosen >> 32, np.full(len(chosen), np.iinfo(np.int64).min)
+            for batch, watermark_us in watch.watermarks.items():
+                limits[batches == batch] = watermark_us
+            found[places] &= log.times(chosen) >= limits
+        return None if found.all() else found
+
+    def keep_for_now(self, batch: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the passing input, to be fetched from until the batch ends."""
+        assert self.passing_log is not None
+        data = encode(rows)
+        self.passing_log.clear()
+        self.passing_log.add(batch, Stored(data, decode(data), BEGINNING_US))
+        return self.passing_log.segments[batch].rows
+
+    # -- its states --------------------------------------------------------------------------------------------------
+
+    def _view(self, aliases: Aliases) -> tuple[ViewKey, Aliases]:
+        migration = self.execution.migration
+        is_new = migration is not None and self.execution.is_parallel and aliases not in self.served_views
+        rows = {a: self._written_rows(self.graph.query.input(a)) for a in aliases}
+        owner = self.query if self.selects else ""
+        since = migration.since if is_new and migration is not None else 0
+        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since)
+
+    def _written_rows(self, i: Input) -> RowsKey:
+        """The rows of an input as a view counts them: all its predicates, wherever they stand, and all its keys."""
+        version = self.versions.get(i.source.name, 0) if isinstance(i.source, Table) else 0
+        return input_rows(i, (*i.filters, *self.graph.implied_filters(i.alias)), self._membership(i), version)
+
+    def _bound(self, index: Index) -> BoundIndex:
+        if len(index.state) > 1:
+            order = self.orders[index.state]
+            before = tuple(sorted(view_terms(self.open_selects(index.state), order)))
+            key = IndexKey(self.views[index.state], view_terms(index.terms, order), index.is_ordered, before)
+        else:
+            i = self.input(index.state[0])
+            key = IndexKey(i.rows, tuple(named(t, i.source.name) for t in index.terms), index.is_ordered)
+        return BoundIndex(key, index.state, index.terms)
+
+    def index_of(self, probe: Probe) -> BoundIndex:
+        return self.indexes[probe.index]
+
+    def own_index(self, alias: str, terms: tuple[Expr, ...]) -> IndexKey | None:
+        """The index over an input by these terms, if the plan has it."""
+        i = self.input(alias)
+        key = IndexKey(i.rows, tuple(named(t, i.source.name) for t in terms))
+        return key if key in self.by_key else None
+
+    def passed(self, aliases: Aliases) -> tuple[Expr, ...]:
+        """The selects that combined rows of some inputs have passed."""
+        below = [s for alias in aliases for s in self.input(alias).selects]
+        return (*below, *(s.predicate for s in self.selects if s.above <= set(aliases)))
+
+    def open_selects(self, aliases: Aliases) -> frozenset[Expr]:
+        """The selects that they have still before them."""
+        return frozenset(s.predicate for s in self.selects if s.is_open(set(aliases)))
+
+    def is_derived(self, alias: str) -> bool:
+        return isinstance(self.input(alias).source, Derived)
+
+
+def columns_read(exprs: Iterable[Expr]) -> set[str]:
+    return {c.name for e in exprs for c in columns_of(e)}
+
+
+def is_not_null(expr: Expr) -> bool:
+    """Whether a predicate asks no more than that a term is not NULL."""
+    return isinstance(expr, Call) and expr.op == "not" and isinstance(expr.args[0], Call) and expr.args[0].op == "is_null"
+
+
+def _is_filled(predicate: Expr, rows: pa.RecordBatch) -> bool:
+    """Whether all rows fulfil that a term is not NULL, as far as that can be told without looking at them."""
+    assert isinstance(predicate, Call)
+    (test,) = predicate.args
+    assert isinstance(test, Call)
+    term = test.args[0]
+    if not isinstance(term, Column):
+        return False
+    place = rows.schema.get_field_index(term.name)
+    return place >= 0 and rows.column(place).null_count == 0
+
+
+def values_of(terms: Iterable[Expr], rows: pa.RecordBatch) -> list[pa.Array]:
+    """The values of terms over one input for rows of a segment."""
+    return [evaluate(t, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows) for t in terms]

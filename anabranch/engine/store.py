@@ -1,0 +1,238 @@
+"""The store of a slot: logs by stream, indexes and views by key. The slot owns them; readers only read.
+
+A state is there as long as some reader wants it (`Store.serve`), and its rows as long as some reader needs them
+(`Store.purge`). Which rows of a shared state a reader may see is told in `anabranch.engine.reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
+
+import pyarrow as pa
+
+from anabranch.control.records import StateStatistics
+from anabranch.engine.log import Log
+from anabranch.engine.reader import Reader, columns_read
+from anabranch.engine.spine import FAN_IN, MAX_TIER, Spine
+from anabranch.engine.view import View
+from anabranch.plan.identity import IndexKey, RowsKey, ViewKey
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
+
+
+@dataclass
+class Build:
+    """How far a view is recomputed: see `anabranch.control.records.ViewBuild`. `seed` are places in the view's key."""
+
+    since: int
+    seed: tuple[int, ...]
+    batch: int
+    row: int = -1
+
+
+@dataclass
+class Store:
+    """All state of a slot but the partial rows of groups, which their boxes have."""
+
+    logs: dict[str, Log] = field(default_factory=dict)
+    spines: dict[IndexKey, Spine] = field(default_factory=dict)
+    views: dict[ViewKey, View] = field(default_factory=dict)
+    waiting: set[ViewKey] = field(default_factory=set)
+    """Views that are not begun: they are empty, and nothing is kept in them."""
+    builds: dict[ViewKey, Build] = field(default_factory=dict)
+    """Views that are there in part."""
+    thin: dict[IndexKey, int] = field(default_factory=dict)
+    """Indexes that only the target of a migration needs, and that show old rows up to some batch; rows that come are added to
+    them."""
+    readers: tuple[Reader, ...] = ()
+    horizons: dict[str, int] = field(default_factory=dict)
+    """For each reader the time at or after which what is valid may still be of use to it."""
+    retention_us: dict[str, int] = field(default_factory=dict)
+    """For how long the rows of each source are kept."""
+    kept: dict[ViewKey, tuple[int, str]] = field(default_factory=dict)
+    """Who keeps the rows of a view: the last batch that added to it, and the reader that did."""
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def serve(self, readers: Sequence[Reader]) -> None:
+        """Has what some readers want, and nothing else. What was not there before begins empty."""
+        self.readers = tuple(readers)
+        sources = {source.name: source for reader in readers for source in reader.sources}
+        for name in self.logs.keys() - sources.keys():
+            del self.logs[name]
+        for name, source in sources.items():
+            self._serve_log(source)
+        wanted = {key for reader in readers for key in reader.views.values()}
+        for key in self.views.keys() - wanted:
+            self.drop_view(key)
+        for key in wanted - self.views.keys():
+            self.views[key] = View(len(key.inputs), str(key))
+            if not key.since:
+                self.waiting.add(key)
+        asked = {key for reader in readers for key in reader.by_key}
+        for index in self.spines.keys() - asked:
+            del self.spines[index]
+            self.thin.pop(index, None)
+        for index in asked - self.spines.keys():
+            self.spines[index] = self._spine(index)
+
+    def _serve_log(self, source: Stream | Table) -> None:
+        inputs = [(reader, i) for reader in self.readers for i in reader.inputs_over(source.name)]
+        kept = [(reader, i) for reader, i in inputs if reader.keeps(i)]
+        self.retention_us[source.name] = max(i.window_us for _, i in kept or inputs)
+        stored = {c for reader, _ in kept or inputs for c in reader.stored_columns(source)}
+        if len({frozenset(i.asked) for _, i in kept}) > 1:
+            # Which rows are whose must be told again when they are read.
+            stored |= columns_read(f for _, i in kept for f in i.asked.values())
+        if isinstance(source, Stream):
+            stored.add(source.time)
+        elif not stored:
+            stored.add(source.fields[0].name)
+        schema = pa.schema([pa.field(f.name, f.type) for f in source.fields if f.name in stored])
+        if source.name not in self.logs:
+            self.logs[source.name] = Log(source, schema)
+        self.logs[source.name].schema = schema
+        if not kept:
+            self.logs[source.name].clear()
+
+    def _spine(self, key: IndexKey) -> Spine:
+        if isinstance(key.rows, ViewKey):
+            return Spine(str(key), 0, True, key.phase % FAN_IN ** (MAX_TIER - 1))
+        return Spine(str(key), self.retention_us[key.rows.source], False, key.phase % FAN_IN ** (MAX_TIER - 1))
+
+    def read_columns(self, source: Stream | Table) -> tuple[str, ...]:
+        """The columns of a source that must be looked at when rows of it come in."""
+        read = {c for reader in self.readers for c in reader.read_columns(source)} | set(self.logs[source.name].schema.names)
+        return tuple(f.name for f in source.fields if f.name in read)
+
+    def source_indexes(self, source: str) -> list[IndexKey]:
+        """The indexes over a source."""
+        return [key for key in self.spines if isinstance(key.rows, RowsKey) and key.rows.source == source]
+
+    # -- one state becomes another -----------------------------------------------------------------------------------
+
+    def take_over(self, old: IndexKey, new: IndexKey, is_shared: bool) -> None:
+        """Has the runs of an index serve as those of another; if the old one is to stay too, as copies of them."""
+        spine = self.spines[old] if is_shared else self.spines.pop(old)
+        if is_shared:
+            runs, phase, gap, spine = spine.runs, spine.phase, spine.gap, self._spine(new)
+            spine.runs, spine.phase, spine.gap = [changed(run, _row=None) for run in runs], phase, gap
+        spine.name, self.spines[new] = str(new), spine
+        if old in self.thin:
+            self.thin[new] = self.thin[old] if is_shared else self.thin.pop(old)
+
+    def inherit_view(self, old: ViewKey, new: ViewKey) -> None:
+        """Has the rows of a view serve as those of another, which may be added to by itself."""
+        self.views[new] = self.views[old].copy(str(new))
+        if old in self.waiting:
+            self.waiting.add(new)
+        if old in self.builds:
+            self.builds[new] = changed(self.builds[old])
+
+    def is_kept(self, source: str) -> bool:
+        """Whether some reader needs rows of a source after their batch."""
+        return any(reader.keeps(i) for reader in self.readers for i in reader.inputs_over(source))
+
+    def drop_view(self, key: ViewKey) -> None:
+        del self.views[key]
+        self.waiting.discard(key)
+        self.builds.pop(key, None)
+        self.kept.pop(key, None)
+
+    def forget_view(self, key: ViewKey) -> None:
+        """Empties a view and its indexes."""
+        self.views[key].clear()
+        for index, spine in self.spines.items():
+            if index.rows == key:
+                spine.clear()
+
+    def is_over(self, key: ViewKey, horizon_us: int) -> bool:
+        """Whether no row is valid any more that a view of a parallel track lacks."""
+        logs = [(self.logs[rows.source], window_us) for rows, window_us in key.inputs]
+        return not any(_old_segments(log, window_us, key.since, horizon_us) for log, window_us in logs)
+
+    def old_segments(self, reader: Reader, since: int, horizon_us: int) -> int:
+        """How many segments have rows that came before some batch and are still valid for a reader."""
+        windows: dict[str, int] = {}
+        for i in reader.inputs:
+            windows[i.source.name] = max(i.window_us, windows.get(i.source.name, 0))
+        return sum(_old_segments(self.logs[name], us, since, horizon_us) for name, us in windows.items())
+
+    # -- what goes ---------------------------------------------------------------------------------------------------
+
+    def purge(self, horizons: dict[str, int]) -> None:
+        """Drops what no reader needs any more."""
+        self.horizons = horizons
+        for name, log in self.logs.items():
+            ended = [
+                BEGINNING_US if i.window_us == FOREVER_US else max(BEGINNING_US, horizons[reader.name] - i.window_us)
+                for reader in self.readers
+                for i in reader.inputs_over(name)
+                if reader.keeps(i)
+            ]
+            limit_us = min(ended, default=BEGINNING_US)
+            log.purge(limit_us)
+            for key in self.source_indexes(name):
+                retention_us = self.spines[key].retention_us
+                if retention_us != FOREVER_US and limit_us != BEGINNING_US:
+                    self.spines[key].purge(limit_us + retention_us)
+            if isinstance(log.source, Table):
+                shown = {reader.versions.get(name, 0) for reader in self.readers if reader.inputs_over(name)}
+                for batch in [b for b in log.segments if b not in shown]:
+                    log.drop(batch)
+        for key, view in self.views.items():
+            horizon_us = self.horizon_us(key)
+            view.purge(horizon_us)
+            for index, spine in self.spines.items():
+                if index.rows == key:
+                    spine.purge(horizon_us)
+
+    def horizon_us(self, key: ViewKey) -> int:
+        """The least horizon of those who read a view."""
+        return min(self.horizons[r.name] for r in self.readers if key in r.views.values())
+
+    def settle(self, batch: int) -> None:
+        """Ends a batch: what arrived at indexes becomes runs, and merges that are due are made."""
+        for key, spine in self.spines.items():
+            spine.settle(batch, self.ended_us(key))
+
+    def ended_us(self, key: IndexKey) -> int:
+        """The watermark for the merges of an index: what has ended by then, with the retention of its spine, is left out."""
+        if isinstance(key.rows, ViewKey):
+            return self.horizon_us(key.rows)
+        retention_us = self.spines[key].retention_us
+        if retention_us == FOREVER_US:
+            return BEGINNING_US
+        ended = [
+            self.horizons[reader.name] - i.window_us
+            for reader in self.readers
+            for i in reader.inputs_over(key.rows.source)
+            if reader.keeps(i)
+        ]
+        return max(BEGINNING_US, min(ended) + retention_us)
+
+    # -- for people and tests ----------------------------------------------------------------------------------------
+
+    def measured(self) -> list[StateStatistics]:
+        found = [StateStatistics(str(key), s.rows, s.bytes, len(s.runs)) for key, s in self.spines.items()]
+        return found + [StateStatistics(str(key), v.rows, v.bytes) for key, v in self.views.items()]
+
+    def verify(self) -> None:
+        """Checks the invariants of the state in memory; for tests."""
+        for spine in self.spines.values():
+            spine.verify()
+        for key in self.waiting:
+            assert not self.views[key].segments, f"{key} is not begun, and has rows"
+
+
+def _old_segments(log: Log, window_us: int, since: int, horizon_us: int) -> int:
+    if not isinstance(log.source, Stream):
+        return 0
+    old = (stored.start_max_us for batch, stored in log.segments.items() if batch < since)
+    return sum(1 for start_us in old if window_us == FOREVER_US or start_us + window_us > horizon_us)
+
+
+def readers_of(readers: Iterable[Reader], source: str) -> list[Reader]:
+    """Those that read a source."""
+    return [reader for reader in readers if reader.inputs_over(source)]
