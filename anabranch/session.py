@@ -39,7 +39,7 @@ from anabranch.plan.formats import format_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
-from anabranch.plan.migration import Course, Strategy, why_not_raise
+from anabranch.plan.migration import Execution, Strategy, why_not_raise
 from anabranch.plan.names import same_name
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.selects import raise_selects
@@ -70,7 +70,7 @@ POLL_S = 0.05
 @dataclass
 class _Query:
     forms: Forms
-    course: Course
+    execution: Execution
     sink: Sink
     is_pinned: bool
     decision: Decision | None = None
@@ -79,7 +79,7 @@ class _Query:
     @property
     def query(self) -> Query:
         """In the form that it starts with."""
-        return self.forms.query(self.course.below)
+        return self.forms.query(self.execution.below)
 
 
 @dataclass(frozen=True)
@@ -231,13 +231,13 @@ class Session:
             raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
         forms = Forms(bound.query)
         if bound.plan:
-            course = Course(parse(bound.plan, forms.graphs[""]))
-            declared = _Query(forms, course, as_sink(sink or console()), is_pinned=True)
+            execution = Execution(parse(bound.plan, forms.graphs[""]))
+            declared = _Query(forms, execution, as_sink(sink or console()), is_pinned=True)
         else:
             budget = self.budget or Budget()
             chosen = choose_groups(forms, self.facts, self.units, budget.bounds, budget.strict)
-            course = Course(chosen.decision.plan, below=chosen.below)
-            declared = _Query(forms, course, as_sink(sink or console()), False, chosen.decision)
+            execution = Execution(chosen.decision.plan, below=chosen.below)
+            declared = _Query(forms, execution, as_sink(sink or console()), False, chosen.decision)
         self._queries[bound.query.name] = declared
 
     def script(
@@ -274,7 +274,7 @@ class Session:
         """The plan of a query, and how its rows are spread."""
         declared = self._declared(name)
         graph = JoinGraph(declared.query)
-        parts = [explain_text(declared.course.plan, graph)]
+        parts = [explain_text(declared.execution.plan, graph)]
         if declared.decision is not None:
             parts.append(decision_text(declared.decision, graph))
         written = declared.forms.written
@@ -303,7 +303,7 @@ class Session:
         return self._queries[name]
 
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
-        query, course = declared.forms.written, declared.course
+        query, execution = declared.forms.written, declared.execution
         inputs = all_inputs(query)
         folder = self.checkpoint.below(query.name)
         filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), self.cache)
@@ -332,7 +332,7 @@ class Session:
                 for s in query.base_sources
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
-            driver = Driver(query, course, spread, filesystem, tables, self._loop(query), holder, changing, self.clock)
+            driver = Driver(query, execution, spread, filesystem, tables, self._loop(query), holder, changing, self.clock)
             driver.is_pinned = declared.is_pinned or not driver.has_choices or self.adapt.timing == "never"
             driver.needs_approval = self.adapt.approve
             host = Host(driver, packing, declared.sink, filters, self.results_per_batch)
@@ -519,18 +519,18 @@ class Run:
         a row comes in, as all are by default."""
         driver = self._driver(name)
         way = strategy_of(strategy) if strategy is not None else None
-        below = driver.course.below if groups_below is None else groups_below
+        below = driver.execution.below if groups_below is None else groups_below
         if below not in driver.forms.graphs:
-            raise MigrationError(driver.forms.why_not(driver.course.below, below) or f"there is no input {below}")
+            raise MigrationError(driver.forms.why_not(driver.execution.below, below) or f"there is no input {below}")
         parsed = parse(plan, driver.forms.graphs[below])
         selects = None if selects_above is None else raise_selects(driver.query, selects_above)
         if selects is not None:
-            if below != driver.course.below:
+            if below != driver.execution.below:
                 raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
-            if reason := why_not_raise(driver.course, driver.graph, selects, way or Strategy.MOVING_STATE):
+            if reason := why_not_raise(driver.execution, driver.graph, selects, way or Strategy.MOVING_STATE):
                 raise MigrationError(reason)
         wish = Wish(parsed, way, parse_duration(pause), below, selects)
-        driver.request(driver.loop.granted(driver.course, wish))
+        driver.request(driver.loop.granted(driver.execution, wish))
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""

@@ -20,7 +20,7 @@ from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.jtree import show
-from anabranch.plan.migration import Course, Strategy, why_not_switch
+from anabranch.plan.migration import Execution, Strategy, why_not_switch
 from anabranch.plan.query import Stream, Table
 
 
@@ -33,41 +33,42 @@ class GroupingLoop:
         """When things have been as they are for so long, another form that was not worth the way there would be."""
         self.loops = {name: AdaptiveLoop(replace(known, graph=graph)) for name, graph in forms.graphs.items()}
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do. While a form is left, figures are those of two forms: none is used."""
-        if course.leaving is not None:
-            self.loops[course.below].state = LoopState()
+        if execution.leaving is not None:
+            self.loops[execution.below].state = LoopState()
             return None
-        loop = self.loops[course.below]
-        said = loop.after(course, commit)
+        loop = self.loops[execution.below]
+        said = loop.after(execution, commit)
         if isinstance(said, Proposal) or len(self.loops) == 1:
             return said
         is_due = self.again_at_s is not None and loop.state.monitor.span_s > 0 and steady_s(loop.state) >= self.again_at_s
         if is_due or (said is not None and said.event == "kept"):
-            return self._better_form(course, loop) or said
+            return self._better_form(execution, loop) or said
         return said
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for."""
-        loop, below = self.loops[course.below], wish.below
-        if below is None or below == course.below:
-            return loop.granted(course, wish)
-        facts = measured_facts(self.forms, course, loop.state.monitor, self.known.otherwise)
-        way = wish.strategy or self._way(course, below, facts, wish.pause_us / 1e6)[0]
-        details = {"from": show(course.plan, self.forms.graphs[course.below]), "below": below, "below_before": course.below}
+        loop, below = self.loops[execution.below], wish.below
+        if below is None or below == execution.below:
+            return loop.granted(execution, wish)
+        facts = measured_facts(self.forms, execution, loop.state.monitor, self.known.otherwise)
+        way = wish.strategy or self._way(execution, below, facts, wish.pause_us / 1e6)[0]
+        graph = self.forms.graphs[execution.below]
+        details = {"from": show(execution.plan, graph), "below": below, "below_before": execution.below}
         return Proposal(MoveGroups(below, wish.plan, way, wish.pause_us), "by request", details)
 
-    def _better_form(self, course: Course, loop: AdaptiveLoop) -> Proposal | None:
+    def _better_form(self, execution: Execution, loop: AdaptiveLoop) -> Proposal | None:
         known, monitor, self.again_at_s = loop.known, loop.state.monitor, None
-        facts = measured_facts(self.forms, course, monitor, known.otherwise)
+        facts = measured_facts(self.forms, execution, monitor, known.otherwise)
         priced = {g.below: g for g in priced_forms(self.forms, facts, known.units, known.bounds)}
-        now = priced.pop(course.below)
-        reachable = [g for g in priced.values() if self._ways(course, g.below)]
+        now = priced.pop(execution.below)
+        reachable = [g for g in priced.values() if self._ways(execution, g.below)]
         best = min(reachable, key=lambda g: (not g.decision.is_qualified, g.cpu), default=now)
         change = Change(now.cpu, best.cpu, best.decision.is_qualified and not now.decision.is_qualified)
         if best is now or not change.is_better:
             return None
-        way, cost_s = self._way(course, best.below, facts, known.settings.pause_s, now, best)
+        way, cost_s = self._way(execution, best.below, facts, known.settings.pause_s, now, best)
         life_s = expected_life_s(known, loop.state)
         if not change.pays(cost_s, life_s):
             self.again_at_s = change.pays_after_s(cost_s)
@@ -75,19 +76,19 @@ class GroupingLoop:
         where = f"rows of {best.below} grouped before they are joined" if best.below else "groups above the join"
         text = f"{where}: {best.cpu:.3g} cores instead of {now.cpu:.3g}"
         details = {
-            "below": best.below, "below_before": course.below, "cpu": best.cpu, "cpu_before": now.cpu,
+            "below": best.below, "below_before": execution.below, "cpu": best.cpu, "cpu_before": now.cpu,
             "gain_cpu_s": change.gain_s(life_s), "cost_cpu_s": cost_s, "expected_life_s": life_s,
-            "from": show(course.plan, self.forms.graphs[course.below]),
+            "from": show(execution.plan, self.forms.graphs[execution.below]),
         }  # fmt: skip
         return Proposal(MoveGroups(best.below, best.decision.plan, way, round(known.settings.pause_s * 1e6)), text, details)
 
-    def _ways(self, course: Course, below: str) -> list[Strategy]:
+    def _ways(self, execution: Execution, below: str) -> list[Strategy]:
         every = (Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK)
-        return [s for s in every if why_not_switch(self.forms, course, below, s) is None]
+        return [s for s in every if why_not_switch(self.forms, execution, below, s) is None]
 
     def _way(
         self,
-        course: Course,
+        execution: Execution,
         below: str,
         facts: Given,
         pause_s: float,
@@ -95,10 +96,10 @@ class GroupingLoop:
         best: Grouped | None = None,
     ) -> tuple[Strategy, float]:
         """The cheapest way to another form that keeps to a pause, and what it costs in seconds of CPU."""
-        grouped, units = self.forms.grouped(course.below, below), self.known.units
+        grouped, units = self.forms.grouped(execution.below, below), self.known.units
         rows = facts.rates.get(grouped.source.name, 0.0) * window_s(grouped)
         found = {}
-        ways = self._ways(course, below)
+        ways = self._ways(execution, below)
         if Strategy.MOVING_STATE in ways and rows * units.fold / self.known.slots <= pause_s:
             found[Strategy.MOVING_STATE] = rows * units.fold
         if Strategy.PARALLEL_TRACK in ways:
@@ -109,20 +110,20 @@ class GroupingLoop:
         return min(found.items(), key=lambda item: item[1])
 
 
-def measured_facts(forms: Forms, course: Course, monitor: Monitor, otherwise: Given) -> Given:
-    """What batches under a course tell, in the names of the query as written."""
+def measured_facts(forms: Forms, execution: Execution, monitor: Monitor, otherwise: Given) -> Given:
+    """What batches under an execution tell, in the names of the query as written."""
     if monitor.span_s <= 0:
         return otherwise
-    graph, last = forms.graphs[course.below], monitor.batches[-1]
+    graph, last = forms.graphs[execution.below], monitor.batches[-1]
     rates, tables, distinct = dict(otherwise.rates), dict(otherwise.table_rows), dict(otherwise.distinct)
     for name in {n for b in monitor.batches for n in b.sources}:
         rates[name] = sum(b.sources[name].stored_rows for b in monitor.batches if name in b.sources) / monitor.span_s
     for source in forms.written.base_sources:
         if isinstance(source, Table) and source.name in last.sources:
             tables[source.name] = float(last.sources[source.name].state_rows)
-    streams = Measured(course.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
+    streams = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
     usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
-    names = _written_names(forms, course.below)
+    names = _written_names(forms, execution.below)
     for terms, key_class in zip(usable, streams.classes, strict=True):
         values = dict(key_class.distinct)
         for term in terms:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from anabranch.control.records import Commit
 from anabranch.plan.actions import Action
 from anabranch.plan.jtree import Plan
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.selects import Selects
 
 
@@ -49,8 +49,8 @@ class Wish:
 class Loop(Protocol):
     """Whoever decides about what one query runs."""
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch; says what to do about it."""
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for, with what is estimated of it."""

@@ -39,7 +39,7 @@ from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Table
 from anabranch.plan.selects import raise_selects
 from anabranch.plan.spread import all_inputs
@@ -64,10 +64,10 @@ class Step:
 class Steady:
     """A loop that proposes nothing, and grants every wish: callers decide by themselves."""
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         return None
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
 
@@ -126,7 +126,7 @@ class LocalRun:
         self._columns = read_columns(query, asked)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
         self.driver = Driver(
-            query, Course(asked), self.spread, filesystem, self._stored, Steady(), Unshared(), clock=clock,
+            query, Execution(asked), self.spread, filesystem, self._stored, Steady(), Unshared(), clock=clock,
             journal=Journal(MemoryFilesystem()), release_every=release_every, sweep_grace_s=sweep_grace_s,
         )  # fmt: skip
         self.driver.is_pinned = plan is not None
@@ -137,9 +137,9 @@ class LocalRun:
         self._runner = Runner(self.driver, self._caller, is_acknowledged_later=True)
 
     @property
-    def course(self) -> Course:
+    def execution(self) -> Execution:
         """What the next batch runs."""
-        return self.driver.course
+        return self.driver.execution
 
     @property
     def plan(self) -> Plan:
@@ -180,22 +180,22 @@ class LocalRun:
         """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
         that serves this one too is kept. `below` names the input whose rows are grouped before the join ("": none),
         `selects` those that stand above a join (`anabranch.plan.selects.raise_selects`)."""
-        below = self.course.below if below is None else below
+        below = self.execution.below if below is None else below
         graph = self.forms.graphs.get(below)
         if graph is None:
-            raise MigrationError(self.forms.why_not(self.course.below, below) or "")
+            raise MigrationError(self.forms.why_not(self.execution.below, below) or "")
         plan = parse(target, graph) if isinstance(target, str) else target
         check(plan, graph)
         action: Action = ChangePlan(plan, strategy, pause_us)
-        if below != self.course.below:
+        if below != self.execution.below:
             action = MoveGroups(below, plan, strategy, pause_us)
         elif selects is not None:
             action = MoveSelects(raise_selects(self.forms.written, selects), plan, strategy, pause_us)
         seen = self.commit.largest_time_us if self.commit is not None else {}
-        after = transition(self.forms, self.course, action, self.last_batch + 1, seen)
+        after = transition(self.forms, self.execution, action, self.last_batch + 1, seen)
         if isinstance(after, Refusal):
             raise MigrationError(after.reason)
-        self.driver.course = after
+        self.driver.execution = after
 
     def step(self, batch: int, rows: Mapping[str, Rows], take: Take | None = None) -> Step:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step. If `take` is given it is

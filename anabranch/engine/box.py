@@ -47,7 +47,7 @@ from anabranch.errors import ValueTooLargeError
 from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream
 from anabranch.plan.routes import Route, Stage
 
@@ -58,15 +58,15 @@ class Box:
     def __init__(
         self,
         graph: JoinGraph,
-        course: Course,
+        execution: Execution,
         grid: Grid = WHOLE,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         combines: bool = False,
     ) -> None:
         keep_freed_memory()
-        self.graph, self.course = graph, course
-        self.state = BoxState(graph, course, grid, cell, parted)
+        self.graph, self.execution = graph, execution
+        self.state = BoxState(graph, execution, grid, cell, parted)
         self.preparation = Preparation(self)
         self.lookup = Lookup(self)
         self.combines = combines
@@ -83,15 +83,15 @@ class Box:
         """The inputs whose new rows can be found already."""
         self._found: dict[Aliases, list[Combination]] = {}
 
-    def redirect(self, course: Course, horizon_us: int) -> None:
-        """Goes on with another course. What both keep is shared, what only the old one had is dropped (that is safe, for
+    def redirect(self, execution: Execution, horizon_us: int) -> None:
+        """Goes on with another execution. What both keep is shared, what only the old one had is dropped (that is safe, for
         all of it follows from the logs: 002, section 12.1.4), and what is lacking is recomputed in the batches to come: in
         the next one, as far as results need it."""
         before, known = self.state, self.preparation
         complete = set(known.kept_views()) - (known.parallel_views() if known.left() else set())
-        goes_on = course.migration is not None and course.migration == self.course.migration
-        builds, self.course = known.builds, course
-        self.state = BoxState(self.graph, course, before.grid, before.cell, before.parted, before, horizon_us)
+        goes_on = execution.migration is not None and execution.migration == self.execution.migration
+        builds, self.execution = known.builds, execution
+        self.state = BoxState(self.graph, execution, before.grid, before.cell, before.parted, before, horizon_us)
         self.preparation = Preparation(self)
         fresh = self.preparation.parallel_views()
         for aliases in fresh if not goes_on else ():

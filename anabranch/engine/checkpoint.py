@@ -22,7 +22,7 @@ from anabranch.engine.run import Run, map_run
 from anabranch.engine.view import Combined, View
 from anabranch.errors import DamagedStateError, StateError
 from anabranch.plan.join_graph import Aliases
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.storage.container import ContainerReader, ContainerWriter
 from anabranch.storage.filesystem import Filesystem
@@ -76,9 +76,9 @@ class Checkpoint:
                     index.spine.runs.append(_map_run(run, self.reader))
         self.box.preparation.complete_indexes(watermark_us, prepared=state.prepared)
 
-    def redirect(self, course: Course, horizon_us: int) -> None:
-        """Goes on with another course: what it shares with the one before stays, in memory and on disk."""
-        self.box.redirect(course, horizon_us)
+    def redirect(self, execution: Execution, horizon_us: int) -> None:
+        """Goes on with another execution: what it shares with the one before stays, in memory and on disk."""
+        self.box.redirect(execution, horizon_us)
         waiting = {" ".join(v) for v in self.box.preparation.waiting}
         self._views = {
             v.name: self._views.get(v.name, {}) if v.name not in waiting and v.segments else {}
@@ -172,8 +172,8 @@ class Checkpoint:
     def _lacking(self, state: SlotState) -> tuple[set[Aliases], dict[Aliases, Build]]:
         """The views that a commit does not have, and those that it has in part. Those of a parallel track that begins are
         empty and lack nothing."""
-        course, records = self.box.course, {b.view: b for b in state.builds}
-        since = course.migration.since if course.is_parallel and course.migration is not None else -1
+        execution, records = self.box.execution, {b.view: b for b in state.builds}
+        since = execution.migration.since if execution.is_parallel and execution.migration is not None else -1
         streams = {name for name, log in self.box.state.logs.items() if isinstance(log.source, Stream)}
         lacking, builds = set[Aliases](), dict[Aliases, Build]()
         for aliases in self.box.state.views:

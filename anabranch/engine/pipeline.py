@@ -19,7 +19,7 @@ from anabranch.engine.states import BoxState
 from anabranch.plan.expression import Call, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import FOREVER_US, Derived, Query, Stream
 from anabranch.plan.spread import Spread, grid_of, parted_sources
 from anabranch.storage.container import ContainerReader
@@ -30,12 +30,12 @@ WHOLE = Spread()
 
 
 class Pipeline:
-    """The boxes of a query in one slot. `course` is that of the query itself; subqueries join from left to right."""
+    """The boxes of a query in one slot. `execution` is that of the query itself; subqueries join from left to right."""
 
     def __init__(
         self,
         query: Query,
-        course: Course,
+        execution: Execution,
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
@@ -47,9 +47,9 @@ class Pipeline:
         parted = parted_sources(query, spread.grid)
         for place, block in enumerate(query.blocks):
             graph = JoinGraph(block)
-            own_course = course if block is query else Course(left_deep(graph))
+            own_execution = execution if block is query else Execution(left_deep(graph))
             combines = spread.combines and block is query
-            box = Box(graph, own_course, grid_of(query, spread.grid, place), cell, parted, combines)
+            box = Box(graph, own_execution, grid_of(query, spread.grid, place), cell, parted, combines)
             self.blocks.append(Checkpoint(box, folder, filesystem, reader))
 
     @property
@@ -62,13 +62,13 @@ class Pipeline:
         return self.blocks[-1].box
 
     @property
-    def course(self) -> Course:
+    def execution(self) -> Execution:
         """What the query itself runs."""
-        return self.box.course
+        return self.box.execution
 
-    def redirect(self, course: Course, watermark_us: int, emitted_us: int) -> None:
+    def redirect(self, execution: Execution, watermark_us: int, emitted_us: int) -> None:
         """Goes on with another plan, or begins or ends a migration, before the next batch."""
-        self.blocks[-1].redirect(course, _horizon(self.box, watermark_us, emitted_us))
+        self.blocks[-1].redirect(execution, _horizon(self.box, watermark_us, emitted_us))
 
     def attach(self, state: SlotState, watermark_us: int, emitted_us: int) -> None:
         """Takes up what a commit names; `emitted_us` is the watermark of its batch, `watermark_us` that of the next."""
@@ -158,7 +158,7 @@ def source_filters(query: Query, plan: Plan) -> dict[str, tuple[tuple[Expr, ...]
     found: dict[str, list[tuple[Expr, ...]]] = {}
     for block in query.blocks:
         graph = JoinGraph(block)
-        state = BoxState(graph, Course(plan if block is query else left_deep(graph)))
+        state = BoxState(graph, Execution(plan if block is query else left_deep(graph)))
         for name, groups in state.filters.items():
             found.setdefault(name, []).extend(groups)
     streams = {s.name for s in query.base_sources if isinstance(s, Stream)}
@@ -176,7 +176,7 @@ def read_columns(query: Query, plan: Plan) -> dict[str, tuple[str, ...]]:
     read: dict[str, set[str]] = {}
     for block in query.blocks:
         graph = JoinGraph(block)
-        state = BoxState(graph, Course(plan if block is query else left_deep(graph)))
+        state = BoxState(graph, Execution(plan if block is query else left_deep(graph)))
         for name, columns in state.read_columns.items():
             read.setdefault(name, set()).update(columns)
     return {s.name: tuple(f.name for f in s.fields if f.name in read[s.name]) for s in query.base_sources}

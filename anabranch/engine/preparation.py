@@ -96,7 +96,7 @@ class Preparation:
 
     def records(self) -> tuple[ViewBuild, ...]:
         """What a commit must name beside the views."""
-        migration, found = self.box.course.migration, [b.record(v) for v, b in self.builds.items()]
+        migration, found = self.box.execution.migration, [b.record(v) for v, b in self.builds.items()]
         if migration is not None:
             found += [ViewBuild(" ".join(v), migration.since) for v in sorted(self.parallel_views())]
         return tuple(found)
@@ -107,7 +107,7 @@ class Preparation:
 
     def prepared_indexes(self, batch: int) -> dict[str, int]:
         """The indexes that only the target of a gradual migration needs, and the batch up to which each has been derived."""
-        migration, state = self.box.course.migration, self.box.state
+        migration, state = self.box.execution.migration, self.box.state
         if migration is None or migration.strategy is not Strategy.GRADUAL:
             return {}
         found = {name: self.thin.get(name, batch) for name in state.indexes if name not in state.served_indexes}
@@ -118,7 +118,7 @@ class Preparation:
         after batch `since`, and the rest in time. What a gradual migration has come to (`prepared`) is derived at once: it
         is not lost when another worker gets the slot. On a parallel track thin indexes need no old rows, but for those of
         tables."""
-        state, migration = self.box.state, self.box.course.migration
+        state, migration = self.box.state, self.box.execution.migration
         begun = set(state.views) - self.waiting - self.parallel_views()
         needed = state.served_indexes | {
             state.index_of(probe).name
@@ -127,7 +127,7 @@ class Preparation:
             if stage.joined in begun - state.served_views
             for probe in stage.probes
         }
-        if migration is not None and (self.box.course.is_parallel or since < 0):
+        if migration is not None and (self.box.execution.is_parallel or since < 0):
             # Rows that came since it began were added to thin indexes as they came.
             since = migration.since - 1
         self.thin = {}
@@ -142,24 +142,24 @@ class Preparation:
                 self.box.derive_index(index, horizon_us, until=known)
             if missing := [b for b in self.box.missing(index) if b > known]:
                 index.spine.gap = missing[0], missing[-1]
-                if not self.box.course.is_parallel:
+                if not self.box.execution.is_parallel:
                     self.thin[name] = known
 
     def parallel_views(self) -> set[Aliases]:
         """The views of a parallel track that the old plan does not have."""
         state = self.box.state
-        return set(state.views) - state.served_views if self.box.course.is_parallel else set()
+        return set(state.views) - state.served_views if self.box.execution.is_parallel else set()
 
     # -- work at what is not -----------------------------------------------------------------------------------------
 
     def advance(self, batch: int, horizon_us: int) -> None:
         """Completes what the plan needs to give results, and works at what its target needs for as long as is allowed."""
-        began, state, migration = thread_time_ns(), self.box.state, self.box.course.migration
+        began, state, migration = thread_time_ns(), self.box.state, self.box.execution.migration
         self.done, self._piece = Preparing(), None
         steps, self.box.statistics.steps = self.box.statistics.steps, []
         missing = self.waiting | self.builds.keys()
-        if missing & state.served_views or (missing and self.box.course.is_parallel):
-            wanted = state.served_views if not self.box.course.is_parallel else frozenset(state.views)
+        if missing & state.served_views or (missing and self.box.execution.is_parallel):
+            wanted = state.served_views if not self.box.execution.is_parallel else frozenset(state.views)
             self._complete(batch, horizon_us, Allowance(None), wanted)
         elif migration is not None and migration.strategy is Strategy.GRADUAL:
             allowance = Allowance(migration.pause_us)
@@ -170,7 +170,7 @@ class Preparation:
 
     def left(self) -> int:
         """What must still be done, or end, before the target can take over: views, indexes, or segments of old rows."""
-        migration = self.box.course.migration
+        migration = self.box.execution.migration
         if migration is not None and migration.strategy is Strategy.PARALLEL_TRACK:
             logs = [log for log in self.box.state.logs.values() if isinstance(log.source, Stream)]
             return sum(1 for log in logs for batch in log.segments if batch < migration.since)
@@ -280,9 +280,9 @@ class Preparation:
         """Takes new rows of an input along their route in the target: its views are kept, and on a parallel track results
         are given. `known` is what the plan that serves found for these rows, by the view it stands in: from there the route
         goes on."""
-        migration = self.box.course.migration
+        migration = self.box.execution.migration
         assert migration is not None
-        since = migration.since if self.box.course.is_parallel else None
+        since = migration.since if self.box.execution.is_parallel else None
         yield from self._follow(batch, route, 0, rows, since, emit)
         for place, stage in enumerate(route.stages):
             if stage.joined in self.box.state.served_views:
@@ -318,8 +318,8 @@ class Preparation:
         """What the old plan of a parallel track gives: combinations that have an old row. Those of new rows alone are found
         by the new one too; before the root they cannot be told from those that will meet an old row (002, section
         12.2.2)."""
-        migration = self.box.course.migration
-        if migration is None or not self.box.course.is_parallel or not len(rows):
+        migration = self.box.execution.migration
+        if migration is None or not self.box.execution.is_parallel or not len(rows):
             return rows
         old = ~self._is_new(rows, migration.since, np.logical_and)
         return rows if old.all() else rows.where(old)

@@ -25,7 +25,7 @@ from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.pipeline import WHOLE, Pipeline
 from anabranch.errors import StateError
 from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import FOREVER_US, Query
 from anabranch.plan.spread import Spread, in_form
 from anabranch.storage.container import ContainerReader
@@ -38,25 +38,25 @@ class Slot:
     def __init__(
         self,
         forms: Forms,
-        course: Course,
+        execution: Execution,
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
         spread: Spread = WHOLE,
         cell: int = 0,
     ) -> None:
-        self.forms, self.course, self.reader = forms, course, reader
+        self.forms, self.execution, self.reader = forms, execution, reader
         self._folder, self._filesystem, self._spread, self._cell = folder, filesystem, spread, cell
-        self.pipeline = self._boxes(course.below, course.own)
+        self.pipeline = self._boxes(execution.below, execution.own)
         self.leaving: Pipeline | None = None
-        if course.leaving is not None:
-            self.leaving = self._boxes(course.leaving.below, Course(course.leaving.plan))
+        if execution.leaving is not None:
+            self.leaving = self._boxes(execution.leaving.below, Execution(execution.leaving.plan))
             self._give_parts()
 
-    def _boxes(self, below: str, course: Course) -> Pipeline:
+    def _boxes(self, below: str, execution: Execution) -> Pipeline:
         query = self.forms.query(below)
         spread = in_form(self._spread, self.forms.written, query)
-        return Pipeline(query, course, self._folder, self._filesystem, self.reader, spread, self._cell)
+        return Pipeline(query, execution, self._folder, self._filesystem, self.reader, spread, self._cell)
 
     @property
     def _pipelines(self) -> list[Pipeline]:
@@ -69,25 +69,25 @@ class Slot:
 
     # -- from one form to another ------------------------------------------------------------------------------------
 
-    def redirect(self, course: Course, state: SlotState, watermark_us: int, emitted_us: int) -> None:
-        """Goes on with another course, before the next batch. `state` is what the last commit names."""
-        before, self.course = self.course, course
-        if course.below == before.below:
-            if course.leaving is None:
+    def redirect(self, execution: Execution, state: SlotState, watermark_us: int, emitted_us: int) -> None:
+        """Goes on with another execution, before the next batch. `state` is what the last commit names."""
+        before, self.execution = self.execution, execution
+        if execution.below == before.below:
+            if execution.leaving is None:
                 self.leaving = None
-            elif course.leaving != before.leaving:
+            elif execution.leaving != before.leaving:
                 raise StateError(f"slot {self._cell} cannot take up the form it has left")
         else:
-            old, self.pipeline = self.pipeline, self._boxes(course.below, course.own)
-            grouped = self.forms.grouped(before.below, course.below)
+            old, self.pipeline = self.pipeline, self._boxes(execution.below, execution.own)
+            grouped = self.forms.grouped(before.below, execution.below)
             taken = adopted(state, old.query, self.pipeline.query, grouped.alias)
             self.pipeline.attach(taken, watermark_us, emitted_us)
-            self.leaving = old if course.leaving is not None else None
+            self.leaving = old if execution.leaving is not None else None
             if self.leaving is None:
                 self._fold(old, grouped.source.name, watermark_us)
         self._give_parts()
-        if self.pipeline.course != course.own:
-            self.pipeline.redirect(course.own, watermark_us, emitted_us)
+        if self.pipeline.execution != execution.own:
+            self.pipeline.redirect(execution.own, watermark_us, emitted_us)
 
     def _fold(self, old: Pipeline, source: str, horizon_us: int) -> None:
         """Moving state downwards: the stored rows of an input become groups."""
@@ -127,13 +127,13 @@ class Slot:
         the same groups is put together whole."""
         results = self.pipeline.step(batch, rows, watermark_us, emitted_us, planned_us)
         if self.leaving is None:
-            yield from self._as_written(results, self.course.below) if self._spread.combines else results
+            yield from self._as_written(results, self.execution.below) if self._spread.combines else results
             return
-        assert self.course.leaving is not None
-        grouped = self.forms.grouped(self.course.below, self.course.leaving.below).source.name
+        assert self.execution.leaving is not None
+        grouped = self.forms.grouped(self.execution.below, self.execution.leaving.below).source.name
         others = {name: given for name, given in rows.items() if name != grouped}
         old = self.leaving.step(batch, others, watermark_us, emitted_us, planned_us)
-        parts = [*self._as_written(results, self.course.below), *self._as_written(old, self.course.leaving.below)]
+        parts = [*self._as_written(results, self.execution.below), *self._as_written(old, self.execution.leaving.below)]
         together = parts if self._spread.combines else self.sgb(parts)
         self.pipeline.box.statistics.results = sum(batch.num_rows for batch in together)
         yield from together

@@ -26,7 +26,7 @@ from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr, columns_of, replace
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Input, Stream, Table
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
 
@@ -72,19 +72,19 @@ class BoxState:
     def __init__(
         self,
         graph: JoinGraph,
-        course: Course,
+        execution: Execution,
         grid: Grid = WHOLE,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         previous: BoxState | None = None,
         horizon_us: int = BEGINNING_US,
     ) -> None:
-        """State for a course; what the course before it kept too is taken over (002, section 12.1.2: *state moving*). All
-        that is stored and has not ended at the horizon has passed the selects that are down by then."""
+        """State for an execution; what the execution before it kept too is taken over (002, section 12.1.2: *state moving*).
+        All that is stored and has not ended at the horizon has passed the selects that are down by then."""
         self.graph, self.grid, self.cell, self.parted = graph, grid, cell, parted
-        self.selects = course.selects
-        self.routes = routes(course.plan, graph, course.selects)
-        self.target_routes = routes(course.target, graph, course.selects) if course.target is not None else ()
+        self.selects = execution.selects
+        self.routes = routes(execution.plan, graph, execution.selects)
+        self.target_routes = routes(execution.target, graph, execution.selects) if execution.target is not None else ()
         self.inputs = tuple(self._input(i) for i in graph.query.inputs)
         self._inputs = {i.alias: i for i in self.inputs}
         self.keeps_rows = len(self.inputs) > 1
@@ -212,8 +212,8 @@ class BoxState:
         return IndexState(name, source, index.state, index.terms, spine, index.is_ordered)
 
     def _matching(self, name: str, index: Index, previous: BoxState) -> IndexState | None:
-        """The index of another course that can be taken over: the same one; or one whose rows have passed more selects, for
-        those that are missing would not pass them later (002, section 13.3.2). It must have served this input alone."""
+        """The index of another execution that can be taken over: the same one; or one whose rows have passed more selects,
+        for those that are missing would not pass them later (002, section 13.3.2). It must have served this input alone."""
         if name in previous.indexes:
             return previous.indexes[name]
         known = previous._index_names.get(index)

@@ -51,9 +51,9 @@ def test_groups_follow_the_streams() -> None:
     for number in range(44):
         batches.append(batch_of(number, FEW_KEYS if number < 18 else MANY_KEYS, rng))
         found += oracle.bag(local.step(number, batches[-1]).results)
-        below.append(local.course.below)
+        below.append(local.execution.below)
         assert local.commit is not None
-        said = loop.after(local.course, local.commit)
+        said = loop.after(local.execution, local.commit)
         if isinstance(said, Proposal):
             proposals.append(said)
             below_then = said.action.below if isinstance(said.action, MoveGroups) else None
@@ -75,8 +75,8 @@ def test_facts_are_the_same_in_both_forms(start: str) -> None:
     for number in range(8):
         local.step(number, batch_of(number, FEW_KEYS, rng))
         assert local.commit is not None
-        loop.loops[start].after(local.course, local.commit)
-    facts = measured_facts(FORMS, local.course, loop.loops[start].state.monitor, loop.known.otherwise)
+        loop.loops[start].after(local.execution, local.commit)
+    facts = measured_facts(FORMS, local.execution, loop.loops[start].state.monitor, loop.known.otherwise)
     assert facts.rates["a"] == pytest.approx(30, rel=0.2)
     assert facts.rates["b"] == pytest.approx(2000, rel=0.2)
     assert facts.distinct["a.k"] == pytest.approx(5, rel=0.3)

@@ -18,7 +18,7 @@ from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep
-from anabranch.plan.migration import Course, Strategy, switched, why_not_switch
+from anabranch.plan.migration import Execution, Strategy, switched, why_not_switch
 from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.plan.spread import all_inputs
 from anabranch.sql import parse_script
@@ -102,11 +102,11 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
     spread, inputs, names = choose_spread(query, slots), all_inputs(query), list(forms.graphs)
     grid, below = spread.grid, names[first % len(names)]
-    course = Course(left_deep(forms.graphs[below]), below=below)
+    execution = Execution(left_deep(forms.graphs[below]), below=below)
     cells = []
     for cell in range(grid.cells):
         disk = MemoryFilesystem()
-        cells.append(Slot(forms, course, "state", disk, ContainerReader(disk), spread, cell))
+        cells.append(Slot(forms, execution, "state", disk, ContainerReader(disk), spread, cell))
     states = [SlotState() for _ in cells]
     found: oracle.Bag = Counter()
     seen: dict[str, int] = {}
@@ -115,13 +115,17 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
         rows = case.batches[number] if number < len(case.batches) else {}
         rows = {**(tables if number == 0 else {}), **rows}
         watermark_us = watermark_of(query, seen)
-        if course.leaving is not None and emitted_us >= course.leaving.until_us:
-            course = replace(course, leaving=None)
+        if execution.leaving is not None and emitted_us >= execution.leaving.until_us:
+            execution = replace(execution, leaving=None)
         for at, which in switches:
             target = names[which % len(names)]
             strategy = Strategy.PARALLEL_TRACK if at % 2 else Strategy.MOVING_STATE
-            if at == number > 0 and target != course.below and not why_not_switch(forms, course, target, strategy):
-                course = switched(forms, course, left_deep(forms.graphs[target]), target, strategy, seen)
+            if (
+                at == number > 0
+                and target != execution.below
+                and not why_not_switch(forms, execution, target, strategy)
+            ):
+                execution = switched(forms, execution, left_deep(forms.graphs[target]), target, strategy, seen)
         results: list[pa.RecordBatch] = []
         for cell, slot in enumerate(cells):
             mine = {
@@ -129,8 +133,8 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
                 for s in query.base_sources
                 if s.name in rows
             }
-            if slot.course != course:
-                slot.redirect(course, states[cell], watermark_us, emitted_us)
+            if slot.execution != execution:
+                slot.redirect(execution, states[cell], watermark_us, emitted_us)
             results += slot.step(number, mine, watermark_us, emitted_us)
             states[cell] = slot.save(number, "attempt")
             slot.relocate()

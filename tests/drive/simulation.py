@@ -37,7 +37,7 @@ from anabranch.errors import MigrationError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query
 from anabranch.plan.spread import all_inputs
 from anabranch.spark.published import BATCH_PREFIX, published_in
@@ -177,7 +177,7 @@ class Simulation:
             for name, path in files.items():
                 rows = conform(self.sources[name], self.tables[name], self.columns[name])
                 put_table(self.checkpoint, path, encode(rows))  # type: ignore[arg-type]
-        driver = Driver(self.query, Course(plan), self.spread, self.checkpoint, files, Steady(), holder)  # type: ignore[arg-type]
+        driver = Driver(self.query, Execution(plan), self.spread, self.checkpoint, files, Steady(), holder)  # type: ignore[arg-type]
         driver.open("as it is")
         sink: Any = RemoteParquetSink(self.out) if self.to_files else self.function  # type: ignore[arg-type]
         if self.to_files:

@@ -60,7 +60,7 @@ def check(shape: Shape, actions: Sequence[Action]) -> None:
 def change(run: LocalRun, what: str, which: int, strategy: Strategy) -> None:
     if what not in ("switch", "plan", "select"):
         return
-    names = list(run.forms.graphs) if what == "switch" else [run.course.below]
+    names = list(run.forms.graphs) if what == "switch" else [run.execution.below]
     below = names[which % len(names)]
     graph = run.forms.graphs[below]
     plan = random_plan(np.random.default_rng(which), graph)
@@ -122,12 +122,12 @@ def test_down_and_up_again(down: Strategy, up: Strategy) -> None:
         if number == 11:
             run.migrate("(a b)", up, below="")
         found += oracle.bag(run.step(number, rows).results)
-        leaving.append(run.course.leaving is not None)
+        leaving.append(run.execution.leaving is not None)
     problem = oracle.difference(found, oracle.expected(run.forms.written, batches, {}))
     assert not problem, problem
     assert leaving[4:9] == [down is Strategy.PARALLEL_TRACK] * 4 + [False]
     assert leaving[11:] == [True] * 4 + [False] * 2
-    assert run.course.below == ""
+    assert run.execution.below == ""
 
 
 WIDE = """CREATE STREAM a (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;
@@ -264,9 +264,9 @@ def test_a_switch_that_was_over_at_once_is_made_again_with_its_batch() -> None:
             run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="")
         results = oracle.bag(run.step(number, rows).results)
         if number == 2:
-            assert (run.course.below, run.course.leaving) == ("", None)
+            assert (run.execution.below, run.execution.leaving) == ("", None)
             assert oracle.bag(run.step(number, rows).results) == results
-            assert (run.course.below, run.course.leaving) == ("", None)
+            assert (run.execution.below, run.execution.leaving) == ("", None)
         found += results
     problem = oracle.difference(found, oracle.expected(run.forms.written, [*without_b, *batches[3:]], {}))
     assert not problem, problem
