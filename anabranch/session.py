@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.groups import GroupingLoop
 from anabranch.adapt.loop import Knowledge
-from anabranch.balance.partition import choose_spread
+from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
@@ -32,6 +32,7 @@ from anabranch.errors import LocationError, MigrationError, SessionError
 from anabranch.optimize.explain import decision_text
 from anabranch.optimize.groups import choose_groups
 from anabranch.optimize.planner import Decision
+from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.explain import explain_text, times_text
 from anabranch.plan.expression import Expr
@@ -43,7 +44,6 @@ from anabranch.plan.migration import Execution, Strategy, why_not_raise
 from anabranch.plan.names import same_name
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.selects import raise_selects
-from anabranch.plan.spread import Spread, all_inputs
 from anabranch.settings import Adapt, Budget, strategy_of
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
@@ -278,8 +278,8 @@ class Session:
         if declared.decision is not None:
             parts.append(decision_text(declared.decision, graph))
         written = declared.forms.written
-        spread = _explain_spread(choose_spread(written, self.slots), JoinGraph(all_inputs(written)))
-        return "\n\n".join([*parts, times_text(written), spread])
+        distribution = _explain_distribution(choose_distribution(written, self.slots), JoinGraph(all_inputs(written)))
+        return "\n\n".join([*parts, times_text(written), distribution])
 
     def start(self, **trigger: Any) -> Run:
         """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
@@ -326,13 +326,14 @@ class Session:
                 for s in query.base_sources
                 if isinstance(s, Table)
             }
-            spread = self._spread(query, filesystem, tables)
+            distribution = self._distribution(query, filesystem, tables)
             changing = [
                 ChangingTable(s.name, self._refresh_us[s.name], partial(self._read_table, s, columns[s.name]))
                 for s in query.base_sources
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
-            driver = Driver(query, execution, spread, filesystem, tables, self._loop(query), holder, changing, self.clock)
+            loop = self._loop(query)
+            driver = Driver(query, execution, distribution, filesystem, tables, loop, holder, changing, self.clock)
             driver.is_pinned = declared.is_pinned or not driver.has_choices or self.adapt.timing == "never"
             driver.needs_approval = self.adapt.approve
             host = Host(driver, packing, declared.sink, filters, self.results_per_batch)
@@ -343,7 +344,7 @@ class Session:
             log = spark_log_of(folder, filesystem, self.spark_checkpoint, query.name, checkpoint_id, holder.epoch)
             host.spark_log, spark_folder = log, log.open()
             host.settle(self.spark)
-            found, grid = folder.below("files"), spread.exchange
+            found, grid = folder.below("files"), distribution.exchange
             files = {name: frame for name, frame in frames.items() if isinstance(frame, _Files) and not self._is_table(name)}
             host.waiting = partial(_waiting, {name: found.below(name) for name in files})
             for name, frame in files.items():
@@ -358,7 +359,7 @@ class Session:
             holder.release()
             raise
         closes = bool(trigger.get("availableNow") or trigger.get("once"))
-        watched = self._idle_us is not None and not closes and not spread.is_free
+        watched = self._idle_us is not None and not closes and not distribution.needs_no_exchange
         pauses = Pauses(host, streaming, self.spark, (self._idle_us or 0) / 1e6) if watched else None
         return Started(query, host, streaming, holder, closes, pauses)
 
@@ -369,15 +370,15 @@ class Session:
             signs[str(staging)] = Sign(staging, OWNER, checkpoint_id)
         require_visible(self.spark, signs)
 
-    def _spread(self, query: Query, filesystem: Filesystem, tables: Mapping[str, str]) -> Spread:
+    def _distribution(self, query: Query, filesystem: Filesystem, tables: Mapping[str, str]) -> Distribution:
         """How rows are spread: as they were when the query first started."""
         latest = commits_in(filesystem).latest()
         if latest is None:
             are_small = sum(filesystem.size_bytes(path) for path in tables.values()) <= MOST_COPIED_BYTES
-            return choose_spread(query, self.slots, are_small)
-        free = choose_spread(query, self.slots)
-        was_free = latest[1].layout == layout_of(free) and latest[1].tables.keys() >= tables.keys()
-        return free if was_free else choose_spread(query, self.slots, may_be_free=False)
+            return choose_distribution(query, self.slots, are_small)
+        unexchanged = choose_distribution(query, self.slots)
+        was_unexchanged = latest[1].layout == layout_of(unexchanged) and latest[1].tables.keys() >= tables.keys()
+        return unexchanged if was_unexchanged else choose_distribution(query, self.slots, may_skip_exchange=False)
 
     def _loop(self, query: Query) -> Loop:
         """What decides about the plan while the query runs."""
@@ -594,8 +595,8 @@ class Run:
             s.holder.release()
 
 
-def _explain_spread(spread: Spread, graph: JoinGraph) -> str:
-    grid = spread.grid
+def _explain_distribution(distribution: Distribution, graph: JoinGraph) -> str:
+    grid = distribution.grid
     lines = ["spread", f"  over {grid.cells} slots, fixed when the query first starts"]
     for dimension, share in zip(grid.dimensions, grid.shares, strict=True):
         lines.append(f"  {dimension} in {share} parts")

@@ -96,7 +96,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("end = entry_end(entries, low, layout, start, window_us)",
              "end = entry_end(entries, low, layout, start, window_us) + 1")),
         *of("engine/slot.py", "engine/test_slot.py",
-            ("self._spread.combines or self.leaving is not None", "self._spread.combines")),
+            ("self._distribution.groups_span_slots or self.leaving is not None", "self._distribution.groups_span_slots")),
         *of("engine/routing.py", "engine/test_routing.py balance/test_partition.py",
             ("if column.null_count:\n        hashes", "if False:\n        hashes"),
             (".to_numpy(zero_copy_only=False) + 0.0", ".to_numpy(zero_copy_only=False).copy()")),

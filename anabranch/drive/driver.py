@@ -39,13 +39,13 @@ from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import ChangePlan
+from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.plan.selects import Selects, shown_selects
-from anabranch.plan.spread import Spread
 from anabranch.storage.filesystem import Filesystem
 
 MOST_FAILED_RUNS = 3
@@ -68,7 +68,7 @@ class Driver:
         self,
         query: Query,
         execution: Execution,
-        spread: Spread,
+        distribution: Distribution,
         filesystem: Filesystem,
         tables: Mapping[str, str],
         loop: Loop,
@@ -80,13 +80,13 @@ class Driver:
         sweep_grace_s: float = SWEEP_GRACE_S,
     ) -> None:
         self.release_every, self.sweep_grace_s = release_every, sweep_grace_s
-        self.query, self.execution, self.spread = query, execution, spread
+        self.query, self.execution, self.distribution = query, execution, distribution
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
         self.loop, self.holder = loop, holder
         self.clock = clock
         """Seconds since the epoch: what batches are planned by."""
-        self.forms, self.identity, self.layout = Forms(query), identity_of(query), layout_of(spread)
-        self.slots = spread.grid.cells
+        self.forms, self.identity, self.layout = Forms(query), identity_of(query), layout_of(distribution)
+        self.slots = distribution.grid.cells
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.deliveries = deliveries_in(filesystem)
@@ -144,7 +144,7 @@ class Driver:
         self.commits.drop_superseded()
         self.controls.drop_superseded()
         sweep_unnamed(self.filesystem, self.commits, self.slots, commit, self.sweep_grace_s)
-        self._journal_start({"shares": list(self.spread.grid.shares), "slots": self.slots, "delivers": delivers})
+        self._journal_start({"shares": list(self.distribution.grid.shares), "slots": self.slots, "delivers": delivers})
 
     def _journal_start(self, facts: Mapping[str, Any]) -> None:
         commit, begun = self.newest, self.standing.begun
@@ -224,7 +224,7 @@ class Driver:
         self._redirect(batch, base)
         read_us = dict(base.tables_read_us) if base is not None else {}
         due = self._tables(batch, watermark_us, base, read_us)
-        tables = {**(base.tables if base is not None else {}), **due} if self.spread.is_free else due
+        tables = {**(base.tables if base is not None else {}), **due} if self.distribution.needs_no_exchange else due
         return Control(
             batch, trigger, watermark_us, self.identity, token=uuid.uuid4().hex, layout=self.layout, tables=tables,
             tables_read_us=read_us, epoch=self.holder.epoch, base_epoch=base.epoch if base is not None else 0,
@@ -387,9 +387,9 @@ def _count_all(counted: list[Statistics], seen: Statistics) -> None:
             counted[0].sources[name].rows += source.rows - reached
 
 
-def layout_of(spread: Spread) -> Layout:
-    """A spread as commits record it."""
-    grid = spread.grid
+def layout_of(distribution: Distribution) -> Layout:
+    """A distribution as commits record it."""
+    grid = distribution.grid
     return Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(grid.cells)))
 
 

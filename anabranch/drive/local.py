@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from anabranch.balance.partition import choose_spread
+from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger
@@ -36,13 +36,13 @@ from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
+from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Table
 from anabranch.plan.selects import raise_selects
-from anabranch.plan.spread import all_inputs
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 
 SLOT = "0"
@@ -119,14 +119,14 @@ class LocalRun:
         for source in query.base_sources:
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
-        self.spread = WHOLE if slots == 1 else choose_spread(query, slots, may_be_free=False)
+        self.distribution = WHOLE if slots == 1 else choose_distribution(query, slots, may_skip_exchange=False)
         graph = self.forms.graphs[""]
         asked = left_deep(graph) if plan is None else parse(plan, graph) if isinstance(plan, str) else plan
         check(asked, graph)
         self._columns = read_columns(query, asked)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
         self.driver = Driver(
-            query, Execution(asked), self.spread, filesystem, self._stored, Steady(), Unshared(), clock=clock,
+            query, Execution(asked), self.distribution, filesystem, self._stored, Steady(), Unshared(), clock=clock,
             journal=Journal(MemoryFilesystem()), release_every=release_every, sweep_grace_s=sweep_grace_s,
         )  # fmt: skip
         self.driver.is_pinned = plan is not None
@@ -246,9 +246,9 @@ class LocalRun:
         base = commit if commit is None or commit.batch < control.batch else None
         if base is None and control.batch > 0:
             base = self.commits.read(control.batch - 1)
-        work = SlotWork(self._name, query, self.spread, self.filesystem, self.worker, self.results_per_batch)
+        work = SlotWork(self._name, query, self.distribution, self.filesystem, self.worker, self.results_per_batch)
         order, results = order_after(control, base, self.forms), list[pa.RecordBatch]()
-        hand_on = results.append if take is None or self.spread.combines else take
+        hand_on = results.append if take is None or self.distribution.groups_span_slots else take
         for slot in range(self.driver.slots):
             token = uuid.uuid4().hex[:12]
             boxes = work.boxes(order, slot)
@@ -256,7 +256,7 @@ class LocalRun:
                 hand_on(piece)
             state, statistics = work.save(order, slot, boxes, token)
             done.append(Attempt(slot, token, msgspec.Raw(msgspec.json.encode(state)), statistics))
-        if self.spread.combines:
+        if self.distribution.groups_span_slots:
             assert query.grouping is not None
             results = Aggregator(query.grouping, query.row_schema).combine(results) if results else []
             if take is not None:
@@ -268,7 +268,7 @@ class LocalRun:
         """The rows that belong to a slot."""
         if self.driver.slots == 1:
             return rows
-        grid, inputs = self.spread.grid, all_inputs(self.forms.written)
+        grid, inputs = self.distribution.grid, all_inputs(self.forms.written)
         return {n: r.filter(pa.array(source_mask(grid, slot, inputs, self._sources[n], r))) for n, r in rows.items()}
 
     @property

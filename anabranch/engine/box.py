@@ -62,14 +62,14 @@ class Box:
         grid: Grid = WHOLE,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
-        combines: bool = False,
+        gives_parts: bool = False,
     ) -> None:
         keep_freed_memory()
         self.graph, self.execution = graph, execution
         self.state = BoxState(graph, execution, grid, cell, parted)
         self.preparation = Preparation(self)
         self.lookup = Lookup(self)
-        self.combines = combines
+        self.gives_parts = gives_parts
         """Whether groups have rows elsewhere too: then results are partial values (`Aggregator.combine`)."""
         self.aggregator: Aggregator | None = None
         if graph.query.grouping is not None:
@@ -125,7 +125,7 @@ class Box:
         if self.aggregator is not None:
             began = thread_time_ns()
             self.aggregator.settle(batch)
-            advance = self.aggregator.advance_parts if self.combines else self.aggregator.advance
+            advance = self.aggregator.advance_parts if self.gives_parts else self.aggregator.advance
             for piece in advance(watermark_us):
                 self._spent("aggregate", began)
                 self.statistics.results += piece.num_rows

@@ -16,16 +16,16 @@ from anabranch.engine.accept import Rows
 from anabranch.engine.box import Box
 from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.states import BoxState
+from anabranch.plan.distribution import Distribution, grid_of, parted_sources
 from anabranch.plan.expression import Call, Expr
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import FOREVER_US, Derived, Query, Stream
-from anabranch.plan.spread import Spread, grid_of, parted_sources
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
-WHOLE = Spread()
+WHOLE = Distribution()
 """All rows in one slot."""
 
 
@@ -39,17 +39,17 @@ class Pipeline:
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
-        spread: Spread = WHOLE,
+        distribution: Distribution = WHOLE,
         cell: int = 0,
     ) -> None:
         self.query, self.reader = query, reader
         self.blocks: list[Checkpoint] = []
-        parted = parted_sources(query, spread.grid)
+        parted = parted_sources(query, distribution.grid)
         for place, block in enumerate(query.blocks):
             graph = JoinGraph(block)
             own_execution = execution if block is query else Execution(left_deep(graph))
-            combines = spread.combines and block is query
-            box = Box(graph, own_execution, grid_of(query, spread.grid, place), cell, parted, combines)
+            gives_parts = distribution.groups_span_slots and block is query
+            box = Box(graph, own_execution, grid_of(query, distribution.grid, place), cell, parted, gives_parts)
             self.blocks.append(Checkpoint(box, folder, filesystem, reader))
 
     @property

@@ -24,10 +24,10 @@ from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.pipeline import WHOLE, Pipeline
 from anabranch.errors import StateError
+from anabranch.plan.distribution import Distribution, in_form
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import FOREVER_US, Query
-from anabranch.plan.spread import Spread, in_form
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -42,11 +42,11 @@ class Slot:
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
-        spread: Spread = WHOLE,
+        distribution: Distribution = WHOLE,
         cell: int = 0,
     ) -> None:
         self.forms, self.execution, self.reader = forms, execution, reader
-        self._folder, self._filesystem, self._spread, self._cell = folder, filesystem, spread, cell
+        self._folder, self._filesystem, self._distribution, self._cell = folder, filesystem, distribution, cell
         self.pipeline = self._boxes(execution.below, execution.own)
         self.leaving: Pipeline | None = None
         if execution.leaving is not None:
@@ -55,8 +55,8 @@ class Slot:
 
     def _boxes(self, below: str, execution: Execution) -> Pipeline:
         query = self.forms.query(below)
-        spread = in_form(self._spread, self.forms.written, query)
-        return Pipeline(query, execution, self._folder, self._filesystem, self.reader, spread, self._cell)
+        distribution = in_form(self._distribution, self.forms.written, query)
+        return Pipeline(query, execution, self._folder, self._filesystem, self.reader, distribution, self._cell)
 
     @property
     def _pipelines(self) -> list[Pipeline]:
@@ -65,7 +65,7 @@ class Slot:
     def _give_parts(self) -> None:
         """While there are two forms, each gives partial values of groups."""
         for pipeline in self._pipelines:
-            pipeline.box.combines = self._spread.combines or self.leaving is not None
+            pipeline.box.gives_parts = self._distribution.groups_span_slots or self.leaving is not None
 
     # -- from one form to another ------------------------------------------------------------------------------------
 
@@ -127,14 +127,16 @@ class Slot:
         the same groups is put together whole."""
         results = self.pipeline.step(batch, rows, watermark_us, emitted_us, planned_us)
         if self.leaving is None:
-            yield from self._as_written(results, self.execution.below) if self._spread.combines else results
+            yield from (
+                self._as_written(results, self.execution.below) if self._distribution.groups_span_slots else results
+            )
             return
         assert self.execution.leaving is not None
         grouped = self.forms.grouped(self.execution.below, self.execution.leaving.below).source.name
         others = {name: given for name, given in rows.items() if name != grouped}
         old = self.leaving.step(batch, others, watermark_us, emitted_us, planned_us)
         parts = [*self._as_written(results, self.execution.below), *self._as_written(old, self.execution.leaving.below)]
-        together = parts if self._spread.combines else self.sgb(parts)
+        together = parts if self._distribution.groups_span_slots else self.sgb(parts)
         self.pipeline.box.statistics.results = sum(batch.num_rows for batch in together)
         yield from together
 
