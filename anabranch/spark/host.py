@@ -34,7 +34,7 @@ from anabranch.plan.query import INSTANT
 from anabranch.spark.create import log_settings
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
-from anabranch.spark.push import Push
+from anabranch.spark.pushdown import Pushdown
 from anabranch.spark.reader import RAISED
 from anabranch.spark.sinks import Sink
 from anabranch.spark.spark_log import OwnLog, SparkLog
@@ -81,7 +81,7 @@ class Host:
     ) -> None:
         self.driver, self.packing, self.sink, self.results_per_batch = driver, packing, sink, results_per_batch
         self.query, self.distribution, self.filesystem = driver.query, driver.distribution, driver.filesystem
-        self.push = Push(driver.query, packing, filters or {})
+        self.pushdown = Pushdown(driver.query, packing, filters or {})
         self.progress: list[Progress] = []
         self.runner = Runner(driver, sink, self._note, lambda trigger: self.spark_log.keep(trigger))
         self.error: Exception | None = None
@@ -125,7 +125,7 @@ class Host:
         task = Task(
             self._run, self.query, self.distribution, self.packing, self.filesystem, staging, self.results_per_batch
         )
-        wanted = self.push.apply(rows) if has_rows else rows
+        wanted = self.pushdown.apply(rows) if has_rows else rows
         exchanged = wanted if self.distribution.needs_no_exchange else wanted.repartitionById(self.driver.slots, CELL)
         return exchanged.mapInArrow(task, task.schema)
 
@@ -170,7 +170,7 @@ class Host:
         """Has the tasks of a batch run. Results that are not in files can be read within the block. `pushed_in` is the
         session in whose plan predicates passed over rows, and counted them."""
         raised = [text for text, select in control.selects.items() if select.until_us is None]
-        self.push.set(control.watermark_us, control.planned_us, raised)
+        self.pushdown.set(control.watermark_us, control.planned_us, raised)
         context = out.sparkSession.sparkContext
         context.setLocalProperty(BATCH, str(control.batch))
         context.setLocalProperty(EPOCH, str(control.epoch))
@@ -191,7 +191,7 @@ class Host:
                 results = out.where(F.col(META).isNull()).drop(META)
             if self.distribution.groups_span_slots:
                 results, staged = self._combined(results, control)
-            seen = self.push.seen(pushed_in) if pushed_in is not None and attempts else None
+            seen = self.pushdown.seen(pushed_in) if pushed_in is not None and attempts else None
             yield Computed(attempts, results, tuple(staged) if self._staging is not None else None, seen)
         finally:
             if not is_staged:
