@@ -30,9 +30,9 @@ from anabranch.drive.transition import Refusal, transition
 from anabranch.drive.work import Kept, SlotWork, order_after
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import WHOLE, read_columns
-from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects

@@ -22,8 +22,8 @@ from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Commit, Control, SlotState, Statistics
 from anabranch.control.table_files import get_table
 from anabranch.engine.accept import Rows
+from anabranch.engine.cells import source_mask
 from anabranch.engine.pieces import limited
-from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms

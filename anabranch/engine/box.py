@@ -28,6 +28,7 @@ from anabranch.engine import bounds
 from anabranch.engine.accept import Rows, accept
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
+from anabranch.engine.cells import member_mask
 from anabranch.engine.combination import Combination, Delta, result_times
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.kernels.runs import sort_by_hash
@@ -37,7 +38,6 @@ from anabranch.engine.lookup import Lookup
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.pieces import pieces
 from anabranch.engine.preparation import Allowance, Preparation
-from anabranch.engine.routing import member_mask
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.sample import sample
 from anabranch.engine.spine import Spine

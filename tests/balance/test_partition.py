@@ -14,7 +14,7 @@ from anabranch.balance.partition import choose_distribution, common_key
 from anabranch.control.records import SlotState
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.aggregation import Aggregator
-from anabranch.engine.routing import source_mask
+from anabranch.engine.cells import source_mask
 from anabranch.engine.slot import Slot
 from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms

@@ -30,9 +30,9 @@ from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.drive.work import Kept, SlotWork
 from anabranch.engine.accept import conform
 from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns
-from anabranch.engine.routing import source_mask
 from anabranch.errors import MigrationError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.distribution import all_inputs
