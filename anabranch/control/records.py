@@ -68,14 +68,14 @@ class PartialSegment(msgspec.Struct, frozen=True, array_like=True):
 
 class ViewBuild(msgspec.Struct, frozen=True, array_like=True):
     """A view that does not hold all combined rows yet, in a migration under way. Those of which some row came in batch
-    `since` or later are there. Of the others, those are there whose part of the inputs `driver` stands in a segment after
-    `batch`, or in that one at `row` or later. A view without a driver is that of a parallel track: it has combinations of
+    `since` or later are there. Of the others, those are there whose part of the inputs `seed` stands in a segment after
+    `batch`, or in that one at `row` or later. A view without a seed is that of a parallel track: it has combinations of
     new rows only.
     """
 
     view: str
     since: int
-    driver: str = ""
+    seed: str = ""
     batch: int = -1
     row: int = -1
 

@@ -180,9 +180,9 @@ class Checkpoint:
             name = " ".join(aliases)
             is_parallel = aliases in self.box.preparation.parallel_views()
             record = records.get(name)
-            if record is not None and record.driver and not is_parallel and name in state.kept_views:
-                builds[aliases] = Build(record.since, tuple(record.driver.split(" ")), record.batch, record.row)
-            elif record is not None and not record.driver:
+            if record is not None and record.seed and not is_parallel and name in state.kept_views:
+                builds[aliases] = Build(record.since, tuple(record.seed.split(" ")), record.batch, record.row)
+            elif record is not None and not record.seed:
                 # When no old row is left, combinations of new rows are all there are.
                 is_over = all(s.batch >= record.since for s in state.logs if s.source in streams)
                 if record.since != since and not is_over:

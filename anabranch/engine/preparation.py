@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from anabranch.engine.box import Box
 
 PIECE_ROWS = 1 << 14
-"""So many rows of the driver are looked up at once."""
+"""So many rows of the seed are looked up at once."""
 
 
 class Allowance:
@@ -52,12 +52,13 @@ class Build:
     """How far a view is recomputed: see `ViewBuild`."""
 
     since: int
-    driver: Aliases
+    seed: Aliases
+    """The inputs whose rows look up the others."""
     batch: int
     row: int = -1
 
     def record(self, view: Aliases) -> ViewBuild:
-        return ViewBuild(" ".join(view), self.since, " ".join(self.driver), self.batch, self.row)
+        return ViewBuild(" ".join(view), self.since, " ".join(self.seed), self.batch, self.row)
 
 
 class Preparation:
@@ -202,10 +203,10 @@ class Preparation:
                     return
 
     def _begin(self, aliases: Aliases, batch: int) -> Build:
-        """The rows of the smallest input look up the others."""
-        driver = min(self._ways(aliases), key=lambda inputs: (self._rows(inputs), inputs))
+        """The rows of the smallest input, the seed, look up the others."""
+        seed = min(self._ways(aliases), key=lambda inputs: (self._rows(inputs), inputs))
         # A view that was completed just now has what was recomputed in the segment of this batch.
-        return Build(batch, driver, batch if len(driver) > 1 else batch - 1)
+        return Build(batch, seed, batch if len(seed) > 1 else batch - 1)
 
     def _ways(self, aliases: Aliases) -> dict[Aliases, tuple[Route, Stage]]:
         """From which inputs of a view its rows can be found, and by which lookups."""
@@ -226,11 +227,11 @@ class Preparation:
         """Finds combinations of old rows (002, algorithm 6), piece by piece, until all are found or time is up."""
         build = self.builds[aliases]
         ways = self._ways(aliases)
-        if build.driver not in ways:
+        if build.seed not in ways:
             # The view was begun for another plan, which joins its inputs in another way: from the beginning again.
             self.box.state.forget_view(aliases)
             build = self.builds[aliases] = self._begin(aliases, batch)
-        route, stage = ways[build.driver]
+        route, stage = ways[build.seed]
         while (rows := self._next_piece(build)) is not None:
             # What has ended is of no use, and may be gone from its log: rows meet only what is still valid.
             rows = rows.where(rows.ends > horizon_us)
@@ -247,12 +248,12 @@ class Preparation:
             del self.builds[aliases]
 
     def _segments(self, build: Build) -> list[int]:
-        """The segments of the driver that have rows to be looked up, the newest first."""
+        """The segments of the seed that have rows to be looked up, the newest first."""
         state = self.box.state
-        if len(build.driver) > 1:
-            known = list(state.views[build.driver].segments)
+        if len(build.seed) > 1:
+            known = list(state.views[build.seed].segments)
         else:
-            known = list(state.logs[state.input(build.driver[0]).source.name].segments)
+            known = list(state.logs[state.input(build.seed[0]).source.name].segments)
         return sorted((b for b in known if b < build.batch or (b == build.batch and build.row != 0)), reverse=True)
 
     def _has_more(self, build: Build) -> bool:
@@ -264,8 +265,8 @@ class Preparation:
             return None
         if segments[0] != build.batch:
             build.batch, build.row = segments[0], -1
-        if self._piece is None or self._piece[:2] != (build.driver, build.batch):
-            self._piece = (build.driver, build.batch, *self.box.rows_in(build.driver, build.batch))
+        if self._piece is None or self._piece[:2] != (build.seed, build.batch):
+            self._piece = (build.seed, build.batch, *self.box.rows_in(build.seed, build.batch))
         rows, positions = self._piece[2:]
         last = len(rows) if build.row < 0 else int(np.searchsorted(positions, build.row))
         first = max(0, last - PIECE_ROWS)

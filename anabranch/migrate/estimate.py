@@ -78,9 +78,9 @@ def recompute_cpu_s(model: CostModel, graph: JoinGraph, old: Plan, new: Plan) ->
 def _found_cpu_s(model: CostModel, node: Join) -> float:
     """The rows of the smallest input of a join look up the others."""
     inputs = [model.graph.mask(child.aliases) for child in node.inputs]
-    driver = min(range(len(inputs)), key=lambda i: model.stored_rows(inputs[i]))
-    bound, rows, spent = inputs[driver], model.stored_rows(inputs[driver]), 0.0
-    for place in node.orders[driver]:
+    seed = min(range(len(inputs)), key=lambda i: model.stored_rows(inputs[i]))
+    bound, rows, spent = inputs[seed], model.stored_rows(inputs[seed]), 0.0
+    for place in node.orders[seed]:
         bound |= inputs[place]
         matches = model.graph.rows(bound)
         spent += rows * (model.lookup(inputs[place]) + model.units.rekey) + matches * model.units.join
