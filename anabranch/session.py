@@ -79,7 +79,7 @@ class _Query:
     @property
     def query(self) -> Query:
         """In the form that it starts with."""
-        return self.forms.query(self.execution.below)
+        return self.forms.query(self.execution.grouped_input)
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,12 @@ class Session:
             raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
         forms = Forms(bound.query)
         if bound.plan:
-            execution = Execution(parse(bound.plan, forms.graphs[""]))
+            execution = Execution(parse(bound.plan, forms.graphs[None]))
             declared = _Query(forms, execution, as_sink(sink or console()), is_pinned=True)
         else:
             budget = self.budget or Budget()
             chosen = choose_groups(forms, self.facts, self.units, budget.bounds, budget.strict)
-            execution = Execution(chosen.decision.plan, below=chosen.below)
+            execution = Execution(chosen.decision.plan, grouped_input=chosen.grouped_input)
             declared = _Query(forms, execution, as_sink(sink or console()), False, chosen.decision)
         self._queries[bound.query.name] = declared
 
@@ -384,7 +384,7 @@ class Session:
         """What decides about the plan while the query runs."""
         bounds, forms = (self.budget or Budget()).bounds, Forms(query)
         settings = self.adapt.settings(bounds)
-        return GroupingLoop(forms, Knowledge(forms.graphs[""], self.units, bounds, self.facts, self.slots, settings))
+        return GroupingLoop(forms, Knowledge(forms.graphs[None], self.units, bounds, self.facts, self.slots, settings))
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)
@@ -520,17 +520,18 @@ class Run:
         a row comes in, as all are by default."""
         driver = self._driver(name)
         way = strategy_of(strategy) if strategy is not None else None
-        below = driver.execution.below if groups_below is None else groups_below
-        if below not in driver.forms.graphs:
-            raise MigrationError(driver.forms.why_not(driver.execution.below, below) or f"there is no input {below}")
-        parsed = parse(plan, driver.forms.graphs[below])
+        grouped_input = driver.execution.grouped_input if groups_below is None else groups_below or None
+        if grouped_input not in driver.forms.graphs:
+            reason = driver.forms.why_not(driver.execution.grouped_input, grouped_input)
+            raise MigrationError(reason or f"there is no input {grouped_input}")
+        parsed = parse(plan, driver.forms.graphs[grouped_input])
         selects = None if selects_above is None else raise_selects(driver.query, selects_above)
         if selects is not None:
-            if below != driver.execution.below:
+            if grouped_input != driver.execution.grouped_input:
                 raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
             if reason := why_not_raise(driver.execution, driver.graph, selects, way or Strategy.MOVING_STATE):
                 raise MigrationError(reason)
-        wish = Wish(parsed, way, parse_duration(pause), below, selects)
+        wish = Wish(parsed, grouped_input, way, parse_duration(pause), selects)
         driver.request(driver.loop.granted(driver.execution, wish))
 
     def pin(self, name: str) -> None:

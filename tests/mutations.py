@@ -167,7 +167,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("runs=begun.runs + 1, ", "runs=begun.runs, "),
             ("        self.deliveries.write(commit.batch, Delivered(commit.batch, commit.token))\n", ""),
             ("self._control(trigger) if begun is None else", "self._control(trigger) if True else"),
-            ("if isinstance(after, Refusal) and below == before.below:", "if False:"),
+            ("if isinstance(after, Refusal) and grouped_input == before.grouped_input:", "if False:"),
             ("        if self.is_pinned:\n            return\n", "")),
         *of("drive/driver.py", "spark/test_tables.py spark/test_pushdown.py",
             ("elif watermark_us >= last_us + table.every_us:", "elif watermark_us > last_us + table.every_us:"),

@@ -14,30 +14,30 @@ from anabranch.plan.selects import above_text, raise_selects
 
 def execution_fields(execution: Execution, forms: Forms) -> dict[str, Any]:
     """What a control and a commit say of an execution: `execution_of` reads it."""
-    graph, migration, leaving = forms.graphs[execution.below], execution.migration, execution.leaving
-    fields: dict[str, Any] = {"plan": show(execution.plan, graph), "below": execution.below}
+    graph, migration, leaving = forms.graphs[execution.grouped_input], execution.migration, execution.leaving
+    fields: dict[str, Any] = {"plan": show(execution.plan, graph), "grouped_input": execution.grouped_input}
     selects = {str(s.predicate): SelectRecord(above_text(s, forms.written), s.until_us) for s in execution.selects}
     fields["selects"] = selects
     if migration is not None:
         target = show(migration.target, graph)
         fields["migration"] = MigrationRecord(target, migration.strategy.value, migration.since, migration.pause_us)
     if leaving is not None:
-        left = show(leaving.plan, forms.graphs[leaving.below])
-        fields["leaving"] = LeavingRecord(leaving.below, left, leaving.until_us)
+        left = show(leaving.plan, forms.graphs[leaving.grouped_input])
+        fields["leaving"] = LeavingRecord(leaving.grouped_input, left, leaving.until_us)
     return fields
 
 
 def execution_of(named: Control | Commit, forms: Forms) -> Execution:
     """The execution under which the batch of a record runs, or ran."""
-    graph = forms.graphs[named.below]
+    graph = forms.graphs[named.grouped_input]
     migration, leaving = None, None
     if (record := named.migration) is not None:
         migration = Migration(parse(record.target, graph), Strategy(record.strategy), record.since, record.pause_us)
     if (left := named.leaving) is not None:
-        leaving = Leaving(left.below, parse(left.plan, forms.graphs[left.below]), left.until_us)
+        leaving = Leaving(left.grouped_input, parse(left.plan, forms.graphs[left.grouped_input]), left.until_us)
     raised = raise_selects(forms.written, {text: record.above for text, record in named.selects.items()})
     selects = tuple(replace(s, until_us=named.selects[str(s.predicate)].until_us) for s in raised)
-    return Execution(parse(named.plan, graph), migration, named.below, leaving, selects)
+    return Execution(parse(named.plan, graph), migration, named.grouped_input, leaving, selects)
 
 
 def execution_after(commit: Commit, forms: Forms) -> Execution:

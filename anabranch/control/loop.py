@@ -37,11 +37,11 @@ class Wish:
     """What a user asks for; the way there may be left open."""
 
     plan: Plan
+    grouped_input: str | None
+    """The form that the plan is of (`anabranch.plan.eager.Forms`)."""
     strategy: Strategy | None = None
     """None: the cheapest of which no batch waits longer than the pause."""
     pause_us: int = 0
-    below: str | None = None
-    """The form that the plan is of (`anabranch.plan.eager.Forms`); None: the one that the query has."""
     selects: Selects | None = None
     """The predicates that stand above a join; None: those that do."""
 

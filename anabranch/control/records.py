@@ -235,7 +235,7 @@ class MigrationRecord(msgspec.Struct, frozen=True):
 class LeavingRecord(msgspec.Struct, frozen=True):
     """The form that a query leaves: see `anabranch.plan.migration.Leaving`."""
 
-    below: str
+    grouped_input: str | None
     plan: str
     until_us: int
 
@@ -269,8 +269,8 @@ class Control(msgspec.Struct, frozen=True):
     """How often the batch was begun."""
     layout: Layout = Layout()
     migration: MigrationRecord | None = None
-    below: str = ""
-    """The input whose rows are grouped before they are joined."""
+    grouped_input: str | None = None
+    """The input whose rows are grouped before they are joined; None: groups stand above the join."""
     leaving: LeavingRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
@@ -304,7 +304,7 @@ class Commit(msgspec.Struct, frozen=True):
     migration: MigrationRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The file that each stored table was last read from."""
-    below: str = ""
+    grouped_input: str | None = None
     leaving: LeavingRecord | None = None
     selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
     last_seen_us: dict[str, int] = msgspec.field(default_factory=dict)

@@ -119,11 +119,11 @@ class Driver:
     @property
     def graph(self) -> JoinGraph:
         """The form of the query that its plan is of."""
-        return self.forms.graphs[self.execution.below]
+        return self.forms.graphs[self.execution.grouped_input]
 
     @property
     def plan_text(self) -> str:
-        return shown(self.execution.plan, self.forms, self.execution.below, self.execution.selects)
+        return shown(self.execution.plan, self.forms, self.execution.grouped_input, self.execution.selects)
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +155,11 @@ class Driver:
             return
         batch, asked = commit.batch, self.execution.plan
         after = execution_after(commit, self.forms)
-        if not self.is_pinned or asked in (after.plan, after.target) or after.below != self.execution.below:
+        if (
+            not self.is_pinned
+            or asked in (after.plan, after.target)
+            or after.grouped_input != self.execution.grouped_input
+        ):
             # What was chosen on facts stays, and so does a migration under way.
             self.execution = after
             way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
@@ -169,7 +173,7 @@ class Driver:
             text = f"after batch {batch}, plan {self.plan_text}; another is asked for from batch {batch + 2} on"
             self.tell(batch, "resumed", text, **facts)
         else:
-            old = shown(after.plan, self.forms, after.below, after.selects)
+            old = shown(after.plan, self.forms, after.grouped_input, after.selects)
             self.execution = replace(after, plan=asked, migration=None)
             self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
 
@@ -206,10 +210,11 @@ class Driver:
             proven = (
                 execution_after(base, self.forms)
                 if base is not None
-                else Execution(self.plan, below=self.execution.below)
+                else Execution(self.plan, grouped_input=self.execution.grouped_input)
             )
             if proven != execution:
-                failed, execution = shown(execution.plan, self.forms, execution.below, execution.selects), proven
+                failed = shown(execution.plan, self.forms, execution.grouped_input, execution.selects)
+                execution = proven
                 self.tell(batch - 1, "given up", f"plan {failed}: batch {batch} failed {begun.runs} times under it")
         self.execution = execution
         fields = {"migration": None, "leaving": None, **execution_fields(execution, self.forms)}
@@ -313,12 +318,12 @@ class Driver:
     def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
         before, action, text = self.execution, proposal.action, proposal.text
-        seen, (below, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
-        old, target = self.plan_text, shown(action.plan, self.forms, below, selects)
+        seen, (grouped_input, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
+        old, target = self.plan_text, shown(action.plan, self.forms, grouped_input, selects)
         if before.target is not None and before.target != action.plan:
             self.tell(batch - 1, "cancelled", f"the way to {show(before.target, self.graph)}: {text}")
         after = transition(self.forms, before, action, batch, seen)
-        if isinstance(after, Refusal) and below == before.below:
+        if isinstance(after, Refusal) and grouped_input == before.grouped_input:
             # The plan has changed since it was asked for. Piece by piece it can still be gone over to.
             action, text = replace(action, strategy=Strategy.GRADUAL), f"{text}; {after.reason}"
             after = transition(self.forms, before, action, batch, seen)
@@ -326,7 +331,7 @@ class Driver:
             self.tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {after.reason}")
             return
         self.execution = after
-        if (below, action.plan, selects) == (before.below, before.plan, before.selects):
+        if (grouped_input, action.plan, selects) == (before.grouped_input, before.plan, before.selects):
             self._began = None
             return
         self._began = (batch, perf_counter(), proposal)
@@ -373,10 +378,10 @@ class Driver:
             self.tell(commit.batch, found.event, found.text, **found.details)
 
 
-def shown(plan: Plan, forms: Forms, below: str, selects: Selects = ()) -> str:
+def shown(plan: Plan, forms: Forms, grouped_input: str | None, selects: Selects = ()) -> str:
     """A plan for people: with what is grouped before it is joined, and what is selected after that."""
-    grouped = f", {below} grouped first" if below else ""
-    return show(plan, forms.graphs[below]) + grouped + shown_selects(selects, forms.written)
+    grouped = f", {grouped_input} grouped first" if grouped_input is not None else ""
+    return show(plan, forms.graphs[grouped_input]) + grouped + shown_selects(selects, forms.written)
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

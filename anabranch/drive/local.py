@@ -120,7 +120,7 @@ class LocalRun:
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
         self.distribution = WHOLE if slots == 1 else choose_distribution(query, slots, may_skip_exchange=False)
-        graph = self.forms.graphs[""]
+        graph = self.forms.graphs[None]
         asked = left_deep(graph) if plan is None else parse(plan, graph) if isinstance(plan, str) else plan
         check(asked, graph)
         self._columns = read_columns(query, asked)
@@ -174,21 +174,21 @@ class LocalRun:
         target: Plan | str,
         strategy: Strategy = Strategy.MOVING_STATE,
         pause_us: int = 0,
-        below: str | None = None,
+        groups_below: str | None = None,
         selects: Mapping[str, str] | None = None,
     ) -> None:
         """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
-        that serves this one too is kept. `below` names the input whose rows are grouped before the join ("": none),
+        that serves this one too is kept. `groups_below` names the input whose rows are grouped before the join ("": none),
         `selects` those that stand above a join (`anabranch.plan.selects.raise_selects`)."""
-        below = self.execution.below if below is None else below
-        graph = self.forms.graphs.get(below)
+        grouped_input = self.execution.grouped_input if groups_below is None else groups_below or None
+        graph = self.forms.graphs.get(grouped_input)
         if graph is None:
-            raise MigrationError(self.forms.why_not(self.execution.below, below) or "")
+            raise MigrationError(self.forms.why_not(self.execution.grouped_input, grouped_input) or "")
         plan = parse(target, graph) if isinstance(target, str) else target
         check(plan, graph)
         action: Action = ChangePlan(plan, strategy, pause_us)
-        if below != self.execution.below:
-            action = MoveGroups(below, plan, strategy, pause_us)
+        if grouped_input != self.execution.grouped_input:
+            action = MoveGroups(grouped_input, plan, strategy, pause_us)
         elif selects is not None:
             action = MoveSelects(raise_selects(self.forms.written, selects), plan, strategy, pause_us)
         seen = self.commit.largest_time_us if self.commit is not None else {}

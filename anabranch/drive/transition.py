@@ -39,14 +39,14 @@ def transition(
 ) -> Execution | Refusal:
     """The execution from a batch on that an action leads to. A migration under way is given up for it. `seen` are the
     largest event times so far, by source."""
-    below, selects = stands(execution, action)
-    if (below, action.plan, selects) == (execution.below, execution.plan, execution.selects):
+    grouped_input, selects = stands(execution, action)
+    if (grouped_input, action.plan, selects) == (execution.grouped_input, execution.plan, execution.selects):
         return replace(execution, migration=None)
     if reason := why_not(forms, execution, action):
         return Refusal(reason)
-    strategy, graph = action.strategy, forms.graphs[execution.below]
-    if below != execution.below:
-        after = switched(forms, execution, action.plan, below, strategy, seen)
+    strategy, graph = action.strategy, forms.graphs[execution.grouped_input]
+    if grouped_input != execution.grouped_input:
+        after = switched(forms, execution, action.plan, grouped_input, strategy, seen)
         return after if batch > 0 else replace(after, leaving=None)  # before the first batch there is nothing to leave
     if isinstance(action, MoveSelects):
         execution = with_selects(execution, graph, selects, strategy, seen)
@@ -55,17 +55,17 @@ def transition(
     return replace(execution, migration=Migration(action.plan, strategy, batch, action.pause_us))
 
 
-def stands(execution: Execution, action: Action) -> tuple[str, Selects]:
+def stands(execution: Execution, action: Action) -> tuple[str | None, Selects]:
     """The input that is grouped first, and the predicates that stand above a join, when an action has been followed."""
-    below = action.below if isinstance(action, MoveGroups) else execution.below
-    return below, action.selects if isinstance(action, MoveSelects) else execution.selects
+    grouped_input = action.grouped_input if isinstance(action, MoveGroups) else execution.grouped_input
+    return grouped_input, action.selects if isinstance(action, MoveSelects) else execution.selects
 
 
 def why_not(forms: Forms, execution: Execution, action: Action) -> str | None:
     """Why an action cannot be followed from an execution; None if it can."""
-    graph = forms.graphs[execution.below]
-    if isinstance(action, MoveGroups) and action.below != execution.below:
-        return why_not_switch(forms, execution, action.below, action.strategy)
+    graph = forms.graphs[execution.grouped_input]
+    if isinstance(action, MoveGroups) and action.grouped_input != execution.grouped_input:
+        return why_not_switch(forms, execution, action.grouped_input, action.strategy)
     if isinstance(action, MoveSelects) and (reason := why_not_raise(execution, graph, action.selects, action.strategy)):
         return reason
     if action.strategy is Strategy.PARALLEL_TRACK:

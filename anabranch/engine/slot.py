@@ -47,14 +47,14 @@ class Slot:
     ) -> None:
         self.forms, self.execution, self.reader = forms, execution, reader
         self._folder, self._filesystem, self._distribution, self._cell = folder, filesystem, distribution, cell
-        self.pipeline = self._boxes(execution.below, execution.own)
+        self.pipeline = self._boxes(execution.grouped_input, execution.own)
         self.leaving: Pipeline | None = None
         if execution.leaving is not None:
-            self.leaving = self._boxes(execution.leaving.below, Execution(execution.leaving.plan))
+            self.leaving = self._boxes(execution.leaving.grouped_input, Execution(execution.leaving.plan))
             self._give_parts()
 
-    def _boxes(self, below: str, execution: Execution) -> Pipeline:
-        query = self.forms.query(below)
+    def _boxes(self, grouped_input: str | None, execution: Execution) -> Pipeline:
+        query = self.forms.query(grouped_input)
         distribution = in_form(self._distribution, self.forms.written, query)
         return Pipeline(query, execution, self._folder, self._filesystem, self.reader, distribution, self._cell)
 
@@ -72,14 +72,14 @@ class Slot:
     def redirect(self, execution: Execution, state: SlotState, watermark_us: int, emitted_us: int) -> None:
         """Goes on with another execution, before the next batch. `state` is what the last commit names."""
         before, self.execution = self.execution, execution
-        if execution.below == before.below:
+        if execution.grouped_input == before.grouped_input:
             if execution.leaving is None:
                 self.leaving = None
             elif execution.leaving != before.leaving:
                 raise StateError(f"slot {self._cell} cannot take up the form it has left")
         else:
-            old, self.pipeline = self.pipeline, self._boxes(execution.below, execution.own)
-            grouped = self.forms.grouped(before.below, execution.below)
+            old, self.pipeline = self.pipeline, self._boxes(execution.grouped_input, execution.own)
+            grouped = self.forms.grouped(before.grouped_input, execution.grouped_input)
             taken = adopted(state, old.query, self.pipeline.query, grouped.alias)
             self.pipeline.attach(taken, watermark_us, emitted_us)
             self.leaving = old if execution.leaving is not None else None
@@ -127,15 +127,18 @@ class Slot:
         the same groups is put together whole."""
         results = self.pipeline.step(batch, rows, watermark_us, emitted_us, planned_us)
         if self.leaving is None:
-            yield from (
-                self._as_written(results, self.execution.below) if self._distribution.groups_span_slots else results
-            )
+            if self._distribution.groups_span_slots:
+                results = self._as_written(results, self.execution.grouped_input)
+            yield from results
             return
         assert self.execution.leaving is not None
-        grouped = self.forms.grouped(self.execution.below, self.execution.leaving.below).source.name
+        grouped = self.forms.grouped(self.execution.grouped_input, self.execution.leaving.grouped_input).source.name
         others = {name: given for name, given in rows.items() if name != grouped}
         old = self.leaving.step(batch, others, watermark_us, emitted_us, planned_us)
-        parts = [*self._as_written(results, self.execution.below), *self._as_written(old, self.execution.leaving.below)]
+        parts = [
+            *self._as_written(results, self.execution.grouped_input),
+            *self._as_written(old, self.execution.leaving.grouped_input),
+        ]
         together = parts if self._distribution.groups_span_slots else self.sgb(parts)
         self.pipeline.box.statistics.results = sum(batch.num_rows for batch in together)
         yield from together
@@ -152,9 +155,9 @@ class Slot:
         assert grouping is not None
         return Aggregator(grouping, self.forms.written.row_schema).parts_schema
 
-    def _as_written(self, parts: Iterable[pa.RecordBatch], below: str) -> Iterator[pa.RecordBatch]:
+    def _as_written(self, parts: Iterable[pa.RecordBatch], grouped_input: str | None) -> Iterator[pa.RecordBatch]:
         """Partial values as the query has them as written: what it counts, a form with groups below sums up."""
-        if not below:
+        if grouped_input is None:
             yield from parts
             return
         grouping = self.forms.written.grouping

@@ -104,8 +104,8 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
     query, forms = case.query, Forms(case.query)
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
     distribution, inputs, names = choose_distribution(query, slots), all_inputs(query), list(forms.graphs)
-    grid, below = distribution.grid, names[first % len(names)]
-    execution = Execution(left_deep(forms.graphs[below]), below=below)
+    grid, grouped_input = distribution.grid, names[first % len(names)]
+    execution = Execution(left_deep(forms.graphs[grouped_input]), grouped_input=grouped_input)
     cells = []
     for cell in range(grid.cells):
         disk = MemoryFilesystem()
@@ -125,7 +125,7 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
             strategy = Strategy.PARALLEL_TRACK if at % 2 else Strategy.MOVING_STATE
             if (
                 at == number > 0
-                and target != execution.below
+                and target != execution.grouped_input
                 and not why_not_switch(forms, execution, target, strategy)
             ):
                 execution = switched(forms, execution, left_deep(forms.graphs[target]), target, strategy, seen)

@@ -138,7 +138,7 @@ class Simulation:
         names = {s.name for s in self.query.base_sources}
         self.tables = {name: rows for name, rows in self.tables.items() if name in names}
         self.distribution = choose_distribution(self.query, self.slots)
-        self.columns = read_columns(self.query, left_deep(self.forms.graphs[""]))
+        self.columns = read_columns(self.query, left_deep(self.forms.graphs[None]))
         self.sources = {s.name: s for s in self.query.base_sources}
 
     def run(self, most_lives: int = 60) -> oracle.Bag:
@@ -171,7 +171,7 @@ class Simulation:
             holder.die()
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
-        plan = parse(self.plans[0], self.forms.graphs[""]) if self.plans else left_deep(self.forms.graphs[""])
+        plan = parse(self.plans[0], self.forms.graphs[None]) if self.plans else left_deep(self.forms.graphs[None])
         files = {name: table_file(name) for name in self.tables}
         if not self.checkpoint.list("commit"):
             for name, path in files.items():

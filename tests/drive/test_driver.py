@@ -171,7 +171,7 @@ class Proposing:
     def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         if commit.batch != self.batch:
             return None
-        return Proposal(ChangePlan(parse(self.plan, self.forms.graphs[""]), Strategy.PARALLEL_TRACK), "it is better")
+        return Proposal(ChangePlan(parse(self.plan, self.forms.graphs[None]), Strategy.PARALLEL_TRACK), "it is better")
 
 
 @pytest.mark.parametrize(("pinned", "window"), [(False, "2"), (True, "2"), (False, "UNBOUNDED")])

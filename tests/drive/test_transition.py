@@ -24,11 +24,11 @@ def forms_of(window: str = "[RANGE 5 SECONDS]", sql: str = JOIN) -> Forms:
 
 
 def execution_of(forms: Forms, plan: str) -> Execution:
-    return Execution(parse(plan, forms.graphs[""]))
+    return Execution(parse(plan, forms.graphs[None]))
 
 
 def asked(forms: Forms, plan: str, strategy: Strategy = Strategy.MOVING_STATE) -> ChangePlan:
-    return ChangePlan(parse(plan, forms.graphs[""]), strategy, pause_us=20)
+    return ChangePlan(parse(plan, forms.graphs[None]), strategy, pause_us=20)
 
 
 def test_moving_state_is_over_at_once() -> None:
@@ -74,7 +74,7 @@ def test_groups_move_to_another_form() -> None:
     below = MoveGroups("a", parse("(a b)", forms.graphs["a"]), Strategy.MOVING_STATE)
     after = transition(forms, before, below, 4, SEEN)
     assert isinstance(after, Execution)
-    assert (after.below, after.leaving) == ("a", None)
+    assert (after.grouped_input, after.leaving) == ("a", None)
     tracks = transition(forms, before, replace(below, strategy=Strategy.PARALLEL_TRACK), 4, SEEN)
     assert isinstance(tracks, Execution)
     assert tracks.leaving is not None

@@ -118,8 +118,8 @@ def test_selects_and_groups_do_not_move_together() -> None:
     grouped = query_of("""SELECT a.k, COUNT(*) AS n FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]
                           WHERE a.k = b.k AND a.x > 1 GROUP BY a.k""")
     forms = Forms(grouped)
-    graph, above = forms.graphs[""], raise_selects(grouped, {"a": "a b"})
-    below = Execution(parse("(a b)", forms.graphs["b"]), below="b")
+    graph, above = forms.graphs[None], raise_selects(grouped, {"a": "a b"})
+    below = Execution(parse("(a b)", forms.graphs["b"]), grouped_input="b")
     assert "have groups above the join" in (why_not_raise(below, graph, above, Strategy.MOVING_STATE) or "")
     raised = Execution(parse("(a b)", graph), selects=above)
     with pytest.raises(MigrationError, match="have it evaluated at its stream before groups go elsewhere"):
