@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.adapt.groups import GroupingLoop
+from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Entry, Journal
@@ -30,7 +30,7 @@ from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
 from anabranch.errors import LocationError, MigrationError, SessionError
 from anabranch.optimize.explain import decision_text
-from anabranch.optimize.groups import choose_groups
+from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Decision
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.adapt.groups import GroupingLoop
+from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
 from anabranch.cost.units import unit_costs

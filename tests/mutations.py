@@ -108,7 +108,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("inputs[: position + 1])", "inputs)"),
             ("if name.lower() in taken:", "if name in taken:"),
             ("range_window(grouping.slide_us) if grouping", "range_window(2 * grouping.slide_us) if grouping")),
-        *of("sql/groups.py", SQL, ("if named and not is_column:", "if named:"), ("if 1 <= place <=", "if 0 <= place <="),
+        *of("sql/group_by.py", SQL, ("if named and not is_column:", "if named:"), ("if 1 <= place <=", "if 0 <= place <="),
             ("kind.precision + 10", "kind.precision"),
             ("if key not in keys:", "if True:")),
         *of("sql/durations.py", SQL + " plan", ("not 0 <= exact <= LONGEST_US", "not 0 < exact <= LONGEST_US"),

@@ -32,7 +32,7 @@ from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
-from anabranch.engine.pipeline import WHOLE, read_columns
+from anabranch.engine.pipeline import ONE_SLOT, read_columns
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
@@ -119,7 +119,7 @@ class LocalRun:
         for source in query.base_sources:
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
-        self.distribution = WHOLE if slots == 1 else choose_distribution(query, slots, may_skip_exchange=False)
+        self.distribution = ONE_SLOT if slots == 1 else choose_distribution(query, slots, may_skip_exchange=False)
         graph = self.forms.graphs[None]
         asked = left_deep(graph) if plan is None else parse(plan, graph) if isinstance(plan, str) else plan
         check(asked, graph)

@@ -41,7 +41,7 @@ from anabranch.engine.preparation import Allowance, Preparation
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.sample import sample
 from anabranch.engine.spine import Spine
-from anabranch.engine.states import WHOLE, BoxState, IndexState, InputState
+from anabranch.engine.states import ONE_CELL, BoxState, IndexState, InputState
 from anabranch.engine.view import View
 from anabranch.errors import ValueTooLargeError
 from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
@@ -59,7 +59,7 @@ class Box:
         self,
         graph: JoinGraph,
         execution: Execution,
-        grid: Grid = WHOLE,
+        grid: Grid = ONE_CELL,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         gives_parts: bool = False,

@@ -25,7 +25,7 @@ from anabranch.plan.query import FOREVER_US, Derived, Query, Stream
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
-WHOLE = Distribution()
+ONE_SLOT = Distribution()
 """All rows in one slot."""
 
 
@@ -39,7 +39,7 @@ class Pipeline:
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
-        distribution: Distribution = WHOLE,
+        distribution: Distribution = ONE_SLOT,
         cell: int = 0,
     ) -> None:
         self.query, self.reader = query, reader

@@ -22,7 +22,7 @@ import pyarrow as pa
 from anabranch.control.records import SlotState, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
-from anabranch.engine.pipeline import WHOLE, Pipeline
+from anabranch.engine.pipeline import ONE_SLOT, Pipeline
 from anabranch.errors import StateError
 from anabranch.plan.distribution import Distribution, in_form
 from anabranch.plan.eager import Forms
@@ -42,7 +42,7 @@ class Slot:
         folder: str,
         filesystem: Filesystem,
         reader: ContainerReader,
-        distribution: Distribution = WHOLE,
+        distribution: Distribution = ONE_SLOT,
         cell: int = 0,
     ) -> None:
         self.forms, self.execution, self.reader = forms, execution, reader

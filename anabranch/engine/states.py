@@ -30,7 +30,7 @@ from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Input, Stream, Table
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
 
-WHOLE = Grid()
+ONE_CELL = Grid()
 """The grid of one cell."""
 
 
@@ -73,7 +73,7 @@ class BoxState:
         self,
         graph: JoinGraph,
         execution: Execution,
-        grid: Grid = WHOLE,
+        grid: Grid = ONE_CELL,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         previous: BoxState | None = None,

@@ -38,7 +38,7 @@ from anabranch.spark.pushdown import Pushdown
 from anabranch.spark.reader import RAISED
 from anabranch.spark.sinks import Sink
 from anabranch.spark.spark_log import OwnLog, SparkLog
-from anabranch.spark.task import BATCH, EPOCH, META, Combination, Task
+from anabranch.spark.task import BATCH, EPOCH, META, CombiningTask, Task
 from anabranch.spark.waiting import Waiting
 from anabranch.storage.filesystem import Filesystem
 
@@ -201,10 +201,10 @@ class Host:
         """The results of groups that have rows in several slots; or the files that they were written to."""
         grouping = self.query.grouping
         assert grouping is not None
-        combination = Combination(f"{control.batch:010d}-{control.token}", self.query, self._staging)
+        task = CombiningTask(f"{control.batch:010d}-{control.token}", self.query, self._staging)
         keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
-        results = parts.repartition(self.driver.slots, *keys).mapInArrow(combination, combination.schema)
-        return results, [row[0] for row in results.collect()] if combination.staging is not None else []
+        results = parts.repartition(self.driver.slots, *keys).mapInArrow(task, task.schema)
+        return results, [row[0] for row in results.collect()] if task.staging is not None else []
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
         attempts = sorted((msgspec.json.decode(r, type=Attempt) for r in reports), key=lambda a: a.slot)

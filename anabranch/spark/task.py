@@ -153,7 +153,7 @@ def count_passed_over(
 
 
 @dataclass(frozen=True)
-class Combination:
+class CombiningTask:
     """What puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups'."""
 
     name: str

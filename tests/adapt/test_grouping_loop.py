@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt.groups import GroupingLoop, measured_facts
+from anabranch.adapt.grouping_loop import GroupingLoop, measured_facts
 from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
 from anabranch.cost.units import DEFAULT

@@ -15,7 +15,7 @@ from anabranch.adapt.monitor import Monitor
 from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Commit
 from anabranch.cost.facts import Given, Measured, window_s
-from anabranch.optimize.groups import Grouped, priced_forms
+from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import aliases_of

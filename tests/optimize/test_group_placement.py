@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.cost.units import DEFAULT
-from anabranch.optimize.groups import choose_groups
+from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Bounds, NoQualifiedPlanError
 from anabranch.plan.eager import Forms
 from anabranch.sql import parse_script
