@@ -155,7 +155,7 @@ def _explain(given: argparse.Namespace) -> int:
     from anabranch.cost.facts import Given
     from anabranch.cost.units import unit_costs
     from anabranch.optimize.explain import decision_json, decision_svg, decision_text
-    from anabranch.optimize.groups import choose_groups
+    from anabranch.optimize.group_placement import choose_groups
     from anabranch.optimize.planner import Bounds, parse_bytes
     from anabranch.plan.eager import Forms
     from anabranch.plan.explain import explain_json, explain_text

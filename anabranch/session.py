@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.adapt.groups import GroupingLoop
+from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
-from anabranch.balance.partition import choose_spread
+from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
@@ -30,8 +30,9 @@ from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns, source_filters
 from anabranch.errors import LocationError, MigrationError, SessionError
 from anabranch.optimize.explain import decision_text
-from anabranch.optimize.groups import choose_groups
+from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Decision
+from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.explain import explain_text, times_text
 from anabranch.plan.expression import Expr
@@ -39,11 +40,10 @@ from anabranch.plan.formats import format_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
-from anabranch.plan.migration import Course, Strategy, why_not_raise
+from anabranch.plan.migration import Execution, Strategy, why_not_raise
 from anabranch.plan.names import same_name
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.selects import raise_selects
-from anabranch.plan.spread import Spread, all_inputs
 from anabranch.settings import Adapt, Budget, strategy_of
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
@@ -70,7 +70,7 @@ POLL_S = 0.05
 @dataclass
 class _Query:
     forms: Forms
-    course: Course
+    execution: Execution
     sink: Sink
     is_pinned: bool
     decision: Decision | None = None
@@ -79,7 +79,7 @@ class _Query:
     @property
     def query(self) -> Query:
         """In the form that it starts with."""
-        return self.forms.query(self.course.below)
+        return self.forms.query(self.execution.grouped_input)
 
 
 @dataclass(frozen=True)
@@ -231,13 +231,13 @@ class Session:
             raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
         forms = Forms(bound.query)
         if bound.plan:
-            course = Course(parse(bound.plan, forms.graphs[""]))
-            declared = _Query(forms, course, as_sink(sink or console()), is_pinned=True)
+            execution = Execution(parse(bound.plan, forms.graphs[None]))
+            declared = _Query(forms, execution, as_sink(sink or console()), is_pinned=True)
         else:
             budget = self.budget or Budget()
             chosen = choose_groups(forms, self.facts, self.units, budget.bounds, budget.strict)
-            course = Course(chosen.decision.plan, below=chosen.below)
-            declared = _Query(forms, course, as_sink(sink or console()), False, chosen.decision)
+            execution = Execution(chosen.decision.plan, grouped_input=chosen.grouped_input)
+            declared = _Query(forms, execution, as_sink(sink or console()), False, chosen.decision)
         self._queries[bound.query.name] = declared
 
     def script(
@@ -274,12 +274,12 @@ class Session:
         """The plan of a query, and how its rows are spread."""
         declared = self._declared(name)
         graph = JoinGraph(declared.query)
-        parts = [explain_text(declared.course.plan, graph)]
+        parts = [explain_text(declared.execution.plan, graph)]
         if declared.decision is not None:
             parts.append(decision_text(declared.decision, graph))
         written = declared.forms.written
-        spread = _explain_spread(choose_spread(written, self.slots), JoinGraph(all_inputs(written)))
-        return "\n\n".join([*parts, times_text(written), spread])
+        distribution = _explain_distribution(choose_distribution(written, self.slots), JoinGraph(all_inputs(written)))
+        return "\n\n".join([*parts, times_text(written), distribution])
 
     def start(self, **trigger: Any) -> Run:
         """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
@@ -303,7 +303,7 @@ class Session:
         return self._queries[name]
 
     def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
-        query, course = declared.forms.written, declared.course
+        query, execution = declared.forms.written, declared.execution
         inputs = all_inputs(query)
         folder = self.checkpoint.below(query.name)
         filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), self.cache)
@@ -326,13 +326,14 @@ class Session:
                 for s in query.base_sources
                 if isinstance(s, Table)
             }
-            spread = self._spread(query, filesystem, tables)
+            distribution = self._distribution(query, filesystem, tables)
             changing = [
                 ChangingTable(s.name, self._refresh_us[s.name], partial(self._read_table, s, columns[s.name]))
                 for s in query.base_sources
                 if s.name in self._refresh_us and isinstance(s, Table)
             ]
-            driver = Driver(query, course, spread, filesystem, tables, self._loop(query), holder, changing, self.clock)
+            loop = self._loop(query)
+            driver = Driver(query, execution, distribution, filesystem, tables, loop, holder, changing, self.clock)
             driver.is_pinned = declared.is_pinned or not driver.has_choices or self.adapt.timing == "never"
             driver.needs_approval = self.adapt.approve
             host = Host(driver, packing, declared.sink, filters, self.results_per_batch)
@@ -343,7 +344,7 @@ class Session:
             log = spark_log_of(folder, filesystem, self.spark_checkpoint, query.name, checkpoint_id, holder.epoch)
             host.spark_log, spark_folder = log, log.open()
             host.settle(self.spark)
-            found, grid = folder.below("files"), spread.exchange
+            found, grid = folder.below("files"), distribution.exchange
             files = {name: frame for name, frame in frames.items() if isinstance(frame, _Files) and not self._is_table(name)}
             host.waiting = partial(_waiting, {name: found.below(name) for name in files})
             for name, frame in files.items():
@@ -358,7 +359,7 @@ class Session:
             holder.release()
             raise
         closes = bool(trigger.get("availableNow") or trigger.get("once"))
-        watched = self._idle_us is not None and not closes and not spread.is_free
+        watched = self._idle_us is not None and not closes and not distribution.needs_no_exchange
         pauses = Pauses(host, streaming, self.spark, (self._idle_us or 0) / 1e6) if watched else None
         return Started(query, host, streaming, holder, closes, pauses)
 
@@ -369,21 +370,21 @@ class Session:
             signs[str(staging)] = Sign(staging, OWNER, checkpoint_id)
         require_visible(self.spark, signs)
 
-    def _spread(self, query: Query, filesystem: Filesystem, tables: Mapping[str, str]) -> Spread:
+    def _distribution(self, query: Query, filesystem: Filesystem, tables: Mapping[str, str]) -> Distribution:
         """How rows are spread: as they were when the query first started."""
         latest = commits_in(filesystem).latest()
         if latest is None:
             are_small = sum(filesystem.size_bytes(path) for path in tables.values()) <= MOST_COPIED_BYTES
-            return choose_spread(query, self.slots, are_small)
-        free = choose_spread(query, self.slots)
-        was_free = latest[1].layout == layout_of(free) and latest[1].tables.keys() >= tables.keys()
-        return free if was_free else choose_spread(query, self.slots, may_be_free=False)
+            return choose_distribution(query, self.slots, are_small)
+        unexchanged = choose_distribution(query, self.slots)
+        was_unexchanged = latest[1].layout == layout_of(unexchanged) and latest[1].tables.keys() >= tables.keys()
+        return unexchanged if was_unexchanged else choose_distribution(query, self.slots, may_skip_exchange=False)
 
     def _loop(self, query: Query) -> Loop:
         """What decides about the plan while the query runs."""
         bounds, forms = (self.budget or Budget()).bounds, Forms(query)
         settings = self.adapt.settings(bounds)
-        return GroupingLoop(forms, Knowledge(forms.graphs[""], self.units, bounds, self.facts, self.slots, settings))
+        return GroupingLoop(forms, Knowledge(forms.graphs[None], self.units, bounds, self.facts, self.slots, settings))
 
     def _is_table(self, name: str) -> bool:
         return isinstance(self.catalog.source(name), Table)
@@ -519,18 +520,19 @@ class Run:
         a row comes in, as all are by default."""
         driver = self._driver(name)
         way = strategy_of(strategy) if strategy is not None else None
-        below = driver.course.below if groups_below is None else groups_below
-        if below not in driver.forms.graphs:
-            raise MigrationError(driver.forms.why_not(driver.course.below, below) or f"there is no input {below}")
-        parsed = parse(plan, driver.forms.graphs[below])
+        grouped_input = driver.execution.grouped_input if groups_below is None else groups_below or None
+        if grouped_input not in driver.forms.graphs:
+            reason = driver.forms.why_not(driver.execution.grouped_input, grouped_input)
+            raise MigrationError(reason or f"there is no input {grouped_input}")
+        parsed = parse(plan, driver.forms.graphs[grouped_input])
         selects = None if selects_above is None else raise_selects(driver.query, selects_above)
         if selects is not None:
-            if below != driver.course.below:
+            if grouped_input != driver.execution.grouped_input:
                 raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
-            if reason := why_not_raise(driver.course, driver.graph, selects, way or Strategy.MOVING_STATE):
+            if reason := why_not_raise(driver.execution, driver.graph, selects, way or Strategy.MOVING_STATE):
                 raise MigrationError(reason)
-        wish = Wish(parsed, way, parse_duration(pause), below, selects)
-        driver.request(driver.loop.granted(driver.course, wish))
+        wish = Wish(parsed, grouped_input, way, parse_duration(pause), selects)
+        driver.request(driver.loop.granted(driver.execution, wish))
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
@@ -594,8 +596,8 @@ class Run:
             s.holder.release()
 
 
-def _explain_spread(spread: Spread, graph: JoinGraph) -> str:
-    grid = spread.grid
+def _explain_distribution(distribution: Distribution, graph: JoinGraph) -> str:
+    grid = distribution.grid
     lines = ["spread", f"  over {grid.cells} slots, fixed when the query first starts"]
     for dimension, share in zip(grid.dimensions, grid.shares, strict=True):
         lines.append(f"  {dimension} in {share} parts")

@@ -39,7 +39,7 @@ from anabranch.optimize.planner import decide
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, left_deep, parse, show
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from bench import real, report
 from bench.data import mark_written, write_batches
 from bench.rivals.spark_native import Spec, launch
@@ -96,13 +96,13 @@ class Schedule:
     def __init__(self, plans: dict[int, Plan], strategy: Strategy = Strategy.MOVING_STATE, pause_us: int = 0) -> None:
         self.plans, self.strategy, self.pause_us = plans, strategy, pause_us
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         plan = self.plans.get(commit.batch + 1)
-        if plan is None or plan == course.plan:
+        if plan is None or plan == execution.plan:
             return None
         return Proposal(ChangePlan(plan, self.strategy, self.pause_us), "as it was foreseen")
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
 
@@ -123,7 +123,7 @@ def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None,
         if schedule:
             graph = JoinGraph(declared.query)
             plans = {int(n): parse(text, graph) for n, text in schedule.items()}
-            declared.course = Course(plans[0])
+            declared.execution = Execution(plans[0])
             session._loop = lambda _: Schedule(plans)  # type: ignore[method-assign, assignment]
         run = session.start(availableNow=True)
         run.await_termination()

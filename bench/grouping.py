@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.adapt.groups import GroupingLoop
+from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
 from anabranch.cost.units import unit_costs
@@ -57,20 +57,20 @@ def run(way: str, seconds: int, seed: int) -> tuple[list[float], Counter[tuple[A
     """The CPU of each phase, the results, and what the loop decided."""
     forms, rng = Forms(parse_script(SCRIPT).queries[0].query), np.random.default_rng(seed)
     local = LocalRun(forms.written, MemoryFilesystem())
-    loop = GroupingLoop(forms, Knowledge(forms.graphs[""], replace(unit_costs(), batch_s=1.0)))
+    loop = GroupingLoop(forms, Knowledge(forms.graphs[None], replace(unit_costs(), batch_s=1.0)))
     if way == "below":
-        local.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+        local.migrate("(a b)", Strategy.MOVING_STATE, groups_below="b")
     spent, found, decisions = [0.0] * len(PHASES), Counter(), []  # type: ignore[var-annotated]
     for number in range(seconds * len(PHASES)):
         rows, began = batch_of(number, PHASES[number // seconds][1], rng), process_time()
         results = local.step(number, rows).results
         if way == "adaptive" and local.commit is not None:
-            said = loop.after(local.course, local.commit)
+            said = loop.after(local.execution, local.commit)
             if isinstance(said, Proposal):
                 action = said.action
-                below = action.below if isinstance(action, MoveGroups) else None
-                local.migrate(action.plan, action.strategy, action.pause_us, below)
-                where = {None: "another plan", "": "above"}.get(below, "below")
+                groups_below = action.grouped_input or "" if isinstance(action, MoveGroups) else None
+                local.migrate(action.plan, action.strategy, action.pause_us, groups_below)
+                where = {None: "another plan", "": "above"}.get(groups_below, "below")
                 decisions.append(f"{number} s: {where}, by {action.strategy}")
         spent[number // seconds] += process_time() - began
         found.update(zip(*(c.to_pylist() for c in results.columns), strict=True))

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.sql import parse_script
 from bench import report
 from bench.adaptive import Schedule
@@ -76,7 +76,7 @@ def run(folder: Path, strategy: Strategy, pause_us: int) -> dict[str, Any]:
         session.query("q", parse_script(script()).queries[0].query.sql, sink=ab.sinks.parquet(os.path.join(work, "out")))
         declared = session._declared("q")
         graph, first = JoinGraph(declared.query), FILL + STEADY
-        declared.course = Course(parse(OLD, graph))
+        declared.execution = Execution(parse(OLD, graph))
         loop = Schedule({first: parse(NEW, graph)}, strategy, pause_us)
         session._loop = lambda _: loop  # type: ignore[method-assign, assignment]
         running = session.start(availableNow=True)

@@ -31,7 +31,7 @@ from anabranch.optimize.planner import Bounds, decide, show_bytes
 from anabranch.plan.actions import Action, ChangePlan, MoveSelects
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 
 FIRST_BATCHES = 4
 """So many batches with rows are seen before a plan is first decided on by what was measured: a bad one costs too much."""
@@ -121,7 +121,7 @@ class Found:
 
 
 def step(
-    known: Knowledge, state: LoopState, course: Course, observation: Observation
+    known: Knowledge, state: LoopState, execution: Execution, observation: Observation
 ) -> tuple[LoopState, Proposal | Remark | None]:
     """Takes note of a batch, and says what to do."""
     monitor = Monitor(known.settings.window, state.monitor.observations).after(observation)
@@ -130,18 +130,18 @@ def step(
     state = replace(
         state, monitor=monitor, since_last=state.since_last + more, seen=state.seen + more, steady_since_us=steady_since_us
     )
-    if course.migration is not None or monitor.span_s <= 0:
+    if execution.migration is not None or monitor.span_s <= 0:
         return state, None
     why, drifted = _due(known, state)
     if why is None:
-        return _effect(known, state, course, observation)
+        return _effect(known, state, execution, observation)
     if drifted:
         monitor = monitor.latest(known.settings.timing.recent)
         state = replace(state, monitor=monitor, steady_since_us=monitor.observations[0].seen_us)
-    found, library = _analyse(known, state, course.plan, drifted)
+    found, library = _analyse(known, state, execution.plan, drifted)
     is_sure = state.seen > SURE_BATCHES
     decided = replace(state, reference=monitor.signals, since_last=0, library=library, is_sure=is_sure)
-    said = _actuate(known, decided, course.plan, found, why)
+    said = _actuate(known, decided, execution.plan, found, why)
     again_at_s = said.details.get("worth_after_s") if isinstance(said, Remark) else None
     decided = replace(decided, again_at_s=again_at_s)
     if isinstance(said, Proposal):
@@ -150,11 +150,11 @@ def step(
 
 
 def _effect(
-    known: Knowledge, state: LoopState, course: Course, observation: Observation
+    known: Knowledge, state: LoopState, execution: Execution, observation: Observation
 ) -> tuple[LoopState, Remark | None]:
     """Whether the last proposal has come true: told once, when enough batches ran under its plan."""
     promise = state.promise
-    if promise is None or course.plan != promise.plan or not observation.rows:
+    if promise is None or execution.plan != promise.plan or not observation.rows:
         return state, None
     promise = replace(promise, batches=promise.batches + 1)
     if promise.batches < EFFECT_BATCHES:
@@ -269,26 +269,27 @@ class AdaptiveLoop:
     def __init__(self, known: Knowledge) -> None:
         self.known, self.state = known, LoopState()
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do."""
         observation = observe(commit)
         if observation is None:
             return None
-        self.state, said = step(self.known, self.state, course, observation)
+        self.state, said = step(self.known, self.state, execution, observation)
         return said
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for: by the cheapest strategy within a pause unless one is given."""
         monitor, known, pause_s = self.state.monitor, self.known, wish.pause_us / 1e6
-        facts = Measured(course.plan, monitor.batches, monitor.span_s, known.otherwise)
+        facts = Measured(execution.plan, monitor.batches, monitor.span_s, known.otherwise)
         model = CostModel(facts.graph(known.graph), known.units)
         batch_s = monitor.span_s / max(1, len(monitor.batches)) or known.units.batch_s
-        found = estimate(model, known.graph, course.plan, wish.plan, known.slots, batch_s, pause_s)
+        found = estimate(model, known.graph, execution.plan, wish.plan, known.slots, batch_s, pause_s)
         if wish.selects is not None:
-            found = with_filtering(found, model, known.graph, course, wish.plan, wish.selects, known.slots)
+            found = with_filtering(found, model, known.graph, execution, wish.plan, wish.selects, known.slots)
         details = {
-            "estimates": {s.value: _figures(e) for s, e in found.possible.items()}, "from": show(course.plan, known.graph),
-        }  # fmt: skip
+            "estimates": {s.value: _figures(e) for s, e in found.possible.items()},
+            "from": show(execution.plan, known.graph),
+        }
         way = wish.strategy or found.best(pause_s).strategy
         action: Action = ChangePlan(wish.plan, way, wish.pause_us)
         if wish.selects is not None:

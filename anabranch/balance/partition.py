@@ -12,34 +12,34 @@ wherever they come in.
 from __future__ import annotations
 
 from anabranch.balance.shares import choose_grid, is_routable
+from anabranch.plan.distribution import Distribution, name_of, renamed
 from anabranch.plan.expression import Column, Expr, aliases_of
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import GROUP, Derived, Input, Query
-from anabranch.plan.spread import Spread, name_of, renamed
 
 Terms = dict[tuple[int, str], Expr]
 """The term of each input by the place of its block and its alias."""
 
 
-def choose_spread(query: Query, cells: int, may_be_free: bool = True) -> Spread:
-    """How to spread a query over so many slots; `may_be_free`: stored tables are small enough for each to have all."""
+def choose_distribution(query: Query, cells: int, may_skip_exchange: bool = True) -> Distribution:
+    """How to spread a query over so many slots; `may_skip_exchange`: stored tables are small enough for each to have all."""
     is_single = len(query.blocks) == 1
-    if may_be_free and is_single and query.grouping is None and (stream := _only_stream(query)) is not None:
-        return Spread(Grid((Dimension((), stream),), (cells,)) if cells > 1 else Grid(), is_free=True)
+    if may_skip_exchange and is_single and query.grouping is None and (stream := _only_stream(query)) is not None:
+        return Distribution(Grid((Dimension((), stream),), (cells,)) if cells > 1 else Grid(), needs_no_exchange=True)
     if query.grouping is None and is_single:
-        return Spread(choose_grid(JoinGraph(query), cells))
+        return Distribution(choose_grid(JoinGraph(query), cells))
     if cells == 1:
-        return Spread()
-    terms, combines = common_key(query, by_group=True), False
+        return Distribution()
+    terms, groups_span_slots = common_key(query, by_group=True), False
     if query.grouping is not None and len(terms) < (len(query.inputs) if is_single else 1):
         if is_single:
-            return Spread(choose_grid(JoinGraph(query), cells), combines=True)
-        terms, combines = common_key(query, by_group=False), True
+            return Distribution(choose_grid(JoinGraph(query), cells), groups_span_slots=True)
+        terms, groups_span_slots = common_key(query, by_group=False), True
     if not terms:
-        return Spread()
+        return Distribution()
     found = tuple(t if is_single else renamed(t, name_of(b, a)) for (b, a), t in terms.items())
-    return Spread(Grid((Dimension(found),), (cells,)), combines)
+    return Distribution(Grid((Dimension(found),), (cells,)), groups_span_slots)
 
 
 def _only_stream(query: Query) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from anabranch.control.records import Commit
 from anabranch.plan.actions import Action
 from anabranch.plan.jtree import Plan
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.selects import Selects
 
 
@@ -37,11 +37,11 @@ class Wish:
     """What a user asks for; the way there may be left open."""
 
     plan: Plan
+    grouped_input: str | None
+    """The form that the plan is of (`anabranch.plan.eager.Forms`)."""
     strategy: Strategy | None = None
     """None: the cheapest of which no batch waits longer than the pause."""
     pause_us: int = 0
-    below: str | None = None
-    """The form that the plan is of (`anabranch.plan.eager.Forms`); None: the one that the query has."""
     selects: Selects | None = None
     """The predicates that stand above a join; None: those that do."""
 
@@ -49,8 +49,8 @@ class Wish:
 class Loop(Protocol):
     """Whoever decides about what one query runs."""
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch; says what to do about it."""
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for, with what is estimated of it."""

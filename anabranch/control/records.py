@@ -68,14 +68,14 @@ class PartialSegment(msgspec.Struct, frozen=True, array_like=True):
 
 class ViewBuild(msgspec.Struct, frozen=True, array_like=True):
     """A view that does not hold all combined rows yet, in a migration under way. Those of which some row came in batch
-    `since` or later are there. Of the others, those are there whose part of the inputs `driver` stands in a segment after
-    `batch`, or in that one at `row` or later. A view without a driver is that of a parallel track: it has combinations of
+    `since` or later are there. Of the others, those are there whose part of the inputs `seed` stands in a segment after
+    `batch`, or in that one at `row` or later. A view without a seed is that of a parallel track: it has combinations of
     new rows only.
     """
 
     view: str
     since: int
-    driver: str = ""
+    seed: str = ""
     batch: int = -1
     row: int = -1
 
@@ -235,7 +235,7 @@ class MigrationRecord(msgspec.Struct, frozen=True):
 class LeavingRecord(msgspec.Struct, frozen=True):
     """The form that a query leaves: see `anabranch.plan.migration.Leaving`."""
 
-    below: str
+    grouped_input: str | None
     plan: str
     until_us: int
 
@@ -269,8 +269,8 @@ class Control(msgspec.Struct, frozen=True):
     """How often the batch was begun."""
     layout: Layout = Layout()
     migration: MigrationRecord | None = None
-    below: str = ""
-    """The input whose rows are grouped before they are joined."""
+    grouped_input: str | None = None
+    """The input whose rows are grouped before they are joined; None: groups stand above the join."""
     leaving: LeavingRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
@@ -304,7 +304,7 @@ class Commit(msgspec.Struct, frozen=True):
     migration: MigrationRecord | None = None
     tables: dict[str, str] = msgspec.field(default_factory=dict)
     """The file that each stored table was last read from."""
-    below: str = ""
+    grouped_input: str | None = None
     leaving: LeavingRecord | None = None
     selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
     last_seen_us: dict[str, int] = msgspec.field(default_factory=dict)

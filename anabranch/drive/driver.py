@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.course import course_after, course_fields, course_of
+from anabranch.control.execution import execution_after, execution_fields, execution_of
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in, deliveries_in
@@ -39,13 +39,13 @@ from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import ChangePlan
+from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.plan.selects import Selects, shown_selects
-from anabranch.plan.spread import Spread
 from anabranch.storage.filesystem import Filesystem
 
 MOST_FAILED_RUNS = 3
@@ -67,8 +67,8 @@ class Driver:
     def __init__(
         self,
         query: Query,
-        course: Course,
-        spread: Spread,
+        execution: Execution,
+        distribution: Distribution,
         filesystem: Filesystem,
         tables: Mapping[str, str],
         loop: Loop,
@@ -80,13 +80,13 @@ class Driver:
         sweep_grace_s: float = SWEEP_GRACE_S,
     ) -> None:
         self.release_every, self.sweep_grace_s = release_every, sweep_grace_s
-        self.query, self.course, self.spread = query, course, spread
+        self.query, self.execution, self.distribution = query, execution, distribution
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
         self.loop, self.holder = loop, holder
         self.clock = clock
         """Seconds since the epoch: what batches are planned by."""
-        self.forms, self.identity, self.layout = Forms(query), identity_of(query), layout_of(spread)
-        self.slots = spread.grid.cells
+        self.forms, self.identity, self.layout = Forms(query), identity_of(query), layout_of(distribution)
+        self.slots = distribution.grid.cells
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.deliveries = deliveries_in(filesystem)
@@ -104,7 +104,7 @@ class Driver:
     @property
     def plan(self) -> Plan:
         """The plan that gives the results."""
-        return self.course.plan
+        return self.execution.plan
 
     @property
     def newest(self) -> Commit | None:
@@ -119,11 +119,11 @@ class Driver:
     @property
     def graph(self) -> JoinGraph:
         """The form of the query that its plan is of."""
-        return self.forms.graphs[self.course.below]
+        return self.forms.graphs[self.execution.grouped_input]
 
     @property
     def plan_text(self) -> str:
-        return shown(self.course.plan, self.forms, self.course.below, self.course.selects)
+        return shown(self.execution.plan, self.forms, self.execution.grouped_input, self.execution.selects)
 
     # -- the start ---------------------------------------------------------------------------------------------------
 
@@ -144,33 +144,37 @@ class Driver:
         self.commits.drop_superseded()
         self.controls.drop_superseded()
         sweep_unnamed(self.filesystem, self.commits, self.slots, commit, self.sweep_grace_s)
-        self._journal_start({"shares": list(self.spread.grid.shares), "slots": self.slots, "delivers": delivers})
+        self._journal_start({"shares": list(self.distribution.grid.shares), "slots": self.slots, "delivers": delivers})
 
     def _journal_start(self, facts: Mapping[str, Any]) -> None:
         commit, begun = self.newest, self.standing.begun
         if commit is None:
-            if begun is not None and self.is_pinned and course_of(begun, self.forms).plan != self.course.plan:
-                self._ask_at_restart(self.course.plan)
+            if begun is not None and self.is_pinned and execution_of(begun, self.forms).plan != self.execution.plan:
+                self._ask_at_restart(self.execution.plan)
             self.tell(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
             return
-        batch, asked = commit.batch, self.course.plan
-        after = course_after(commit, self.forms)
-        if not self.is_pinned or asked in (after.plan, after.target) or after.below != self.course.below:
+        batch, asked = commit.batch, self.execution.plan
+        after = execution_after(commit, self.forms)
+        if (
+            not self.is_pinned
+            or asked in (after.plan, after.target)
+            or after.grouped_input != self.execution.grouped_input
+        ):
             # What was chosen on facts stays, and so does a migration under way.
-            self.course = after
+            self.execution = after
             way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
             self.tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
             if after.is_settled and self._left_migrating():
                 record = commit.migration
                 self._ended(commit, record.since if record is not None else batch, commit.plan, None)
         elif begun is not None:
-            self.course = after
+            self.execution = after
             self._ask_at_restart(asked)
             text = f"after batch {batch}, plan {self.plan_text}; another is asked for from batch {batch + 2} on"
             self.tell(batch, "resumed", text, **facts)
         else:
-            old = shown(after.plan, self.forms, after.below, after.selects)
-            self.course = replace(after, plan=asked, migration=None)
+            old = shown(after.plan, self.forms, after.grouped_input, after.selects)
+            self.execution = replace(after, plan=asked, migration=None)
             self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
 
     def _ask_at_restart(self, plan: Plan) -> None:
@@ -201,14 +205,19 @@ class Driver:
 
     def _taken_up(self, begun: Control) -> Control:
         """The control record of a batch that was begun before, for one more run."""
-        batch, base, course = begun.batch, self.newest, course_of(begun, self.forms)
+        batch, base, execution = begun.batch, self.newest, execution_of(begun, self.forms)
         if begun.runs >= MOST_FAILED_RUNS:
-            proven = course_after(base, self.forms) if base is not None else Course(self.plan, below=self.course.below)
-            if proven != course:
-                failed, course = shown(course.plan, self.forms, course.below, course.selects), proven
+            proven = (
+                execution_after(base, self.forms)
+                if base is not None
+                else Execution(self.plan, grouped_input=self.execution.grouped_input)
+            )
+            if proven != execution:
+                failed = shown(execution.plan, self.forms, execution.grouped_input, execution.selects)
+                execution = proven
                 self.tell(batch - 1, "given up", f"plan {failed}: batch {batch} failed {begun.runs} times under it")
-        self.course = course
-        fields = {"migration": None, "leaving": None, **course_fields(course, self.forms)}
+        self.execution = execution
+        fields = {"migration": None, "leaving": None, **execution_fields(execution, self.forms)}
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
         return msgspec.structs.replace(begun, runs=begun.runs + 1, **epochs, **fields)
 
@@ -220,11 +229,11 @@ class Driver:
         self._redirect(batch, base)
         read_us = dict(base.tables_read_us) if base is not None else {}
         due = self._tables(batch, watermark_us, base, read_us)
-        tables = {**(base.tables if base is not None else {}), **due} if self.spread.is_free else due
+        tables = {**(base.tables if base is not None else {}), **due} if self.distribution.needs_no_exchange else due
         return Control(
             batch, trigger, watermark_us, self.identity, token=uuid.uuid4().hex, layout=self.layout, tables=tables,
             tables_read_us=read_us, epoch=self.holder.epoch, base_epoch=base.epoch if base is not None else 0,
-            planned_us=planned_us, **course_fields(self.course, self.forms),
+            planned_us=planned_us, **execution_fields(self.execution, self.forms),
         )  # fmt: skip
 
     def _tables(self, batch: int, watermark_us: int, base: Commit | None, read_us: dict[str, int]) -> dict[str, str]:
@@ -262,7 +271,7 @@ class Driver:
             staged=tuple(staged) if staged is not None else None, tables_read_us=control.tables_read_us,
             last_seen_us=last_seen_after(self.query, base, counted, control.planned_us),
             tables={**(base.tables if base is not None else {}), **control.tables},
-            **course_fields(self.course, self.forms),
+            **execution_fields(self.execution, self.forms),
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
         self.standing = replace(self.standing, commit=commit, begun=None)
@@ -286,7 +295,7 @@ class Driver:
 
     def request(self, proposal: Proposal) -> None:
         """Asks for another plan from the next batch on; may be called from any thread."""
-        if reason := why_not(self.forms, self.course, proposal.action):
+        if reason := why_not(self.forms, self.execution, proposal.action):
             raise MigrationError(reason)
         self._requests.put(proposal)
 
@@ -308,21 +317,21 @@ class Driver:
 
     def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
-        before, action, text = self.course, proposal.action, proposal.text
-        seen, (below, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
-        old, target = self.plan_text, shown(action.plan, self.forms, below, selects)
+        before, action, text = self.execution, proposal.action, proposal.text
+        seen, (grouped_input, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
+        old, target = self.plan_text, shown(action.plan, self.forms, grouped_input, selects)
         if before.target is not None and before.target != action.plan:
             self.tell(batch - 1, "cancelled", f"the way to {show(before.target, self.graph)}: {text}")
         after = transition(self.forms, before, action, batch, seen)
-        if isinstance(after, Refusal) and below == before.below:
+        if isinstance(after, Refusal) and grouped_input == before.grouped_input:
             # The plan has changed since it was asked for. Piece by piece it can still be gone over to.
             action, text = replace(action, strategy=Strategy.GRADUAL), f"{text}; {after.reason}"
             after = transition(self.forms, before, action, batch, seen)
         if isinstance(after, Refusal):
             self.tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {after.reason}")
             return
-        self.course = after
-        if (below, action.plan, selects) == (before.below, before.plan, before.selects):
+        self.execution = after
+        if (grouped_input, action.plan, selects) == (before.grouped_input, before.plan, before.selects):
             self._began = None
             return
         self._began = (batch, perf_counter(), proposal)
@@ -332,9 +341,9 @@ class Driver:
     def _follow_migration(self, commit: Commit) -> None:
         """After a batch: a migration that every slot is ready for ends, and what it took is told."""
         began = self._began
-        if not self.course.is_settled:
-            old, self.course = self.plan_text, course_after(commit, self.forms)
-            if not self.course.is_settled:
+        if not self.execution.is_settled:
+            old, self.execution = self.plan_text, execution_after(commit, self.forms)
+            if not self.execution.is_settled:
                 return
             since = began[0] if began is not None else commit.batch
             if commit.migration is not None:
@@ -356,11 +365,11 @@ class Driver:
         """Asks whether another plan is worth it, now that a batch more is known."""
         if self.is_pinned:
             return
-        found = self.loop.after(self.course, commit)
+        found = self.loop.after(self.execution, commit)
         if isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
-                target = shown(found.action.plan, self.forms, *stands(self.course, found.action))
+                target = shown(found.action.plan, self.forms, *stands(self.execution, found.action))
                 text = f"{target} by {found.action.strategy}, if you approve: {found.text}"
                 self.tell(commit.batch, "proposed", text, **found.details)
             else:
@@ -369,10 +378,10 @@ class Driver:
             self.tell(commit.batch, found.event, found.text, **found.details)
 
 
-def shown(plan: Plan, forms: Forms, below: str, selects: Selects = ()) -> str:
+def shown(plan: Plan, forms: Forms, grouped_input: str | None, selects: Selects = ()) -> str:
     """A plan for people: with what is grouped before it is joined, and what is selected after that."""
-    grouped = f", {below} grouped first" if below else ""
-    return show(plan, forms.graphs[below]) + grouped + shown_selects(selects, forms.written)
+    grouped = f", {grouped_input} grouped first" if grouped_input is not None else ""
+    return show(plan, forms.graphs[grouped_input]) + grouped + shown_selects(selects, forms.written)
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:
@@ -383,9 +392,9 @@ def _count_all(counted: list[Statistics], seen: Statistics) -> None:
             counted[0].sources[name].rows += source.rows - reached
 
 
-def layout_of(spread: Spread) -> Layout:
-    """A spread as commits record it."""
-    grid = spread.grid
+def layout_of(distribution: Distribution) -> Layout:
+    """A distribution as commits record it."""
+    grid = distribution.grid
     return Layout(tuple(map(str, grid.dimensions)), grid.shares, tuple(range(grid.cells)))
 
 

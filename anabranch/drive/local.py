@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from anabranch.balance.partition import choose_spread
+from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger
@@ -30,19 +30,19 @@ from anabranch.drive.transition import Refusal, transition
 from anabranch.drive.work import Kept, SlotWork, order_after
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
-from anabranch.engine.pipeline import WHOLE, read_columns
-from anabranch.engine.routing import source_mask
+from anabranch.engine.pipeline import ONE_SLOT, read_columns
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
+from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Table
 from anabranch.plan.selects import raise_selects
-from anabranch.plan.spread import all_inputs
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 
 SLOT = "0"
@@ -64,10 +64,10 @@ class Step:
 class Steady:
     """A loop that proposes nothing, and grants every wish: callers decide by themselves."""
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         return None
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
 
@@ -119,14 +119,14 @@ class LocalRun:
         for source in query.base_sources:
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
-        self.spread = WHOLE if slots == 1 else choose_spread(query, slots, may_be_free=False)
-        graph = self.forms.graphs[""]
+        self.distribution = ONE_SLOT if slots == 1 else choose_distribution(query, slots, may_skip_exchange=False)
+        graph = self.forms.graphs[None]
         asked = left_deep(graph) if plan is None else parse(plan, graph) if isinstance(plan, str) else plan
         check(asked, graph)
         self._columns = read_columns(query, asked)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
         self.driver = Driver(
-            query, Course(asked), self.spread, filesystem, self._stored, Steady(), Unshared(), clock=clock,
+            query, Execution(asked), self.distribution, filesystem, self._stored, Steady(), Unshared(), clock=clock,
             journal=Journal(MemoryFilesystem()), release_every=release_every, sweep_grace_s=sweep_grace_s,
         )  # fmt: skip
         self.driver.is_pinned = plan is not None
@@ -137,9 +137,9 @@ class LocalRun:
         self._runner = Runner(self.driver, self._caller, is_acknowledged_later=True)
 
     @property
-    def course(self) -> Course:
+    def execution(self) -> Execution:
         """What the next batch runs."""
-        return self.driver.course
+        return self.driver.execution
 
     @property
     def plan(self) -> Plan:
@@ -174,28 +174,28 @@ class LocalRun:
         target: Plan | str,
         strategy: Strategy = Strategy.MOVING_STATE,
         pause_us: int = 0,
-        below: str | None = None,
+        groups_below: str | None = None,
         selects: Mapping[str, str] | None = None,
     ) -> None:
         """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
-        that serves this one too is kept. `below` names the input whose rows are grouped before the join ("": none),
+        that serves this one too is kept. `groups_below` names the input whose rows are grouped before the join ("": none),
         `selects` those that stand above a join (`anabranch.plan.selects.raise_selects`)."""
-        below = self.course.below if below is None else below
-        graph = self.forms.graphs.get(below)
+        grouped_input = self.execution.grouped_input if groups_below is None else groups_below or None
+        graph = self.forms.graphs.get(grouped_input)
         if graph is None:
-            raise MigrationError(self.forms.why_not(self.course.below, below) or "")
+            raise MigrationError(self.forms.why_not(self.execution.grouped_input, grouped_input) or "")
         plan = parse(target, graph) if isinstance(target, str) else target
         check(plan, graph)
         action: Action = ChangePlan(plan, strategy, pause_us)
-        if below != self.course.below:
-            action = MoveGroups(below, plan, strategy, pause_us)
+        if grouped_input != self.execution.grouped_input:
+            action = MoveGroups(grouped_input, plan, strategy, pause_us)
         elif selects is not None:
             action = MoveSelects(raise_selects(self.forms.written, selects), plan, strategy, pause_us)
         seen = self.commit.largest_time_us if self.commit is not None else {}
-        after = transition(self.forms, self.course, action, self.last_batch + 1, seen)
+        after = transition(self.forms, self.execution, action, self.last_batch + 1, seen)
         if isinstance(after, Refusal):
             raise MigrationError(after.reason)
-        self.driver.course = after
+        self.driver.execution = after
 
     def step(self, batch: int, rows: Mapping[str, Rows], take: Take | None = None) -> Step:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step. If `take` is given it is
@@ -246,9 +246,9 @@ class LocalRun:
         base = commit if commit is None or commit.batch < control.batch else None
         if base is None and control.batch > 0:
             base = self.commits.read(control.batch - 1)
-        work = SlotWork(self._name, query, self.spread, self.filesystem, self.worker, self.results_per_batch)
+        work = SlotWork(self._name, query, self.distribution, self.filesystem, self.worker, self.results_per_batch)
         order, results = order_after(control, base, self.forms), list[pa.RecordBatch]()
-        hand_on = results.append if take is None or self.spread.combines else take
+        hand_on = results.append if take is None or self.distribution.groups_span_slots else take
         for slot in range(self.driver.slots):
             token = uuid.uuid4().hex[:12]
             boxes = work.boxes(order, slot)
@@ -256,7 +256,7 @@ class LocalRun:
                 hand_on(piece)
             state, statistics = work.save(order, slot, boxes, token)
             done.append(Attempt(slot, token, msgspec.Raw(msgspec.json.encode(state)), statistics))
-        if self.spread.combines:
+        if self.distribution.groups_span_slots:
             assert query.grouping is not None
             results = Aggregator(query.grouping, query.row_schema).combine(results) if results else []
             if take is not None:
@@ -268,7 +268,7 @@ class LocalRun:
         """The rows that belong to a slot."""
         if self.driver.slots == 1:
             return rows
-        grid, inputs = self.spread.grid, all_inputs(self.forms.written)
+        grid, inputs = self.distribution.grid, all_inputs(self.forms.written)
         return {n: r.filter(pa.array(source_mask(grid, slot, inputs, self._sources[n], r))) for n, r in rows.items()}
 
     @property

@@ -102,7 +102,7 @@ class Runner:
         """A closing step: a batch without rows, for what the last rows have made final."""
         with self._one_at_a_time:
             commit = self.driver.newest
-            if commit is not None and not self.driver.spread.is_free:
+            if commit is not None and not self.driver.distribution.needs_no_exchange:
                 self._run(no_rows(), commit.trigger)
 
     def close_if_paused(self, no_rows: Callable[[], Tasks], idle_s: float, is_done: Callable[[int], bool]) -> bool:
@@ -113,7 +113,7 @@ class Runner:
         try:
             driver, commit = self.driver, self.driver.newest
             is_idle = monotonic() >= self._rests_since_s + idle_s
-            if commit is None or driver.standing.waits or driver.spread.is_free or not is_idle:
+            if commit is None or driver.standing.waits or driver.distribution.needs_no_exchange or not is_idle:
                 return False
             watermark_us = next_watermark(driver.query, commit, int(driver.clock() * 1_000_000))
             if watermark_us <= commit.watermark_us or not is_done(commit.trigger):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.drive.local import LocalRun
-from anabranch.engine.kernels.routing import coordinates, route_bytes, route_words
+from anabranch.engine.kernels.cells import coordinates, route_bytes, route_words
 from anabranch.plan.expression import Call, Column
 from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -49,7 +49,7 @@ def warm_up() -> None:
             table = pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
             run.step(batch, dict.fromkeys("abc", table))
     _warm_ranges()
-    _warm_routing()
+    _warm_cells()
 
 
 def _warm_ranges() -> None:
@@ -63,7 +63,7 @@ def _warm_ranges() -> None:
         run.step(batch, dict.fromkeys("ab", pa.table({"k": [1, 2], "ts": pa.array([batch, batch], pa.timestamp("us"))})))
 
 
-def _warm_routing() -> None:
+def _warm_cells() -> None:
     words, out, cells = np.zeros(1, np.uint64), np.zeros(1, np.uint64), np.zeros(1, np.int64)
     route_words(words, out)
     text = pa.array(["a text that is longer than thirty-two bytes"])

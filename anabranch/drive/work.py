@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.course import course_of
+from anabranch.control.execution import execution_of
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Commit, Control, SlotState, Statistics
 from anabranch.control.table_files import get_table
 from anabranch.engine.accept import Rows
+from anabranch.engine.cells import source_mask
 from anabranch.engine.pieces import limited
-from anabranch.engine.routing import source_mask
 from anabranch.engine.slot import Slot
+from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Query
-from anabranch.plan.spread import Spread, all_inputs
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -47,9 +47,9 @@ class Order:
     watermark_us: int
     emitted_us: int
     """The watermark of the batch before: groups at instants before it have been handed out."""
-    course: Course
-    before: Course
-    """The course of the batch before."""
+    execution: Execution
+    before: Execution
+    """The execution of the batch before."""
     states: Mapping[int, tuple[str, bytes]]
     """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
     planned_us: int
@@ -61,7 +61,7 @@ class Order:
 
     @property
     def tables_read(self) -> str:
-        """What the boxes of a free slot hold, all of it."""
+        """What the boxes of a slot hold whose rows need no exchange, all of it."""
         return " ".join(f"{name}={path}" for name, path in sorted(self.tables.items()))
 
 
@@ -74,12 +74,12 @@ def order_of(batch: int, epoch: int, filesystem: Filesystem, forms: Forms) -> Or
 
 def order_after(control: Control, base: Commit | None, forms: Forms) -> Order:
     """What a batch asks for that starts from a commit."""
-    course, given = course_of(control, forms), (control.planned_us, control.tables, control.token)
+    execution, given = execution_of(control, forms), (control.planned_us, control.tables, control.token)
     if base is None:
-        return Order(control.batch, control.watermark_us, BEGINNING_US, course, course, {}, *given)
+        return Order(control.batch, control.watermark_us, BEGINNING_US, execution, execution, {}, *given)
     states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()}
-    before = course_of(base, forms)
-    return Order(control.batch, control.watermark_us, base.watermark_us, course, before, states, *given)
+    before = execution_of(base, forms)
+    return Order(control.batch, control.watermark_us, base.watermark_us, execution, before, states, *given)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SlotWork:
     run: str
     """Names the run: boxes kept in a worker belong to one."""
     query: Query
-    spread: Spread
+    distribution: Distribution
     filesystem: Filesystem
     kept: Kept
     results_per_batch: int | None = None
@@ -111,11 +111,11 @@ class SlotWork:
     def boxes(self, order: Order, slot: int) -> Slot:
         """The boxes of a slot, brought to where the batch starts from. They are taken out of the kept ones: if this attempt
         fails, nobody goes on from them."""
-        return self._free(order) if self.spread.is_free else self._attached(order, slot)
+        return self._without_exchange(order) if self.distribution.needs_no_exchange else self._attached(order, slot)
 
     def step(self, order: Order, slot: int, boxes: Slot, rows: Mapping[str, Rows]) -> Iterator[pa.RecordBatch]:
         """Has the boxes process a batch; its results, as they are found."""
-        tables = {} if self.spread.is_free else self._tables(order, slot)
+        tables = {} if self.distribution.needs_no_exchange else self._tables(order, slot)
         if slot in order.states:
             for name in tables:
                 boxes.replace_table(name, order.batch, tables[name], order.watermark_us, order.emitted_us)
@@ -127,12 +127,12 @@ class SlotWork:
     def save(self, order: Order, slot: int, boxes: Slot, token: str) -> tuple[SlotState, Statistics]:
         """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes."""
         state = SlotState()
-        if not self.spread.is_free:
+        if not self.distribution.needs_no_exchange:
             state = boxes.save(order.batch, token)
             boxes.relocate()
             if order.batch % RETAIN_EVERY == 0:
                 boxes.reader.retain(state.files())
-        self.kept.boxes[self._key(slot)] = (order.tables_read if self.spread.is_free else token, boxes)
+        self.kept.boxes[self._key(slot)] = (order.tables_read if self.distribution.needs_no_exchange else token, boxes)
         if len(self.kept.boxes) > MOST_KEPT:
             del self.kept.boxes[next(iter(self.kept.boxes))]
         return state, boxes.statistics
@@ -151,19 +151,21 @@ class SlotWork:
         for source in self.query.base_sources:
             if source.name in order.tables:
                 rows = get_table(self.filesystem, order.tables[source.name])
-                found[source.name] = rows.filter(pa.array(source_mask(self.spread.grid, slot, inputs, source, rows)))
+                found[source.name] = rows.filter(
+                    pa.array(source_mask(self.distribution.grid, slot, inputs, source, rows))
+                )
         return found
 
     def _key(self, slot: int) -> str:
-        return f"{self.run}/{'' if self.spread.is_free else slot}"
+        return f"{self.run}/{'' if self.distribution.needs_no_exchange else slot}"
 
-    def _free(self, order: Order) -> Slot:
+    def _without_exchange(self, order: Order) -> Slot:
         """Boxes with the stored tables: those of any slot will do."""
         kept = self.kept.boxes.pop(self._key(0), None)
-        if kept is not None and kept[0] == order.tables_read and kept[1].course == order.course:
+        if kept is not None and kept[0] == order.tables_read and kept[1].execution == order.execution:
             return kept[1]
         reader = ContainerReader(self.filesystem)
-        slot = Slot(self._forms(), order.course, "state/0", self.filesystem, reader)
+        slot = Slot(self._forms(), order.execution, "state/0", self.filesystem, reader)
         for name, path in order.tables.items():
             rows = get_table(self.filesystem, path)
             slot.replace_table(name, order.batch, rows, order.watermark_us, order.emitted_us)
@@ -176,11 +178,11 @@ class SlotWork:
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
-        course = order.course if order.course.is_like(order.before) else order.before
-        boxes = Slot(self._forms(), course, f"state/{slot}", self.filesystem, reader, self.spread, slot)
+        execution = order.execution if order.execution.is_like(order.before) else order.before
+        boxes = Slot(self._forms(), execution, f"state/{slot}", self.filesystem, reader, self.distribution, slot)
         boxes.attach(named, order.watermark_us, order.emitted_us)
-        if boxes.course != order.course:
-            boxes.redirect(order.course, named, order.watermark_us, order.emitted_us)
+        if boxes.execution != order.execution:
+            boxes.redirect(order.execution, named, order.watermark_us, order.emitted_us)
         return boxes
 
 
@@ -188,16 +190,16 @@ def _goes_on(order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool
     """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If they
     cannot be brought there, they are of no more use."""
     given = order.watermark_us, order.emitted_us
-    if is_latest and boxes.course == order.course:
+    if is_latest and boxes.execution == order.execution:
         return True
     state = msgspec.json.decode(encoded, type=SlotState)
     if not is_latest:
-        if not boxes.course.is_like(order.before):
+        if not boxes.execution.is_like(order.before):
             return False
-        if boxes.course != order.before:
+        if boxes.execution != order.before:
             boxes.redirect(order.before, state, *given)
         if not boxes.catch_up(state, *given):
             return False
-    if boxes.course != order.course:
-        boxes.redirect(order.course, state, *given)
+    if boxes.execution != order.execution:
+        boxes.redirect(order.execution, state, *given)
     return True

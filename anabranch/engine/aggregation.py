@@ -23,8 +23,8 @@ from anabranch.engine import bounds
 from anabranch.engine.aggregates import Accumulator, RankedExtreme, accumulator
 from anabranch.engine.columns import varies
 from anabranch.engine.expressions import evaluate, predicate_mask
-from anabranch.engine.groups import Groups, Ids
 from anabranch.engine.kernels import aggregation as kernels
+from anabranch.engine.key_numbers import Ids, KeyNumbers
 from anabranch.engine.sums import Count, Parts, Sum, without_zeros
 from anabranch.plan.expression import Column
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Grouping
@@ -124,7 +124,7 @@ class PartialTable:
         """Which partial row each row belongs to, and the partial rows, without their values."""
         rows = len(firsts)
         # Rows are told apart by their keys within the batch; numbers that last are given when they are added.
-        numbers = Groups(self.types).numbers(keys, rows)
+        numbers = KeyNumbers(self.types).numbers(keys, rows)
         ids, group = np.empty(rows, np.int64), np.empty(rows, np.int64)
         first, last = np.empty(rows, np.int64), np.empty(rows, np.int64)
         table = np.full(1 << (2 * rows).bit_length(), kernels.NONE, np.int64)
@@ -186,7 +186,7 @@ class Aggregator:
                 self._distinct[place] = Distinct(aggregate.argument, types[: grouping.keys], types[aggregate.argument])
             else:
                 makers[place] = partial(accumulator, aggregate, argument)
-        self.groups = Groups(types[: grouping.keys])
+        self.groups = KeyNumbers(types[: grouping.keys])
         by_keys = PartialTable(BY_KEYS, self.groups.types, [Count, *makers.values()])
         rows, *others = by_keys.accumulators
         assert isinstance(rows, Count)
@@ -411,7 +411,7 @@ class Aggregator:
             return []
         rows = pa.RecordBatch.from_arrays([_whole(c) for c in parts.columns], schema=parts.schema)
         keys = [rows.column(name) for name in (INSTANT, *(f"key{i}" for i in range(self.grouping.keys)))]
-        together = Groups([k.type for k in keys])
+        together = KeyNumbers([k.type for k in keys])
         numbers = together.numbers(keys, rows.num_rows)
         every, groups = np.arange(rows.num_rows), np.arange(together.count)
         lasts = np.full(rows.num_rows, NEVER)
@@ -519,7 +519,7 @@ class Distinct:
     def __init__(self, argument: int, keys: Sequence[pa.DataType], value: pa.DataType) -> None:
         self.argument = argument
         self.table = PartialTable(f"distinct {argument}", [*keys, value], [Count])
-        self.pairs = Groups([pa.int64(), value])
+        self.pairs = KeyNumbers([pa.int64(), value])
         self.parents, self.alive = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int64)
 

@@ -24,7 +24,7 @@ from anabranch.cost.model import CostModel
 from anabranch.migrate.matching import match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Join, Plan, joins_of
-from anabranch.plan.migration import Course, Strategy, why_not_parallel, why_not_raise, with_selects
+from anabranch.plan.migration import Execution, Strategy, why_not_parallel, why_not_raise, with_selects
 from anabranch.plan.query import FOREVER_US, Stream
 from anabranch.plan.routes import indexes, routes
 from anabranch.plan.selects import Selects
@@ -78,9 +78,9 @@ def recompute_cpu_s(model: CostModel, graph: JoinGraph, old: Plan, new: Plan) ->
 def _found_cpu_s(model: CostModel, node: Join) -> float:
     """The rows of the smallest input of a join look up the others."""
     inputs = [model.graph.mask(child.aliases) for child in node.inputs]
-    driver = min(range(len(inputs)), key=lambda i: model.stored_rows(inputs[i]))
-    bound, rows, spent = inputs[driver], model.stored_rows(inputs[driver]), 0.0
-    for place in node.orders[driver]:
+    seed = min(range(len(inputs)), key=lambda i: model.stored_rows(inputs[i]))
+    bound, rows, spent = inputs[seed], model.stored_rows(inputs[seed]), 0.0
+    for place in node.orders[seed]:
         bound |= inputs[place]
         matches = model.graph.rows(bound)
         spent += rows * (model.lookup(inputs[place]) + model.units.rekey) + matches * model.units.join
@@ -144,15 +144,15 @@ def filtering_cpu_s(model: CostModel, graph: JoinGraph, plan: Plan, before: Sele
 
 
 def with_filtering(
-    found: Estimates, model: CostModel, graph: JoinGraph, course: Course, plan: Plan, selects: Selects, slots: int
+    found: Estimates, model: CostModel, graph: JoinGraph, execution: Execution, plan: Plan, selects: Selects, slots: int
 ) -> Estimates:
     """The strategies from one plan to another when selects go elsewhere, too."""
     possible, refused = dict[Strategy, Estimate](), dict(found.refused)
     for strategy, e in found.possible.items():
-        if reason := why_not_raise(course, graph, selects, strategy):
+        if reason := why_not_raise(execution, graph, selects, strategy):
             refused[strategy] = reason
             continue
-        after = with_selects(course, graph, selects, strategy, {}).selects
-        spent = filtering_cpu_s(model, graph, plan, course.selects, after)
+        after = with_selects(execution, graph, selects, strategy, {}).selects
+        spent = filtering_cpu_s(model, graph, plan, execution.selects, after)
         possible[strategy] = replace(e, cpu_s=e.cpu_s + spent, pause_s=e.pause_s + spent / slots)
     return Estimates(possible, refused)

@@ -25,9 +25,10 @@ class ChangePlan:
 
 @dataclass(frozen=True)
 class MoveGroups:
-    """The rows of an input are grouped before they are joined; or, where `below` is empty, groups stand above the join."""
+    """The rows of an input are grouped before they are joined; or, where `grouped_input` is None, groups stand above the
+    join."""
 
-    below: str
+    grouped_input: str | None
     plan: Plan
     """Of the form that the query then has (`anabranch.plan.eager.Forms`)."""
     strategy: Strategy

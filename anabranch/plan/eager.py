@@ -44,30 +44,34 @@ MOVABLE = frozenset({"count", "sum", "avg", "min", "max"})
 
 class Forms:
     """A query as it is written, and with the groups of one input below the join, for each input that may have them. A form
-    is named by that input; as written, by nothing."""
+    is named by that input, the *grouped* one; as written, by None."""
 
     def __init__(self, query: Query) -> None:
         self.written = query
 
     @cached_property
-    def graphs(self) -> dict[str, JoinGraph]:
+    def graphs(self) -> dict[str | None, JoinGraph]:
         """The forms, by name."""
-        pushed = {alias: with_groups_below(self.written, alias) for alias in pushable_inputs(self.written)}
-        return {name: JoinGraph(query) for name, query in {"": self.written, **pushed}.items()}
+        found: dict[str | None, JoinGraph] = {None: JoinGraph(self.written)}
+        for alias in pushable_inputs(self.written):
+            found[alias] = JoinGraph(with_groups_below(self.written, alias))
+        return found
 
-    def query(self, below: str) -> Query:
-        return self.graphs[below].query
+    def query(self, grouped_input: str | None) -> Query:
+        return self.graphs[grouped_input].query
 
-    def grouped(self, one: str, other: str) -> Input:
+    def grouped(self, one: str | None, other: str | None) -> Input:
         """The input whose rows are grouped elsewhere in another form."""
-        return self.written.input(one or other)
+        alias = one or other
+        assert alias is not None, "one of two forms groups an input"
+        return self.written.input(alias)
 
-    def why_not(self, old: str, new: str) -> str | None:
+    def why_not(self, old: str | None, new: str | None) -> str | None:
         """Why groups cannot go from one form to another while the query runs; None if they can."""
-        if new and new not in self.graphs:
-            able = ", ".join(name for name in self.graphs if name) or "none"
+        if new is not None and new not in self.graphs:
+            able = ", ".join(name for name in self.graphs if name is not None) or "none"
             return f"rows of {new} cannot be grouped before they are joined; inputs of which that is possible: {able}"
-        if old and new and old != new:
+        if old is not None and new is not None and old != new:
             return f"the groups of {old} stand below the join: take them above it before those of {new} go below"
         source = self.grouped(old, new).source
         if sum(1 for block in self.written.blocks for i in block.inputs if i.source is source) > 1:

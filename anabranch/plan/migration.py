@@ -50,30 +50,31 @@ class Leaving:
     """The form of a query (`anabranch.plan.eager.Forms`) that it leaves, on a parallel track: it has the rows of the grouped
     input that came before, until none of them is valid any more."""
 
-    below: str
+    grouped_input: str | None
     plan: Plan
     until_us: int
 
 
 @dataclass(frozen=True)
-class Course:
-    """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `below` names the
-    form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both plans."""
+class Execution:
+    """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `grouped_input`
+    names the form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both
+    plans."""
 
     plan: Plan
     migration: Migration | None = None
-    below: str = ""
+    grouped_input: str | None = None
     leaving: Leaving | None = None
     selects: Selects = ()
 
-    def is_like(self, other: Course) -> bool:
-        """Whether another course is in the same form, and leaves the same one."""
-        return (self.below, self.leaving) == (other.below, other.leaving)
+    def is_like(self, other: Execution) -> bool:
+        """Whether another execution is in the same form, and leaves the same one."""
+        return (self.grouped_input, self.leaving) == (other.grouped_input, other.leaving)
 
     @property
-    def own(self) -> Course:
-        """The course as the boxes of its form have it."""
-        return Course(self.plan, self.migration, selects=self.selects)
+    def own(self) -> Execution:
+        """The execution as the boxes of its form have it."""
+        return Execution(self.plan, self.migration, selects=self.selects)
 
     @property
     def is_settled(self) -> bool:
@@ -91,56 +92,56 @@ class Course:
 
 
 def switched(
-    forms: Forms, course: Course, plan: Plan, below: str, strategy: Strategy, seen: Mapping[str, int]
-) -> Course:
-    """The course that goes over to a plan of another form; `seen` are the largest event times so far."""
-    if reason := why_not_switch(forms, course, below, strategy):
+    forms: Forms, execution: Execution, plan: Plan, grouped_input: str | None, strategy: Strategy, seen: Mapping[str, int]
+) -> Execution:
+    """The execution that goes over to a plan of another form; `seen` are the largest event times so far."""
+    if reason := why_not_switch(forms, execution, grouped_input, strategy):
         raise MigrationError(reason)
     if strategy is Strategy.MOVING_STATE:
-        return Course(plan, None, below)
-    grouped = forms.grouped(course.below, below)
+        return Execution(plan, None, grouped_input)
+    grouped = forms.grouped(execution.grouped_input, grouped_input)
     largest_us = seen.get(grouped.source.name)
     until_us = BEGINNING_US if largest_us is None else largest_us + grouped.window.length_us
-    return Course(plan, None, below, Leaving(course.below, course.plan, until_us))
+    return Execution(plan, None, grouped_input, Leaving(execution.grouped_input, execution.plan, until_us))
 
 
-def why_not_switch(forms: Forms, course: Course, below: str, strategy: Strategy) -> str | None:
+def why_not_switch(forms: Forms, execution: Execution, grouped_input: str | None, strategy: Strategy) -> str | None:
     """Why groups cannot go from where they are to where they should be; None if they can."""
-    if course.leaving is not None:
+    if execution.leaving is not None:
         return "groups are on their way already: wait until the query has left the form it was in"
-    if course.selects:
+    if execution.selects:
         return "a select stands above a join: have it evaluated at its stream before groups go elsewhere"
-    if reason := forms.why_not(course.below, below):
+    if reason := forms.why_not(execution.grouped_input, grouped_input):
         return reason
-    grouped = forms.grouped(course.below, below)
+    grouped = forms.grouped(execution.grouped_input, grouped_input)
     if strategy is Strategy.GRADUAL:
         return f"groups go by {Strategy.MOVING_STATE} or on a {Strategy.PARALLEL_TRACK}, not piece by piece"
     if strategy is Strategy.MOVING_STATE:
-        if course.below:
+        if execution.grouped_input is not None:
             return f"groups below a join keep no rows of {grouped.alias} to move: take {Strategy.PARALLEL_TRACK}"
         if forms.written.passing_stream == grouped.alias:
             return f"rows of {grouped.alias} are not kept, so there are none to move: take {Strategy.PARALLEL_TRACK}"
     elif grouped.window.length_us == FOREVER_US:
         return (
             f"a parallel track waits until the last old row has ended, and rows of {grouped.alias} [UNBOUNDED] never do"
-            + ("" if course.below else f": take {Strategy.MOVING_STATE}")
+            + ("" if execution.grouped_input is not None else f": take {Strategy.MOVING_STATE}")
         )
     return None
 
 
 def with_selects(
-    course: Course, graph: JoinGraph, selects: Selects, strategy: Strategy, seen: Mapping[str, int]
-) -> Course:
-    """The course whose selects go to where they should stand; `seen` are the largest event times so far."""
-    if reason := why_not_raise(course, graph, selects, strategy):
+    execution: Execution, graph: JoinGraph, selects: Selects, strategy: Strategy, seen: Mapping[str, int]
+) -> Execution:
+    """The execution whose selects go to where they should stand; `seen` are the largest event times so far."""
+    if reason := why_not_raise(execution, graph, selects, strategy):
         raise MigrationError(reason)
     staying = {s.predicate for s in selects}
     waiting: Selects = ()
     if strategy is not Strategy.MOVING_STATE:
-        going = [s for s in course.selects if s.predicate not in staying and why_not_wait(graph, s) is None]
+        going = [s for s in execution.selects if s.predicate not in staying and why_not_wait(graph, s) is None]
         waiting = tuple(s if s.until_us is not None else replace(s, until_us=_ends_us(graph, s, seen)) for s in going)
     order = [predicate for i in graph.query.inputs for predicate in i.filters]
-    return replace(course, selects=tuple(sorted((*selects, *waiting), key=lambda s: order.index(s.predicate))))
+    return replace(execution, selects=tuple(sorted((*selects, *waiting), key=lambda s: order.index(s.predicate))))
 
 
 def _ends_us(graph: JoinGraph, select: Raised, seen: Mapping[str, int]) -> int:
@@ -150,13 +151,13 @@ def _ends_us(graph: JoinGraph, select: Raised, seen: Mapping[str, int]) -> int:
     return BEGINNING_US if largest_us is None else largest_us + i.window.length_us
 
 
-def why_not_raise(course: Course, graph: JoinGraph, selects: Selects, strategy: Strategy) -> str | None:
+def why_not_raise(execution: Execution, graph: JoinGraph, selects: Selects, strategy: Strategy) -> str | None:
     """Why selects cannot go to where they should stand; None if they can."""
-    if selects and (course.below or course.leaving is not None):
+    if selects and (execution.grouped_input is not None or execution.leaving is not None):
         return "rows are grouped before they are joined: have groups above the join before a select goes there"
     if strategy is Strategy.PARALLEL_TRACK:
         places = {s.predicate: s.above for s in selects}
-        for select in course.selects:
+        for select in execution.selects:
             above = places.get(select.predicate)
             if above is None and (reason := why_not_wait(graph, select)):
                 return reason

@@ -34,11 +34,11 @@ from anabranch.plan.query import INSTANT
 from anabranch.spark.create import log_settings
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL, Packing
-from anabranch.spark.push import Push
+from anabranch.spark.pushdown import Pushdown
 from anabranch.spark.reader import RAISED
 from anabranch.spark.sinks import Sink
 from anabranch.spark.spark_log import OwnLog, SparkLog
-from anabranch.spark.task import BATCH, EPOCH, META, Combination, Task
+from anabranch.spark.task import BATCH, EPOCH, META, CombiningTask, Task
 from anabranch.spark.waiting import Waiting
 from anabranch.storage.filesystem import Filesystem
 
@@ -80,8 +80,8 @@ class Host:
         results_per_batch: int | None = None,
     ) -> None:
         self.driver, self.packing, self.sink, self.results_per_batch = driver, packing, sink, results_per_batch
-        self.query, self.spread, self.filesystem = driver.query, driver.spread, driver.filesystem
-        self.push = Push(driver.query, packing, filters or {})
+        self.query, self.distribution, self.filesystem = driver.query, driver.distribution, driver.filesystem
+        self.pushdown = Pushdown(driver.query, packing, filters or {})
         self.progress: list[Progress] = []
         self.runner = Runner(driver, sink, self._note, lambda trigger: self.spark_log.keep(trigger))
         self.error: Exception | None = None
@@ -121,10 +121,12 @@ class Host:
         """What the tasks of a batch make of packed rows: results, and a report of each slot."""
         assert self._run, "open() names the run"
         # Groups that have rows in several slots are put together after the tasks: these hand on what they have of them.
-        staging = None if self.spread.combines else self._staging
-        task = Task(self._run, self.query, self.spread, self.packing, self.filesystem, staging, self.results_per_batch)
-        wanted = self.push.apply(rows) if has_rows else rows
-        exchanged = wanted if self.spread.is_free else wanted.repartitionById(self.driver.slots, CELL)
+        staging = None if self.distribution.groups_span_slots else self._staging
+        task = Task(
+            self._run, self.query, self.distribution, self.packing, self.filesystem, staging, self.results_per_batch
+        )
+        wanted = self.pushdown.apply(rows) if has_rows else rows
+        exchanged = wanted if self.distribution.needs_no_exchange else wanted.repartitionById(self.driver.slots, CELL)
         return exchanged.mapInArrow(task, task.schema)
 
     @property
@@ -168,28 +170,28 @@ class Host:
         """Has the tasks of a batch run. Results that are not in files can be read within the block. `pushed_in` is the
         session in whose plan predicates passed over rows, and counted them."""
         raised = [text for text, select in control.selects.items() if select.until_us is None]
-        self.push.set(control.watermark_us, control.planned_us, raised)
+        self.pushdown.set(control.watermark_us, control.planned_us, raised)
         context = out.sparkSession.sparkContext
         context.setLocalProperty(BATCH, str(control.batch))
         context.setLocalProperty(EPOCH, str(control.epoch))
         if raised != self._raised:
             context.setLocalProperty(RAISED, json.dumps(raised))
             self._raised = raised
-        is_staged = self._staging is not None and not self.spread.combines
+        is_staged = self._staging is not None and not self.distribution.groups_span_slots
         if not is_staged:
             out = out.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             reports = out if is_staged else out.where(F.col(META).isNotNull()).select(META)
             attempts = self._attempts([bytes(row[0]) for row in reports.collect()])
-            if not self.spread.combines:
+            if not self.distribution.groups_span_slots:
                 found = sum(a.statistics.results for a in attempts)
                 check_results(found, self.results_per_batch, self.query.name, control.batch)
             results, staged = out, [a.results for a in attempts if a.results]
             if not is_staged:
                 results = out.where(F.col(META).isNull()).drop(META)
-            if self.spread.combines:
+            if self.distribution.groups_span_slots:
                 results, staged = self._combined(results, control)
-            seen = self.push.seen(pushed_in) if pushed_in is not None and attempts else None
+            seen = self.pushdown.seen(pushed_in) if pushed_in is not None and attempts else None
             yield Computed(attempts, results, tuple(staged) if self._staging is not None else None, seen)
         finally:
             if not is_staged:
@@ -199,15 +201,15 @@ class Host:
         """The results of groups that have rows in several slots; or the files that they were written to."""
         grouping = self.query.grouping
         assert grouping is not None
-        combination = Combination(f"{control.batch:010d}-{control.token}", self.query, self._staging)
+        task = CombiningTask(f"{control.batch:010d}-{control.token}", self.query, self._staging)
         keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
-        results = parts.repartition(self.driver.slots, *keys).mapInArrow(combination, combination.schema)
-        return results, [row[0] for row in results.collect()] if combination.staging is not None else []
+        results = parts.repartition(self.driver.slots, *keys).mapInArrow(task, task.schema)
+        return results, [row[0] for row in results.collect()] if task.staging is not None else []
 
     def _attempts(self, reports: list[bytes]) -> list[Attempt]:
         attempts = sorted((msgspec.json.decode(r, type=Attempt) for r in reports), key=lambda a: a.slot)
         slots = self.driver.slots
-        if not self.spread.is_free and [a.slot for a in attempts] != list(range(slots)):
+        if not self.distribution.needs_no_exchange and [a.slot for a in attempts] != list(range(slots)):
             raise StateError(f"expected a report of each of {slots} slots, got {[a.slot for a in attempts]}")
         return attempts
 

@@ -21,8 +21,8 @@ from pyspark.sql import types as T
 from anabranch.errors import SchemaMismatchError
 from anabranch.plan.grid import Grid
 from anabranch.plan.query import Query, Stream, Table
+from anabranch.spark.cells import cells
 from anabranch.spark.reader import PASSED_OVER
-from anabranch.spark.route import cells
 
 SOURCE, CELL, BLOB = "_source", "_cell", "_blob"
 

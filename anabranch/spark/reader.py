@@ -409,7 +409,7 @@ class CellRouter:
 
     def _bases(self, alias: str, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         # Numba takes a second to import, and only workers need it: not the processes that plan.
-        from anabranch.engine.routing import base_cells
+        from anabranch.engine.cells import base_cells
 
         def fetch(column: Column) -> pa.Array:
             return rows.column(rows.schema.get_field_index(column.name))

@@ -20,8 +20,8 @@ from anabranch.control.records import Attempt, SourceStatistics
 from anabranch.drive.work import Kept, Order, SlotWork
 from anabranch.engine.aggregation import Aggregator
 from anabranch.errors import DamagedStateError, StateError
+from anabranch.plan.distribution import Distribution
 from anabranch.plan.query import FOREVER_US, Query, Stream
-from anabranch.plan.spread import Spread
 from anabranch.spark.pack import Packing, unpack
 from anabranch.spark.stage import Clocked, stage
 from anabranch.spark.types import spark_schema, zoned
@@ -56,7 +56,7 @@ class Task:
     run: str
     """Names the run: boxes kept in a worker belong to one."""
     query: Query
-    spread: Spread
+    distribution: Distribution
     packing: Packing
     filesystem: Filesystem
     staging: Filesystem | None = None
@@ -73,7 +73,7 @@ class Task:
     @property
     def output_schema(self) -> pa.Schema:
         """Results, or partial values of them."""
-        if self.spread.combines and self.query.grouping is not None:
+        if self.distribution.groups_span_slots and self.query.grouping is not None:
             return Aggregator(self.query.grouping, self.query.row_schema).parts_schema
         return self.query.output_schema
 
@@ -83,7 +83,7 @@ class Task:
         assert context is not None
         slot = context.partitionId()
         began = perf_counter_ns()
-        work = SlotWork(self.run, self.query, self.spread, self.filesystem, _KEPT, self.results_per_batch)
+        work = SlotWork(self.run, self.query, self.distribution, self.filesystem, _KEPT, self.results_per_batch)
         order = self._order(work, batch_of(context), _told(context, EPOCH))
         told = perf_counter_ns()
         unpacked = unpack(self.packing, batches)
@@ -153,7 +153,7 @@ def count_passed_over(
 
 
 @dataclass(frozen=True)
-class Combination:
+class CombiningTask:
     """What puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups'."""
 
     name: str

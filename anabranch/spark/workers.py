@@ -23,7 +23,7 @@ def settle() -> None:
     _settled = True
     import anabranch.spark.reader
     import anabranch.spark.task  # noqa: F401
-    from anabranch.engine.kernels.routing import coordinates
+    from anabranch.engine.kernels.cells import coordinates
 
     # The first kernel that is called loads most of numba.
     coordinates(np.zeros(1, np.uint64), 2, np.zeros(1, np.int64))

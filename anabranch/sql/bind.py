@@ -46,7 +46,7 @@ from anabranch.plan.query import (
 )
 from anabranch.sql.catalog import Catalog
 from anabranch.sql.expressions import ExpressionBinder
-from anabranch.sql.groups import GroupBinder, Groups, bind_keys, is_grouped
+from anabranch.sql.group_by import GroupBinder, Groups, bind_keys, is_grouped
 from anabranch.sql.scope import Scope
 from anabranch.sql.statements import parse_statements
 from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem

@@ -106,7 +106,7 @@ def length(setting: Setting, strategy: Strategy, seed: int) -> dict[str, float]:
     while True:
         done = run.step(number, setting.batch(number, rng)).statistics.preparing
         spent, longest, number = spent + done.cpu_ns / 1e9, max(longest, done.cpu_ns / 1e9), number + 1
-        if run.course.migration is None:
+        if run.execution.migration is None:
             return {"event s": (number - warm) * BATCH_S, "cpu s": spent, "longest s": longest}
 
 
@@ -219,7 +219,7 @@ def adapt(phase_of: Callable[[float], Setting], seconds: float, adaptive: bool) 
         spent = process_time() - began
         if adaptive and run.commit is not None:
             began = process_time()
-            said = loop.after(run.course, run.commit)
+            said = loop.after(run.execution, run.commit)
             loop_s += process_time() - began
             if isinstance(said, Proposal):
                 action = said.action

@@ -74,11 +74,11 @@ def run(loop: AdaptiveLoop, phase_of: Callable[[int], Phase], batches: int, seed
     for number in range(batches):
         local.step(number, batch_of(number, phase_of(number), rng))
         assert local.commit is not None
-        found = loop.after(local.course, local.commit)
+        found = loop.after(local.execution, local.commit)
         if isinstance(found, Proposal):
             local.migrate(found.action.plan, found.action.strategy, found.action.pause_us)
         if found is not None:
-            said.append((number, found, show(local.course.plan, GRAPH)))
+            said.append((number, found, show(local.execution.plan, GRAPH)))
     return said
 
 

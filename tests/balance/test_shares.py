@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.balance.shares import _factorisations, choose_grid, is_routable
+from anabranch.engine.cells import base_cells, member_mask, source_mask
 from anabranch.engine.expressions import evaluate
-from anabranch.engine.routing import base_cells, member_mask, source_mask
 from anabranch.plan.expression import Call, Column
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph

@@ -10,7 +10,7 @@ import pytest
 from anabranch.engine.states import BoxState
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Leaf, Plan, parse
-from anabranch.plan.migration import Course
+from anabranch.plan.migration import Execution
 from anabranch.plan.selects import Selects, raise_selects
 from anabranch.sql import parse_script
 from bench.papers.spj import (
@@ -174,7 +174,7 @@ def test_the_engine_filters_the_states_that_the_bit_maps_say(seed: int):
     rng, graph = np.random.default_rng(seed), JoinGraph(QUERY)
     trees = [parse(TREES[i], graph) for i in rng.integers(0, len(TREES), 2)]
     places = [raise_selects(QUERY, random_selects(QUERY, 2 * seed + i)) for i in range(2)]
-    old, new = (Course(tree, selects=selects) for tree, selects in zip(trees, places, strict=True))
+    old, new = (Execution(tree, selects=selects) for tree, selects in zip(trees, places, strict=True))
     before = BoxState(graph, old)
     spines = {id(i.spine) for i in before.indexes.values()}
     after = BoxState(graph, new, previous=before)

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anabranch.balance.partition import choose_spread
+from anabranch.balance.partition import choose_distribution
 from anabranch.control.lease import Holder
 from anabranch.control.loop import Proposal
 from anabranch.control.records import Attempt, Control
@@ -30,16 +30,16 @@ from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.drive.work import Kept, SlotWork
 from anabranch.engine.accept import conform
 from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
 from anabranch.engine.pipeline import read_columns
-from anabranch.engine.routing import source_mask
 from anabranch.errors import MigrationError
 from anabranch.plan.actions import ChangePlan
+from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query
-from anabranch.plan.spread import all_inputs
 from anabranch.spark.published import BATCH_PREFIX, published_in
 from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.stage import STAGING, stage
@@ -137,8 +137,8 @@ class Simulation:
         self.forms = Forms(self.query)
         names = {s.name for s in self.query.base_sources}
         self.tables = {name: rows for name, rows in self.tables.items() if name in names}
-        self.spread = choose_spread(self.query, self.slots)
-        self.columns = read_columns(self.query, left_deep(self.forms.graphs[""]))
+        self.distribution = choose_distribution(self.query, self.slots)
+        self.columns = read_columns(self.query, left_deep(self.forms.graphs[None]))
         self.sources = {s.name: s for s in self.query.base_sources}
 
     def run(self, most_lives: int = 60) -> oracle.Bag:
@@ -171,13 +171,13 @@ class Simulation:
             holder.die()
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
-        plan = parse(self.plans[0], self.forms.graphs[""]) if self.plans else left_deep(self.forms.graphs[""])
+        plan = parse(self.plans[0], self.forms.graphs[None]) if self.plans else left_deep(self.forms.graphs[None])
         files = {name: table_file(name) for name in self.tables}
         if not self.checkpoint.list("commit"):
             for name, path in files.items():
                 rows = conform(self.sources[name], self.tables[name], self.columns[name])
                 put_table(self.checkpoint, path, encode(rows))  # type: ignore[arg-type]
-        driver = Driver(self.query, Course(plan), self.spread, self.checkpoint, files, Steady(), holder)  # type: ignore[arg-type]
+        driver = Driver(self.query, Execution(plan), self.distribution, self.checkpoint, files, Steady(), holder)  # type: ignore[arg-type]
         driver.open("as it is")
         sink: Any = RemoteParquetSink(self.out) if self.to_files else self.function  # type: ignore[arg-type]
         if self.to_files:
@@ -200,13 +200,13 @@ class Simulation:
         self.computed.append((control.batch, newest is not None and newest.batch >= control.batch))
         given = {n: conform(self.sources[n], r, self.columns[n]) for n, r in rows.items() if n in self.sources}
         attempts, results, files = [], list[pa.RecordBatch](), list[str]()
-        is_staged = self.to_files and not self.spread.combines
-        for slot in range(1 if self.spread.is_free else driver.slots):
+        is_staged = self.to_files and not self.distribution.groups_span_slots
+        for slot in range(1 if self.distribution.needs_no_exchange else driver.slots):
             who = kept[(control.batch * 7 + slot) % len(kept)]
-            work = SlotWork(run, self.query, self.spread, self.checkpoint, who)  # type: ignore[arg-type]
+            work = SlotWork(run, self.query, self.distribution, self.checkpoint, who)  # type: ignore[arg-type]
             order, token = work.order(control.batch, control.epoch), uuid.uuid4().hex[:12]
             boxes = work.boxes(order, slot)
-            pieces = work.step(order, slot, boxes, given if self.spread.is_free else self.share(slot, given))
+            pieces = work.step(order, slot, boxes, given if self.distribution.needs_no_exchange else self.share(slot, given))
             file = ""
             if is_staged:
                 name = f"{control.batch:010d}-{control.token}-{slot}-{token}"
@@ -216,7 +216,7 @@ class Simulation:
             state, statistics = work.save(order, slot, boxes, token)
             attempts.append(Attempt(slot, token, msgspec.Raw(msgspec.json.encode(state)), statistics, file))
             files += [file] if file else []
-        if self.spread.combines:
+        if self.distribution.groups_span_slots:
             assert self.query.grouping is not None
             results = Aggregator(self.query.grouping, self.query.row_schema).combine(results) if results else []
             if self.to_files and results:
@@ -226,7 +226,7 @@ class Simulation:
 
     def share(self, slot: int, given: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
         """The rows that the exchange brings to a slot."""
-        grid, inputs = self.spread.grid, all_inputs(self.query)
+        grid, inputs = self.distribution.grid, all_inputs(self.query)
         return {n: r.filter(pa.array(source_mask(grid, slot, inputs, self.sources[n], r))) for n, r in given.items()}
 
     def ask(self, driver: Driver, plan: int, strategy: Strategy) -> None:

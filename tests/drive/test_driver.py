@@ -18,7 +18,7 @@ from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.errors import CheckpointBusyError, StateError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.jtree import parse
-from anabranch.plan.migration import Course, Strategy
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.sql import parse_script
 from tests import oracle
 from tests.cases import Part
@@ -168,10 +168,10 @@ class Proposing:
         self.batch, self.plan = batch, plan
         self.forms: Any = None
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         if commit.batch != self.batch:
             return None
-        return Proposal(ChangePlan(parse(self.plan, self.forms.graphs[""]), Strategy.PARALLEL_TRACK), "it is better")
+        return Proposal(ChangePlan(parse(self.plan, self.forms.graphs[None]), Strategy.PARALLEL_TRACK), "it is better")
 
 
 @pytest.mark.parametrize(("pinned", "window"), [(False, "2"), (True, "2"), (False, "UNBOUNDED")])

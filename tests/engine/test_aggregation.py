@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalRun
-from anabranch.engine import aggregation, bounds, groups
-from anabranch.engine.groups import Groups
+from anabranch.engine import aggregation, bounds, key_numbers
 from anabranch.engine.kernels import reference
+from anabranch.engine.key_numbers import KeyNumbers
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 
@@ -192,8 +192,8 @@ def test_values_without_rows_are_forgotten(monkeypatch, aggregate):
 
 
 def test_keys_with_the_same_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(groups, "_hashes", lambda keys, rows: np.zeros(rows, np.uint64))
-    known = Groups([pa.string(), pa.int64()])
+    monkeypatch.setattr(key_numbers, "_hashes", lambda keys, rows: np.zeros(rows, np.uint64))
+    known = KeyNumbers([pa.string(), pa.int64()])
     keys = [pa.array(["a", "b", "a", None, "a", None]), pa.array([1, 1, 1, 1, None, 1])]
     numbers = known.numbers(keys, 6).tolist()
     assert numbers == [0, 1, 0, 2, 3, 2]

@@ -194,7 +194,7 @@ def test_a_parallel_track_ends_when_the_last_old_row_has() -> None:
         step(run, scenario, batch)
     run.migrate("(a ((b c) d))", Strategy.PARALLEL_TRACK)
     lasted = 0
-    while run.course.migration is not None:
+    while run.execution.migration is not None:
         step(run, scenario, 10 + lasted)
         lasted += 1
     longest = max(i.window.length_us for i in scenario.query.inputs) // 1_000_000
@@ -359,7 +359,7 @@ def test_downwards_state_is_filtered_or_waited_for(strategy: Strategy) -> None:
         assert names == [False] * 4 + [True] * 3, "until the last row that was stored unfiltered has ended"
         assert rows == [70, 60, 50, *[40] * 4]
         assert index_of_a(run).spine is spine, "then it is what it would have been"
-    assert run.course.is_settled
+    assert run.execution.is_settled
 
 
 RAISING = actions_of("go on", "migrate", "raise", "raise", "raise", "crash", "again", "turn")

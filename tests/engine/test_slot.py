@@ -60,16 +60,16 @@ def check(shape: Shape, actions: Sequence[Action]) -> None:
 def change(run: LocalRun, what: str, which: int, strategy: Strategy) -> None:
     if what not in ("switch", "plan", "select"):
         return
-    names = list(run.forms.graphs) if what == "switch" else [run.course.below]
-    below = names[which % len(names)]
-    graph = run.forms.graphs[below]
+    names = list(run.forms.graphs) if what == "switch" else [run.execution.grouped_input]
+    grouped_input = names[which % len(names)]
+    graph = run.forms.graphs[grouped_input]
     plan = random_plan(np.random.default_rng(which), graph)
     selects = None
     if what == "select":
         selects = random_selects(run.forms.written, which) if which % 3 else {}
     for way in (strategy, Strategy.PARALLEL_TRACK, Strategy.MOVING_STATE):
         with contextlib.suppress(MigrationError):
-            run.migrate(plan, way, 0, below, selects)
+            run.migrate(plan, way, 0, grouped_input or "", selects)
             return
 
 
@@ -118,16 +118,16 @@ def test_down_and_up_again(down: Strategy, up: Strategy) -> None:
     leaving = []
     for number, rows in enumerate([*batches, {}]):
         if number == 4:
-            run.migrate("(a b)", down, below="b")
+            run.migrate("(a b)", down, groups_below="b")
         if number == 11:
-            run.migrate("(a b)", up, below="")
+            run.migrate("(a b)", up, groups_below="")
         found += oracle.bag(run.step(number, rows).results)
-        leaving.append(run.course.leaving is not None)
+        leaving.append(run.execution.leaving is not None)
     problem = oracle.difference(found, oracle.expected(run.forms.written, batches, {}))
     assert not problem, problem
     assert leaving[4:9] == [down is Strategy.PARALLEL_TRACK] * 4 + [False]
     assert leaving[11:] == [True] * 4 + [False] * 2
-    assert run.course.below == ""
+    assert run.execution.grouped_input is None
 
 
 WIDE = """CREATE STREAM a (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;
@@ -159,9 +159,9 @@ def test_sums_are_the_same_wherever_groups_stand(below: int | None) -> None:
     wanted: list[dict[str, Any]] = []
     for number, rows in enumerate([*batches, {}]):
         if number == (below or 0):
-            run.migrate("(a b)", Strategy.MOVING_STATE if below is None else Strategy.PARALLEL_TRACK, below="b")
+            run.migrate("(a b)", Strategy.MOVING_STATE if below is None else Strategy.PARALLEL_TRACK, groups_below="b")
         if number == 11:
-            run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="")
+            run.migrate("(a b)", Strategy.PARALLEL_TRACK, groups_below="")
         wanted += as_written.step(number, rows).results.to_pylist()
         found += run.step(number, rows).results.to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
@@ -175,7 +175,7 @@ def test_rows_of_the_grouped_input_are_not_kept_below() -> None:
     kept = []
     for number, rows in enumerate(batches[:12]):
         if number == 6:
-            run.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+            run.migrate("(a b)", Strategy.MOVING_STATE, groups_below="b")
         done = run.step(number, rows)
         kept.append(done.statistics.sources["b"].state_rows)
     assert kept[5] > 0
@@ -197,13 +197,13 @@ def test_a_foreign_key(other: str) -> None:
             batch["a"] = pa.table({"k": [second // 4], "g": [0], "ts": times})
     for number, rows in enumerate([*batches, {}]):
         if number in (3, 9):
-            run.migrate(f"({alias} b)", Strategy.PARALLEL_TRACK, below="b" if number == 3 else "")
+            run.migrate(f"({alias} b)", Strategy.PARALLEL_TRACK, groups_below="b" if number == 3 else "")
         found += oracle.bag(run.step(number, rows).results)
     assert not (wrong := oracle.difference(found, oracle.expected(query, batches, tables))), wrong
 
 
 @pytest.mark.parametrize(
-    ("sql", "start", "below", "strategy", "told"),
+    ("sql", "start", "groups_below", "strategy", "told"),
     [
         (SQL, "", "a", Strategy.MOVING_STATE, "inputs of which that is possible: b"),
         (SQL, "b", "", Strategy.MOVING_STATE, "keep no rows of b to move: take parallel-track"),
@@ -214,22 +214,22 @@ def test_a_foreign_key(other: str) -> None:
         (f"{COUNTED} a [RANGE 4 SECONDS] b WHERE a.k = b.k", "", "b", Strategy.PARALLEL_TRACK, "more than once"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(sql: str, start: str, below: str, strategy: Strategy, told: str) -> None:
+def test_what_cannot_be_is_refused(sql: str, start: str, groups_below: str, strategy: Strategy, told: str) -> None:
     run, _ = busy(sql)
     if start:
-        run.migrate("(a b)", Strategy.PARALLEL_TRACK, below=start)
+        run.migrate("(a b)", Strategy.PARALLEL_TRACK, groups_below=start)
         run.step(0, {})
     with pytest.raises(MigrationError, match=told):
-        run.migrate("(a b)", strategy, below=below)
+        run.migrate("(a b)", strategy, groups_below=groups_below)
 
 
 def test_a_form_is_left_before_another_is() -> None:
     run, batches = busy()
     run.step(0, batches[0])
-    run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="b")
+    run.migrate("(a b)", Strategy.PARALLEL_TRACK, groups_below="b")
     run.step(1, batches[1])
     with pytest.raises(MigrationError, match="on their way already"):
-        run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="")
+        run.migrate("(a b)", Strategy.PARALLEL_TRACK, groups_below="")
 
 
 def test_groups_go_below_after_a_select_was_above() -> None:
@@ -241,12 +241,12 @@ def test_groups_go_below_after_a_select_was_above() -> None:
             run.migrate("(a b)", selects={"b": "a b"})
         if number == 6:
             with pytest.raises(MigrationError, match="have it evaluated at its stream before groups go elsewhere"):
-                run.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+                run.migrate("(a b)", Strategy.MOVING_STATE, groups_below="b")
             run.migrate("(a b)", Strategy.MOVING_STATE, selects={})
         if number == 7:
             assert run._slot is not None
             assert run._slot.pipeline.box.state.logs["b"].rows > sum(np.sum(np.arange(12) + n < 9) for n in range(2, 7))
-            run.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+            run.migrate("(a b)", Strategy.MOVING_STATE, groups_below="b")
         found += oracle.bag(run.step(number, rows).results)
     problem = oracle.difference(found, oracle.expected(run.forms.written, batches, {}))
     assert not problem, problem
@@ -259,14 +259,14 @@ def test_a_switch_that_was_over_at_once_is_made_again_with_its_batch() -> None:
     found: oracle.Bag = Counter()
     for number, rows in enumerate([*without_b, *batches[3:], {}]):
         if number == 1:
-            run.migrate("(a b)", Strategy.MOVING_STATE, below="b")
+            run.migrate("(a b)", Strategy.MOVING_STATE, groups_below="b")
         if number == 2:
-            run.migrate("(a b)", Strategy.PARALLEL_TRACK, below="")
+            run.migrate("(a b)", Strategy.PARALLEL_TRACK, groups_below="")
         results = oracle.bag(run.step(number, rows).results)
         if number == 2:
-            assert (run.course.below, run.course.leaving) == ("", None)
+            assert (run.execution.grouped_input, run.execution.leaving) == (None, None)
             assert oracle.bag(run.step(number, rows).results) == results
-            assert (run.course.below, run.course.leaving) == ("", None)
+            assert (run.execution.grouped_input, run.execution.leaving) == (None, None)
         found += results
     problem = oracle.difference(found, oracle.expected(run.forms.written, [*without_b, *batches[3:]], {}))
     assert not problem, problem

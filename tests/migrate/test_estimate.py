@@ -13,7 +13,7 @@ from anabranch.migrate.estimate import Estimates, estimate, paper_duration_s, pa
 from anabranch.migrate.matching import match_states
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
-from anabranch.plan.migration import Course, Strategy, why_not_parallel
+from anabranch.plan.migration import Execution, Strategy, why_not_parallel
 from anabranch.plan.selects import raise_selects
 from anabranch.sql import parse_script
 
@@ -137,9 +137,9 @@ def test_what_it_takes_to_move_selects():
     higher = raise_selects(query, {"a": "a b c d", "b": "a b"})
 
     def taken(before: object, after: object) -> Estimates:
-        course = Course(plan, selects=before)  # type: ignore[arg-type]
+        execution = Execution(plan, selects=before)  # type: ignore[arg-type]
         found = estimate(model, SELECTING, plan, plan, 2, 1.0, 0.1)
-        return with_filtering(found, model, SELECTING, course, plan, after, 2)  # type: ignore[arg-type]
+        return with_filtering(found, model, SELECTING, execution, plan, after, 2)  # type: ignore[arg-type]
 
     up, down = taken(below, above), taken(above, below)
     assert all(e.total_cpu_s == e.pause_s == 0 for e in up.possible.values())

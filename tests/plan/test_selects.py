@@ -8,7 +8,7 @@ from anabranch.errors import MigrationError
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
-from anabranch.plan.migration import Course, Strategy, switched, why_not_raise, with_selects
+from anabranch.plan.migration import Execution, Strategy, switched, why_not_raise, with_selects
 from anabranch.plan.query import Query
 from anabranch.plan.routes import routes
 from anabranch.plan.selects import Selects, raise_selects, shown_selects
@@ -79,7 +79,7 @@ def test_what_cannot_be_asked_for(given: dict[str, str], message: str) -> None:
 
 # On the way down
 
-RAISED = Course(parse("(((a b) c) d)", GRAPH), selects=raise_selects(QUERY, {"a": "a b c", "b": "a b"}))
+RAISED = Execution(parse("(((a b) c) d)", GRAPH), selects=raise_selects(QUERY, {"a": "a b c", "b": "a b"}))
 
 
 def test_down_by_moving_state_or_by_waiting() -> None:
@@ -110,7 +110,7 @@ def test_what_cannot_wait() -> None:
     assert reason == "(a.x > 1) can wait on its way to its stream only: take moving-state"
     assert why_not_raise(RAISED, GRAPH, lower, Strategy.GRADUAL) is None
     twice = query_of("SELECT a.k FROM a [NOW], a [NOW] AS b WHERE a.k = b.k AND a.x > 1")
-    raised = Course(parse("(a b)", JoinGraph(twice)), selects=raise_selects(twice, {"a": "a b"}))
+    raised = Execution(parse("(a b)", JoinGraph(twice)), selects=raise_selects(twice, {"a": "a b"}))
     assert "a stands in FROM twice" in (why_not_raise(raised, JoinGraph(twice), (), Strategy.PARALLEL_TRACK) or "")
 
 
@@ -118,9 +118,9 @@ def test_selects_and_groups_do_not_move_together() -> None:
     grouped = query_of("""SELECT a.k, COUNT(*) AS n FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]
                           WHERE a.k = b.k AND a.x > 1 GROUP BY a.k""")
     forms = Forms(grouped)
-    graph, above = forms.graphs[""], raise_selects(grouped, {"a": "a b"})
-    below = Course(parse("(a b)", forms.graphs["b"]), below="b")
+    graph, above = forms.graphs[None], raise_selects(grouped, {"a": "a b"})
+    below = Execution(parse("(a b)", forms.graphs["b"]), grouped_input="b")
     assert "have groups above the join" in (why_not_raise(below, graph, above, Strategy.MOVING_STATE) or "")
-    raised = Course(parse("(a b)", graph), selects=above)
+    raised = Execution(parse("(a b)", graph), selects=above)
     with pytest.raises(MigrationError, match="have it evaluated at its stream before groups go elsewhere"):
         switched(forms, raised, below.plan, "b", Strategy.MOVING_STATE, {})

@@ -211,7 +211,7 @@ def test_groups_go_below_a_join_and_above_it_again(
     })  # fmt: skip
     sql = GROUPED.replace("a.l,", f"a.{key},").replace("BY a.l", f"BY a.{key}")
     session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt("never"), sql=sql)
-    assert session._declared("q").course.below == ""
+    assert session._declared("q").execution.grouped_input is None
     with pytest.raises(Exception, match="the sink is gone"):
         finish(run)
     run = script.run = session.start(availableNow=True)  # type: ignore[assignment]

@@ -47,8 +47,8 @@ def assert_counts_are_right(run: Run, scenario: Scenario) -> None:
     """Watermarks, and the rows of streams that go to one slot each, are those of the law."""
     law = oracle.accepted(scenario.arrow_batches, scenario.streams)
     steps = run.progress["q"]
-    spread = run.started["q"].host.spread
-    grid, closing = spread.grid, 0 if spread.is_free else 1
+    distribution = run.started["q"].host.distribution
+    grid, closing = distribution.grid, 0 if distribution.needs_no_exchange else 1
     assert len(steps) == len(scenario.batches) + closing, "a batch per trigger, and a closing step if anything is kept"
     assert not closing or steps[-1].results == 0
     once = [s for s in scenario.streams

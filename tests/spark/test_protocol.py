@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.ledger import Ledger, commits_in, controls_in
 from anabranch.errors import AnabranchError, CheckpointBusyError, StateError
-from anabranch.plan.spread import all_inputs
+from anabranch.plan.distribution import all_inputs
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
 from anabranch.spark.host import Host
@@ -98,7 +98,7 @@ class Model:
         for source in host.query.base_sources:
             rows = self.scenario.arrow_batches[trigger][source.name]
             frame = self.spark.createDataFrame(rows.cast(zoned_schema(rows.schema)))
-            frames.append(pack(frame, host.packing, host.spread.exchange, all_inputs(host.query), source))
+            frames.append(pack(frame, host.packing, host.distribution.exchange, all_inputs(host.query), source))
         try:
             # Nothing is pushed down: the rows are not those of a streaming query.
             host.step(host.dataflow(reduce(DataFrame.unionByName, frames), has_rows=False), trigger)

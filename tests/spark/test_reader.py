@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from anabranch.balance.shares import choose_grid
-from anabranch.engine.routing import source_mask
+from anabranch.engine.cells import source_mask
 from anabranch.errors import DamagedStateError, SchemaMismatchError, StateError
 from anabranch.plan.formats import COMPRESSIONS, format_of
 from anabranch.plan.grid import Grid

@@ -157,7 +157,7 @@ def test_a_stream_among_tables_goes_on_after_a_failure(
     monkeypatch.setattr("anabranch.session.MOST_COPIED_BYTES", 0 if are_small else 1 << 20)
     run = joined(spark, folder, rows, failing).start(availableNow=True)
     finish(run)
-    assert run.started["q"].host.spread.is_free == are_small
+    assert run.started["q"].host.distribution.needs_no_exchange == are_small
     found = kept.table().sort_by("n").to_pydict()
     assert found["n"] == [n for n in range(2 * SECONDS) if n != 4], "every row has met one version"
     assert found["version"] == sorted(found["version"])

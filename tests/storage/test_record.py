@@ -17,7 +17,7 @@ def test_round_trip(payload):
 
 def test_people_can_read_it():
     line, payload = seal("commit", PAYLOAD).decode("ascii").split("\n")
-    assert line.split(" ")[:4] == ["anabranch", "2", "commit", str(len(PAYLOAD))]
+    assert line.split(" ")[:4] == ["anabranch", "3", "commit", str(len(PAYLOAD))]
     assert payload == PAYLOAD.decode()
 
 
@@ -59,7 +59,7 @@ def test_foreign_programs(data):
         unseal("commit", data, "commit/7")
 
 
-@pytest.mark.parametrize("data", [b"anabranch 1 commit 0 0\n", b"anabranch 12\nanything", b"anabranch 3 " + b"x" * 500])
+@pytest.mark.parametrize("data", [b"anabranch 1 commit 0 0\n", b"anabranch 12\nanything", b"anabranch 2 " + b"x" * 500])
 def test_other_versions(data):
     with pytest.raises(ForeignStateError, match=r"commit/7: format version .*use the release"):
         unseal("commit", data, "commit/7")

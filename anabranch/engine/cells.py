@@ -1,7 +1,7 @@
 """Which cells of a grid rows belong to, computed on Arrow columns exactly as Spark computes it on its own.
 
 The routing value of a term (`routing_words`) is 64 bits for every type up to 64 bits wide, the bytes for strings and
-binaries, and the integral part modulo a prime for decimals. `anabranch.spark.route` writes the same as Spark expressions.
+binaries, and the integral part modulo a prime for decimals. `anabranch.spark.cells` writes the same as Spark expressions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from anabranch.engine.casts import cast
 from anabranch.engine.expressions import evaluate
-from anabranch.engine.kernels.routing import coordinates, route_bytes, route_words
+from anabranch.engine.kernels.cells import coordinates, route_bytes, route_words
 from anabranch.engine.log import starts_of
 from anabranch.plan.expression import Call, Column, Literal
 from anabranch.plan.grid import Grid

@@ -15,19 +15,19 @@ from anabranch.plan.query import Derived, Query
 
 
 @dataclass(frozen=True)
-class Spread:
-    """How the rows of a query are spread over slots: a grid over the inputs of all blocks. If it `combines`, a group may
-    have rows in several slots, and what each has of it is put together after them. If it `is_free`, rows are good wherever
-    they come in: no slot keeps anything but stored tables, and each has all of those."""
+class Distribution:
+    """How the rows of a query are spread over slots: a grid over the inputs of all blocks. If `groups_span_slots`, a group
+    may have rows in several slots, and what each has of it is put together after them. If it `needs_no_exchange`, rows are
+    good wherever they come in: no slot keeps anything but stored tables, and each has all of those."""
 
     grid: Grid = field(default_factory=Grid)
-    combines: bool = False
-    is_free: bool = False
+    groups_span_slots: bool = False
+    needs_no_exchange: bool = False
 
     @property
     def exchange(self) -> Grid:
         """The grid by which rows are sent to slots: of one cell if they stay where they come in."""
-        return Grid() if self.is_free else self.grid
+        return Grid() if self.needs_no_exchange else self.grid
 
 
 def all_inputs(query: Query) -> Query:
@@ -69,10 +69,10 @@ def grid_of(query: Query, grid: Grid, place: int) -> Grid:
     return Grid(tuple(dimensions), grid.shares)
 
 
-def in_form(spread: Spread, written: Query, form: Query) -> Spread:
-    """A spread of a query as written in the names of a form of it: rows go where they went."""
+def in_form(distribution: Distribution, written: Query, form: Query) -> Distribution:
+    """A distribution of a query as written in the names of a form of it: rows go where they went."""
     if form is written:
-        return spread
+        return distribution
     places = {block.name: place for place, block in enumerate(form.blocks)}
     renames: dict[str, str] = {}
     for place, block in enumerate(written.blocks):
@@ -82,9 +82,9 @@ def in_form(spread: Spread, written: Query, form: Query) -> Spread:
             renames[i.alias if len(written.blocks) == 1 else name_of(place, i.alias)] = name_of(new, i.alias)
     dimensions = [
         Dimension(tuple(renamed(t, renames[next(iter(aliases_of(t)))]) for t in d.terms), renames.get(d.rows_of, ""))
-        for d in spread.grid.dimensions
+        for d in distribution.grid.dimensions
     ]
-    return replace(spread, grid=Grid(tuple(dimensions), spread.grid.shares))
+    return replace(distribution, grid=Grid(tuple(dimensions), distribution.grid.shares))
 
 
 def parted_sources(query: Query, grid: Grid) -> frozenset[str]:

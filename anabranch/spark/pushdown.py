@@ -4,7 +4,7 @@ Late rows, early ones and rows without a time go on all the same, to be counted.
 early moves the watermark, also that of a row that stays behind: Spark observes it on the way.
 
 All of it is part of the streaming query; what differs from batch to batch, the watermark, from when on rows are early, and
-which predicates stand above a join, is on a `Dial`.
+which predicates stand above a join, is among its `BatchVariables`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from anabranch.plan.query import BEGINNING_US, Query, Stream
 from anabranch.spark.pack import SOURCE, Packing
 from anabranch.spark.types import to_spark
 
-OBSERVED, DIAL = "anabranch", "_dial"
+OBSERVED, VARIABLES = "anabranch", "_variables"
 QUERY_ID = "sql.streaming.queryId"
 """Spark's property of a thread that runs a streaming query."""
 ZERO = 1 << 61
-"""Dials stand so much higher than they show: only large numbers surely reach the JVM as long ones. Times are far smaller."""
+"""This much is added to stored variables: only large numbers surely reach the JVM as long ones. Times are far smaller."""
 
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-class Push:
+class Pushdown:
     """The predicates of a query that Spark can evaluate on packed rows; sources of our own reader are not among them."""
 
     def __init__(self, query: Query, packing: Packing, filters: Mapping[str, Sequence[Sequence[Expr]]]) -> None:
@@ -43,9 +43,9 @@ class Push:
         self.idle: dict[str, tuple[Stream, int, str, str]] = {}
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
         self._sources = len(packing.sources)
-        self._dial: Dial | None = None
+        self._variables: BatchVariables | None = None
         self._switches: dict[str, list[int]] = {}
-        """For each predicate that may stand above a join the entries of the dial that say so: blocks may share its text."""
+        """For each predicate that may stand above a join the variables that say so: blocks may share its text."""
         self._most_switches = 0
         """How many of these a source has at most."""
         self._raised: frozenset[str] = frozenset()
@@ -74,7 +74,7 @@ class Push:
         for place, text in enumerate(sorted(movable & {str(f) for group in groups for f in group})):
             offset = self._sources * (place + 2)
             self._switches.setdefault(text, []).append(number + offset)
-            found[text] = f"{dial_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
+            found[text] = f"{variable_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
         self._most_switches = max(self._most_switches, len(found))
         return found
 
@@ -83,7 +83,7 @@ class Push:
         if not self.idle:
             return frame
         # As many for each source: Spark may look up the entry of a predicate for rows of other sources, too.
-        self._dial = Dial(frame.sparkSession, self._sources * (2 + self._most_switches))
+        self._variables = BatchVariables(frame.sparkSession, self._sources * (2 + self._most_switches))
         self._raised = frozenset()
         seen, kept = [], []
         for name, (source, number, idle, instant) in self.idle.items():
@@ -92,28 +92,28 @@ class Push:
             time = F.expr(instant if is_alone else f"CASE WHEN {SOURCE} = {number} THEN {instant} END")
             rows = "count(*)" if is_alone else f"count_if({SOURCE} = {number})"
             # Rows without a time go on, as late and early ones do.
-            useless = f"{idle} >= {dial_sql(f'CAST({SOURCE} AS INT)')}"
+            useless = f"{idle} >= {variable_sql(f'CAST({SOURCE} AS INT)')}"
             if source.ahead_us is not None:
-                # The dial itself, not the column that holds it: that would make every row longer.
-                time = F.when(time <= self._dial.entry(F.col(SOURCE).cast("int") + self._sources), time)
-                useless += f" AND {instant} <= {dial_sql(f'CAST({SOURCE} AS INT) + {self._sources}')}"
+                # The variables themselves, not the column that holds them: that would make every row longer.
+                time = F.when(time <= self._variables.entry(F.col(SOURCE).cast("int") + self._sources), time)
+                useless += f" AND {instant} <= {variable_sql(f'CAST({SOURCE} AS INT) + {self._sources}')}"
             seen += [F.max(time).alias(f"time {name}"), F.expr(f"{rows} AS `rows {name}`")]
             kept.append(f"NOT coalesce({useless}, FALSE)")
-        watched = frame.observe(OBSERVED, *seen).withColumn(DIAL, self._dial.column)
-        return watched.where(" AND ".join(kept)).drop(DIAL)
+        watched = frame.observe(OBSERVED, *seen).withColumn(VARIABLES, self._variables.column)
+        return watched.where(" AND ".join(kept)).drop(VARIABLES)
 
     def set(self, watermark_us: int, planned_us: int, raised: Collection[str] = ()) -> None:
         """Tells the next batch its watermark, when it was planned, and which predicates stand above a join: Spark need not
         evaluate these."""
-        if self._dial is None:
+        if self._variables is None:
             return
         for entry in range(self._sources):
-            self._dial.set(entry, watermark_us)
+            self._variables.set(entry, watermark_us)
         for source, number, _, _ in self.idle.values():
-            self._dial.set(self._sources + number, source.early_after_us(planned_us))
+            self._variables.set(self._sources + number, source.early_after_us(planned_us))
         for text in self._raised ^ frozenset(raised):
             for entry in self._switches.get(text, ()):
-                self._dial.set(entry, int(text in raised))
+                self._variables.set(entry, int(text in raised))
         self._raised = frozenset(raised)
 
     def seen(self, spark: SparkSession) -> Statistics | None:
@@ -135,7 +135,7 @@ class Push:
         return found
 
 
-class Dial:
+class BatchVariables:
     """Numbers in a plan of Spark's that are others in every batch.
 
     A literal would be part of the code that Spark makes, and have it compiled anew in every batch. These are entries of an
@@ -159,13 +159,13 @@ class Dial:
         self._values[entry] = min(max(value, -ZERO // 2), 2 * ZERO) + ZERO
 
     def entry(self, number: SparkColumn) -> SparkColumn:
-        """The number on the dial, for a row that tells which entry."""
+        """The variable for a row that tells which entry it is."""
         return F.element_at(self.column, number + 1) - ZERO
 
 
-def dial_sql(entry: str) -> str:
-    """The number on a dial, as SQL over the column `DIAL`."""
-    return f"(element_at({DIAL}, {entry} + 1) - {ZERO}L)"
+def variable_sql(entry: str) -> str:
+    """A variable, as SQL over the column `VARIABLES`."""
+    return f"(element_at({VARIABLES}, {entry} + 1) - {ZERO}L)"
 
 
 def spark_filter(

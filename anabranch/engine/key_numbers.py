@@ -1,4 +1,4 @@
-"""Groups: rows with equal keys under one number. NULL is a key like any other."""
+"""Rows with equal keys under one number. NULL is a key like any other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NULL_MARK = np.uint64(0xD6E8FEB86659FD93)
 SALT = np.uint64(0xA0761D6478BD642F)
 
 
-class Groups:
+class KeyNumbers:
     """The keys seen so far, numbered from 0."""
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:

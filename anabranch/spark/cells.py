@@ -1,4 +1,4 @@
-"""The cells of a row as Spark expressions: the same numbers that `anabranch.engine.routing` computes on Arrow columns."""
+"""The cells of a row as Spark expressions: the same numbers that `anabranch.engine.cells` computes on Arrow columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
-from anabranch.engine.routing import DECIMAL_PRIME
+from anabranch.engine.cells import DECIMAL_PRIME
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.query import Query, Stream, Table

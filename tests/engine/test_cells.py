@@ -13,8 +13,8 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anabranch.engine.kernels.routing import SEED, coordinates, route_bytes, route_words
-from anabranch.engine.routing import DECIMAL_PRIME, base_cells, member_mask, routing_words
+from anabranch.engine.cells import DECIMAL_PRIME, base_cells, member_mask, routing_words
+from anabranch.engine.kernels.cells import SEED, coordinates, route_bytes, route_words
 from anabranch.plan.expression import Call, Column
 from anabranch.plan.grid import Dimension, Grid
 

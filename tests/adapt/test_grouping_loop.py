@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt.groups import GroupingLoop, measured_facts
+from anabranch.adapt.grouping_loop import GroupingLoop, measured_facts
 from anabranch.adapt.loop import Knowledge
 from anabranch.control.loop import Proposal
 from anabranch.cost.units import DEFAULT
@@ -44,39 +44,40 @@ def batch_of(number: int, phase: tuple[int, int, int], rng: np.random.Generator)
 
 def test_groups_follow_the_streams() -> None:
     """Many rows of a key in a slide are grouped first; when there are few, they no longer are."""
-    rng, loop = np.random.default_rng(2), GroupingLoop(FORMS, Knowledge(FORMS.graphs[""], DEFAULT))
+    rng, loop = np.random.default_rng(2), GroupingLoop(FORMS, Knowledge(FORMS.graphs[None], DEFAULT))
     local = LocalRun(FORMS.written, MemoryFilesystem())
-    below, proposals, batches = [], [], []
+    grouped, proposals, batches = [], [], []
     found: oracle.Bag = Counter()
     for number in range(44):
         batches.append(batch_of(number, FEW_KEYS if number < 18 else MANY_KEYS, rng))
         found += oracle.bag(local.step(number, batches[-1]).results)
-        below.append(local.course.below)
+        grouped.append(local.execution.grouped_input)
         assert local.commit is not None
-        said = loop.after(local.course, local.commit)
+        said = loop.after(local.execution, local.commit)
         if isinstance(said, Proposal):
             proposals.append(said)
-            below_then = said.action.below if isinstance(said.action, MoveGroups) else None
-            local.migrate(said.action.plan, said.action.strategy, said.action.pause_us, below_then)
+            groups_below = said.action.grouped_input or "" if isinstance(said.action, MoveGroups) else None
+            local.migrate(said.action.plan, said.action.strategy, said.action.pause_us, groups_below)
     found += oracle.bag(local.step(44, {}).results)
-    assert below[17] == "b"
-    assert below[-1] == ""
-    assert [p.action.below for p in proposals if isinstance(p.action, MoveGroups)] == ["b", ""], [p.text for p in proposals]
+    assert grouped[17] == "b"
+    assert grouped[-1] is None
+    moves = [p.action.grouped_input for p in proposals if isinstance(p.action, MoveGroups)]
+    assert moves == ["b", None], [p.text for p in proposals]
     assert proposals[0].details["cpu"] < 0.9 * proposals[0].details["cpu_before"]
     assert not (wrong := oracle.difference(found, oracle.expected(FORMS.written, batches, {}))), wrong
 
 
-@pytest.mark.parametrize("start", ["", "b"])
-def test_facts_are_the_same_in_both_forms(start: str) -> None:
-    rng, loop = np.random.default_rng(3), GroupingLoop(FORMS, Knowledge(FORMS.graphs[""], DEFAULT))
+@pytest.mark.parametrize("start", [None, "b"])
+def test_facts_are_the_same_in_both_forms(start: str | None) -> None:
+    rng, loop = np.random.default_rng(3), GroupingLoop(FORMS, Knowledge(FORMS.graphs[None], DEFAULT))
     local = LocalRun(FORMS.written, MemoryFilesystem())
-    if start:
-        local.migrate("(a b)", Strategy.MOVING_STATE, below=start)
+    if start is not None:
+        local.migrate("(a b)", Strategy.MOVING_STATE, groups_below=start)
     for number in range(8):
         local.step(number, batch_of(number, FEW_KEYS, rng))
         assert local.commit is not None
-        loop.loops[start].after(local.course, local.commit)
-    facts = measured_facts(FORMS, local.course, loop.loops[start].state.monitor, loop.known.otherwise)
+        loop.loops[start].after(local.execution, local.commit)
+    facts = measured_facts(FORMS, local.execution, loop.loops[start].state.monitor, loop.known.otherwise)
     assert facts.rates["a"] == pytest.approx(30, rel=0.2)
     assert facts.rates["b"] == pytest.approx(2000, rel=0.2)
     assert facts.distinct["a.k"] == pytest.approx(5, rel=0.3)

@@ -15,12 +15,12 @@ from anabranch.adapt.monitor import Monitor
 from anabranch.control.loop import Proposal, Remark, Wish
 from anabranch.control.records import Commit
 from anabranch.cost.facts import Given, Measured, window_s
-from anabranch.optimize.groups import Grouped, priced_forms
+from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.jtree import show
-from anabranch.plan.migration import Course, Strategy, why_not_switch
+from anabranch.plan.migration import Execution, Strategy, why_not_switch
 from anabranch.plan.query import Stream, Table
 
 
@@ -33,72 +33,81 @@ class GroupingLoop:
         """When things have been as they are for so long, another form that was not worth the way there would be."""
         self.loops = {name: AdaptiveLoop(replace(known, graph=graph)) for name, graph in forms.graphs.items()}
 
-    def after(self, course: Course, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do. While a form is left, figures are those of two forms: none is used."""
-        if course.leaving is not None:
-            self.loops[course.below].state = LoopState()
+        if execution.leaving is not None:
+            self.loops[execution.grouped_input].state = LoopState()
             return None
-        loop = self.loops[course.below]
-        said = loop.after(course, commit)
+        loop = self.loops[execution.grouped_input]
+        said = loop.after(execution, commit)
         if isinstance(said, Proposal) or len(self.loops) == 1:
             return said
         is_due = self.again_at_s is not None and loop.state.monitor.span_s > 0 and steady_s(loop.state) >= self.again_at_s
         if is_due or (said is not None and said.event == "kept"):
-            return self._better_form(course, loop) or said
+            return self._better_form(execution, loop) or said
         return said
 
-    def granted(self, course: Course, wish: Wish) -> Proposal:
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for."""
-        loop, below = self.loops[course.below], wish.below
-        if below is None or below == course.below:
-            return loop.granted(course, wish)
-        facts = measured_facts(self.forms, course, loop.state.monitor, self.known.otherwise)
-        way = wish.strategy or self._way(course, below, facts, wish.pause_us / 1e6)[0]
-        details = {"from": show(course.plan, self.forms.graphs[course.below]), "below": below, "below_before": course.below}
-        return Proposal(MoveGroups(below, wish.plan, way, wish.pause_us), "by request", details)
+        loop, grouped_input = self.loops[execution.grouped_input], wish.grouped_input
+        if grouped_input == execution.grouped_input:
+            return loop.granted(execution, wish)
+        facts = measured_facts(self.forms, execution, loop.state.monitor, self.known.otherwise)
+        way = wish.strategy or self._way(execution, grouped_input, facts, wish.pause_us / 1e6)[0]
+        graph = self.forms.graphs[execution.grouped_input]
+        details = {
+            "from": show(execution.plan, graph),
+            "grouped_input": grouped_input,
+            "grouped_input_before": execution.grouped_input,
+        }
+        return Proposal(MoveGroups(grouped_input, wish.plan, way, wish.pause_us), "by request", details)
 
-    def _better_form(self, course: Course, loop: AdaptiveLoop) -> Proposal | None:
+    def _better_form(self, execution: Execution, loop: AdaptiveLoop) -> Proposal | None:
         known, monitor, self.again_at_s = loop.known, loop.state.monitor, None
-        facts = measured_facts(self.forms, course, monitor, known.otherwise)
-        priced = {g.below: g for g in priced_forms(self.forms, facts, known.units, known.bounds)}
-        now = priced.pop(course.below)
-        reachable = [g for g in priced.values() if self._ways(course, g.below)]
+        facts = measured_facts(self.forms, execution, monitor, known.otherwise)
+        priced = {g.grouped_input: g for g in priced_forms(self.forms, facts, known.units, known.bounds)}
+        now = priced.pop(execution.grouped_input)
+        reachable = [g for g in priced.values() if self._ways(execution, g.grouped_input)]
         best = min(reachable, key=lambda g: (not g.decision.is_qualified, g.cpu), default=now)
         change = Change(now.cpu, best.cpu, best.decision.is_qualified and not now.decision.is_qualified)
         if best is now or not change.is_better:
             return None
-        way, cost_s = self._way(course, best.below, facts, known.settings.pause_s, now, best)
+        way, cost_s = self._way(execution, best.grouped_input, facts, known.settings.pause_s, now, best)
         life_s = expected_life_s(known, loop.state)
         if not change.pays(cost_s, life_s):
             self.again_at_s = change.pays_after_s(cost_s)
             return None
-        where = f"rows of {best.below} grouped before they are joined" if best.below else "groups above the join"
+        where = "groups above the join"
+        if best.grouped_input is not None:
+            where = f"rows of {best.grouped_input} grouped before they are joined"
         text = f"{where}: {best.cpu:.3g} cores instead of {now.cpu:.3g}"
         details = {
-            "below": best.below, "below_before": course.below, "cpu": best.cpu, "cpu_before": now.cpu,
+            "grouped_input": best.grouped_input, "grouped_input_before": execution.grouped_input,
+            "cpu": best.cpu, "cpu_before": now.cpu,
             "gain_cpu_s": change.gain_s(life_s), "cost_cpu_s": cost_s, "expected_life_s": life_s,
-            "from": show(course.plan, self.forms.graphs[course.below]),
+            "from": show(execution.plan, self.forms.graphs[execution.grouped_input]),
         }  # fmt: skip
-        return Proposal(MoveGroups(best.below, best.decision.plan, way, round(known.settings.pause_s * 1e6)), text, details)
+        pause_us = round(known.settings.pause_s * 1e6)
+        return Proposal(MoveGroups(best.grouped_input, best.decision.plan, way, pause_us), text, details)
 
-    def _ways(self, course: Course, below: str) -> list[Strategy]:
+    def _ways(self, execution: Execution, grouped_input: str | None) -> list[Strategy]:
         every = (Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK)
-        return [s for s in every if why_not_switch(self.forms, course, below, s) is None]
+        return [s for s in every if why_not_switch(self.forms, execution, grouped_input, s) is None]
 
     def _way(
         self,
-        course: Course,
-        below: str,
+        execution: Execution,
+        grouped_input: str | None,
         facts: Given,
         pause_s: float,
         now: Grouped | None = None,
         best: Grouped | None = None,
     ) -> tuple[Strategy, float]:
         """The cheapest way to another form that keeps to a pause, and what it costs in seconds of CPU."""
-        grouped, units = self.forms.grouped(course.below, below), self.known.units
+        grouped, units = self.forms.grouped(execution.grouped_input, grouped_input), self.known.units
         rows = facts.rates.get(grouped.source.name, 0.0) * window_s(grouped)
         found = {}
-        ways = self._ways(course, below)
+        ways = self._ways(execution, grouped_input)
         if Strategy.MOVING_STATE in ways and rows * units.fold / self.known.slots <= pause_s:
             found[Strategy.MOVING_STATE] = rows * units.fold
         if Strategy.PARALLEL_TRACK in ways:
@@ -109,20 +118,20 @@ class GroupingLoop:
         return min(found.items(), key=lambda item: item[1])
 
 
-def measured_facts(forms: Forms, course: Course, monitor: Monitor, otherwise: Given) -> Given:
-    """What batches under a course tell, in the names of the query as written."""
+def measured_facts(forms: Forms, execution: Execution, monitor: Monitor, otherwise: Given) -> Given:
+    """What batches under an execution tell, in the names of the query as written."""
     if monitor.span_s <= 0:
         return otherwise
-    graph, last = forms.graphs[course.below], monitor.batches[-1]
+    graph, last = forms.graphs[execution.grouped_input], monitor.batches[-1]
     rates, tables, distinct = dict(otherwise.rates), dict(otherwise.table_rows), dict(otherwise.distinct)
     for name in {n for b in monitor.batches for n in b.sources}:
         rates[name] = sum(b.sources[name].stored_rows for b in monitor.batches if name in b.sources) / monitor.span_s
     for source in forms.written.base_sources:
         if isinstance(source, Table) and source.name in last.sources:
             tables[source.name] = float(last.sources[source.name].state_rows)
-    streams = Measured(course.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
+    streams = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
     usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
-    names = _written_names(forms, course.below)
+    names = _written_names(forms, execution.grouped_input)
     for terms, key_class in zip(usable, streams.classes, strict=True):
         values = dict(key_class.distinct)
         for term in terms:
@@ -131,12 +140,12 @@ def measured_facts(forms: Forms, course: Course, monitor: Monitor, otherwise: Gi
     return Given(rates, tables, distinct)
 
 
-def _written_names(forms: Forms, below: str) -> dict[str, str]:
+def _written_names(forms: Forms, grouped_input: str | None) -> dict[str, str]:
     """What the columns of groups below a join are called in the query as written."""
-    if not below:
+    if grouped_input is None:
         return {}
-    source = forms.query(below).input(below).source
+    source = forms.query(grouped_input).input(grouped_input).source
     assert isinstance(source, Stream)
-    (inner,) = [q for q in forms.query(below).subqueries if q.name == source.name]
+    (inner,) = [q for q in forms.query(grouped_input).subqueries if q.name == source.name]
     assert inner.grouping is not None
-    return {f"{below}.key{i}": str(expr) for i, (_, expr) in enumerate(inner.select[: inner.grouping.keys])}
+    return {f"{grouped_input}.key{i}": str(expr) for i, (_, expr) in enumerate(inner.select[: inner.grouping.keys])}

@@ -24,8 +24,8 @@ class Grouped:
     decision: Decision
     cpu: float
     """With the folding of rows."""
-    below: str = ""
-    """The input whose rows are grouped before the join."""
+    grouped_input: str | None = None
+    """The input whose rows are grouped before the join; None: groups stand above it."""
 
 
 def choose_groups(forms: Forms, facts: Given, units: UnitCosts, bounds: Bounds, strict: bool = False) -> Grouped:
@@ -40,12 +40,12 @@ def choose_groups(forms: Forms, facts: Given, units: UnitCosts, bounds: Bounds, 
 def priced_forms(forms: Forms, facts: Given, units: UnitCosts, bounds: Bounds) -> list[Grouped]:
     """The best plan of each form, as written first."""
     query = forms.written
-    as_written = decide(forms.graphs[""], facts, units, bounds)
+    as_written = decide(forms.graphs[None], facts, units, bounds)
     graph = as_written.model.graph
     folded = graph.rate(graph.everything) * units.fold if query.grouping is not None else 0.0
     found = [Grouped(query, as_written, as_written.cost.cpu + folded)]
     for alias, below in forms.graphs.items():
-        if not alias or query.grouping is None:
+        if alias is None or query.grouping is None:
             continue
         pushed = below.query
         stream = graph.streams[query.aliases.index(alias)]

@@ -18,7 +18,7 @@ from anabranch.plan.expression import Expr
 from anabranch.plan.query import Stream
 from anabranch.session import Session
 from anabranch.spark import sinks
-from anabranch.spark.push import spark_filter
+from anabranch.spark.pushdown import spark_filter
 from anabranch.sql import parse_script
 from tests import oracle
 from tests.spark.feeding import finish

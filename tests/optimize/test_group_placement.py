@@ -4,7 +4,7 @@ import pytest
 
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.cost.units import DEFAULT
-from anabranch.optimize.groups import choose_groups
+from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Bounds, NoQualifiedPlanError
 from anabranch.plan.eager import Forms
 from anabranch.sql import parse_script
@@ -22,16 +22,16 @@ JOIN = "SELECT b.g, SUM(a.x) AS s FROM a [RANGE 60 SECONDS], b [RANGE 60 SECONDS
 
 
 @pytest.mark.parametrize(
-    ("rates", "distinct", "below"),
+    ("rates", "distinct", "grouped_input"),
     [
         ({"a": 10_000.0, "b": 10.0}, {"a.k": 50.0, "b.k": 50.0}, "a"),
-        ({"a": 10.0, "b": 10_000.0}, {"a.k": 100_000.0, "b.k": 100_000.0}, ""),
-        ({}, {}, ""),
+        ({"a": 10.0, "b": 10_000.0}, {"a.k": 100_000.0, "b.k": 100_000.0}, None),
+        ({}, {}, None),
     ],
 )
-def test_rows_are_grouped_first_where_groups_are_few(rates, distinct, below):
+def test_rows_are_grouped_first_where_groups_are_few(rates, distinct, grouped_input):
     chosen = choose_groups(Forms(query_of(JOIN)), Given(rates, {}, distinct), DEFAULT, Bounds())
-    assert chosen.below == below
+    assert chosen.grouped_input == grouped_input
     assert chosen.query in {g.query for g in Forms(query_of(JOIN)).graphs.values()}
 
 
@@ -39,14 +39,14 @@ def test_a_foreign_key_is_grouped_before_its_key_is_looked_up():
     """Many rows for each row of a table: they are summed up, then the sums look up the table."""
     query = query_of("SELECT t.name, SUM(a.x) AS s FROM a [RANGE 60 SECONDS], t WHERE a.k = t.k GROUP BY t.name")
     facts = Given({"a": 50_000.0}, {"t": 100.0}, {"a.k": 100.0, "t.k": 100.0})
-    assert choose_groups(Forms(query), facts, DEFAULT, Bounds()).below == "a"
+    assert choose_groups(Forms(query), facts, DEFAULT, Bounds()).grouped_input == "a"
 
 
 def test_a_budget_comes_before_less_cpu():
     """Groups below need less CPU here, but more memory than there is; strictly, no plan at all is refused."""
     facts = Given({"a": 10_000.0, "b": 10.0}, {}, {"a.k": 50.0, "b.k": 50.0})
     free = choose_groups(Forms(query_of(JOIN)), facts, DEFAULT, Bounds())
-    assert free.below == "a"
+    assert free.grouped_input == "a"
     above = Forms(query_of(JOIN))
     with pytest.raises(NoQualifiedPlanError):
         choose_groups(above, facts, DEFAULT, Bounds(memory=1.0), strict=True)
@@ -56,4 +56,4 @@ def test_a_budget_comes_before_less_cpu():
 def test_what_is_not_grouped_stays():
     query = query_of("SELECT a.x FROM a [NOW], b [NOW] WHERE a.k = b.k")
     chosen = choose_groups(Forms(query), EMPTY, DEFAULT, Bounds())
-    assert (chosen.query, chosen.below) == (query, "")
+    assert (chosen.query, chosen.grouped_input) == (query, None)

@@ -1,4 +1,4 @@
-"""Groups of rows by their keys."""
+"""Rows with equal keys get one number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.engine.groups import Groups
+from anabranch.engine.key_numbers import KeyNumbers
 
 KEYS: list[tuple[pa.DataType, Any]] = [
     (pa.int16(), 0), (pa.int64(), 0), (pa.float32(), 0.0), (pa.float64(), 0.0), (pa.bool_(), False), (pa.string(), ""),
@@ -20,7 +20,7 @@ KEYS: list[tuple[pa.DataType, Any]] = [
 
 @pytest.mark.parametrize(("type_", "zero"), KEYS, ids=[str(t) for t, _ in KEYS])
 def test_null_is_a_key_of_its_own(type_: pa.DataType, zero: Any) -> None:
-    groups = Groups([type_])
-    ids = groups.numbers([pa.array([zero, None, zero, None], type_)], 4)
+    known = KeyNumbers([type_])
+    ids = known.numbers([pa.array([zero, None, zero, None], type_)], 4)
     assert ids.tolist() == [0, 1, 0, 1]
-    assert groups.keys[0].to_pylist() == [zero, None]
+    assert known.keys[0].to_pylist() == [zero, None]

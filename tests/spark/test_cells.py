@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from anabranch.engine.routing import base_cells
+from anabranch.engine.cells import base_cells
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.query import Field, Input, Query, Stream, Table, range_window
-from anabranch.spark.route import cells
+from anabranch.spark.cells import cells
 from anabranch.spark.types import zoned_schema
 
 ROWS = 300
