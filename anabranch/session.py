@@ -27,11 +27,11 @@ from anabranch.cost.units import unit_costs
 from anabranch.drive.driver import ChangingTable, Driver, layout_of
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
-from anabranch.engine.pipeline import read_columns, source_filters
 from anabranch.errors import LocationError, MigrationError, SessionError
 from anabranch.optimize.explain import decision_text
 from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Decision
+from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.explain import explain_text, times_text
@@ -39,7 +39,7 @@ from anabranch.plan.expression import Expr
 from anabranch.plan.formats import format_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import left_deep, parse
+from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution, Strategy, why_not_raise
 from anabranch.plan.names import same_name
 from anabranch.plan.query import Field, Query, Stream, Table
@@ -313,8 +313,7 @@ class Session:
         except OSError as error:
             raise LocationError(f"the checkpoint {folder} cannot be used: {error}") from error
         try:
-            any_plan = left_deep(JoinGraph(query))
-            columns, filters = read_columns(query, any_plan), source_filters(query, any_plan)
+            columns, filters = read_columns(query), source_filters(query)
             frames = {s.name: self._frames[s.name] for s in query.base_sources}
             schemas = {
                 name: frame.schema if isinstance(frame, DataFrame) and not self._is_table(name) else None

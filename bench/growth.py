@@ -62,10 +62,10 @@ def state_of(workload: Workload, counted: Statistics) -> dict[str, Any]:
     streams_bytes = used
     for state in counted.states:
         used += state.bytes
-        if " by (" in state.name:
-            needed += state.rows * (INDEXED_KEY_BYTES + (8 if state.name.startswith("(") else 0))
+        if state.kind == "index":
+            needed += state.rows * (INDEXED_KEY_BYTES + (8 if state.inputs > 1 else 0))
         else:
-            needed += state.rows * 8 * len(state.name.split())
+            needed += state.rows * 8 * state.inputs
     alive = len(workload.streams) * workload.rate_per_s * (workload.window_s + workload.batch_s)
     kept = sum(s.state_rows for s in counted.sources.values())
     return {

@@ -315,8 +315,8 @@ def _sql(expr: Expr, query: Query) -> str:
         "like": f"({args[0]} LIKE {args[-1]})",
         "trim": f"trim({args[0]}, ' ')",
         "substring": f"substring({', '.join(args)})",
-        "floor": f"CAST(floor({args[0]}) AS BIGINT)",
-        "ceil": f"CAST(ceil({args[0]}) AS BIGINT)",
+        "floor": f"TRY_CAST(floor({args[0]}) AS BIGINT)",
+        "ceil": f"TRY_CAST(ceil({args[0]}) AS BIGINT)",
         "sqrt": f"CASE WHEN {args[0]} >= 0 THEN sqrt({args[0]}) END",
         **{part: f"{part}({args[0]})" for part in ("year", "month", "day", "hour", "minute", "second")},
     }

@@ -59,7 +59,7 @@ class Observation:
     @property
     def view_rows(self) -> int:
         """Combined rows that wait in views, and groups: what stands between operators."""
-        return sum(s.rows for s in self.statistics.states if not s.runs)
+        return sum(s.rows for s in self.statistics.states if s.kind == "view")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,13 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     rows: int
     start_max_us: int
     data: Segment
+    passed: int = 0
+    """The predicates that all rows have passed: a place in `SlotState.predicates`."""
+    watermarks: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each query for which some of the rows were late, the query's watermark."""
+    first: int = 0
+    """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
+    and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
 
 
 class RunSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -58,6 +65,8 @@ class PartialSegment(msgspec.Struct, frozen=True, array_like=True):
     """What the rows of one batch are to aggregates, folded by group and by the instants at which they count: one Arrow IPC
     stream. `table` tells the folding: by the keys alone, or by the keys and the argument of a COUNT DISTINCT."""
 
+    block: str
+    """Of which query, in which form, or of which subquery."""
     table: str
     batch: int
     rows: int
@@ -67,15 +76,15 @@ class PartialSegment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ViewBuild(msgspec.Struct, frozen=True, array_like=True):
-    """A view that does not hold all combined rows yet, in a migration under way. Those of which some row came in batch
-    `since` or later are there. Of the others, those are there whose part of the inputs `seed` stands in a segment after
-    `batch`, or in that one at `row` or later. A view without a seed is that of a parallel track: it has combinations of
-    new rows only.
+    """A view that does not hold all combined rows yet, in a migration under way. Rows of which some part came in batch
+    `since` or later are there. Of the others, those are there whose part of the inputs `seed` (places in its key) stands in
+    a segment after `batch`, or in that one at `row` or later. A view without a seed is that of a parallel track: it has
+    combinations of new rows only.
     """
 
     view: str
     since: int
-    seed: str = ""
+    seed: tuple[int, ...] = ()
     batch: int = -1
     row: int = -1
 
@@ -89,14 +98,12 @@ class SlotState(msgspec.Struct, frozen=True):
     kept_views: tuple[str, ...] = ()
     """The views that the plan keeps, also those that have no rows."""
     partials: tuple[PartialSegment, ...] = ()
-    blocks: tuple[SlotState, ...] = ()
-    """The same for each subquery, those below before those above."""
     builds: tuple[ViewBuild, ...] = ()
     """The views that are being built."""
     prepared: dict[str, int] = msgspec.field(default_factory=dict)
     """The indexes that only the target of a gradual migration needs, and the batch up to which each has been derived."""
-    leaving: SlotState | None = None
-    """What the form that the query leaves has."""
+    predicates: tuple[tuple[str, ...], ...] = ()
+    """Sets of predicates that the rows of log segments have passed."""
 
     def files(self) -> frozenset[str]:
         """The files that hold it."""
@@ -105,7 +112,7 @@ class SlotState(msgspec.Struct, frozen=True):
             | frozenset(s.entries.file for s in self.runs)
             | frozenset(s.parts.file for s in self.views)
             | frozenset(s.data.file for s in self.partials)
-        ).union(*(block.files() for block in self.blocks), self.leaving.files() if self.leaving is not None else ())
+        )
 
 
 class SourceStatistics(msgspec.Struct):
@@ -153,9 +160,13 @@ class StateStatistics(msgspec.Struct):
     """Rows and bytes of an index or a view, among them rows that are no longer valid (`expired` files lag behind)."""
 
     name: str
+    kind: str
+    """`index`, `view` or `groups`."""
     rows: int = 0
     bytes: int = 0
     runs: int = 0
+    inputs: int = 1
+    """So many inputs' rows are combined in it."""
 
 
 class Preparing(msgspec.Struct):

@@ -40,6 +40,7 @@ SLACK_BATCHES = 2.0
 VIEW_SLACK_BATCHES = 1.5
 """Few combined rows live as long as the shortest window: their batch ends sooner."""
 
+
 @dataclass(frozen=True)
 class _Case:
     rows: int
@@ -86,8 +87,8 @@ def calibrate(batches: int = BATCHES) -> UnitCosts:
             rows = sum(s.rows for s in statistics.sources.values())
             taken.append((rows, 1.0, max(0.0, spent_s - probe_s - keep_s - own.get("emit", 0.0))))
             for state in statistics.states:
-                if state.rows and " by " in state.name:
-                    (view_bytes if state.name.startswith("(") else index_bytes).append(state.bytes / state.rows)
+                if state.rows and state.kind == "index":
+                    (view_bytes if state.inputs > 1 else index_bytes).append(state.bytes / state.rows)
     lookup, lookup_run, join, rekey, step = _positive(probes)
     insert, view_insert, upkeep = _positive(kept)
     accept, batch = _positive(taken)
@@ -141,7 +142,9 @@ def _fold_s(batches: int) -> float:
         run = LocalRun(query, LocalFilesystem(folder))
         for batch in range(batches + 4):
             times = batch * 1_000_000 + np.arange(rows) * 1_000_000 // rows
-            table = pa.table({"k": rng.integers(0, 100, rows), "v": rng.random(rows), "ts": pa.array(times, types["ts"])})
+            table = pa.table(
+                {"k": rng.integers(0, 100, rows), "v": rng.random(rows), "ts": pa.array(times, types["ts"])}
+            )
             counted = run.step(batch, {"a": table}).statistics.cpu_ns
             spent.append((counted.get("emit", 0) + counted.get("aggregate", 0)) / 1e9 / rows)
     return float(np.median(spent[4:]))

@@ -32,10 +32,10 @@ from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
-from anabranch.engine.pipeline import ONE_SLOT, read_columns
-from anabranch.engine.slot import Slot
+from anabranch.engine.slot import ONE_SLOT, Slot
 from anabranch.errors import MigrationError, SchemaMismatchError, StateError
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
+from anabranch.plan.demand import read_columns
 from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
@@ -123,7 +123,7 @@ class LocalRun:
         graph = self.forms.graphs[None]
         asked = left_deep(graph) if plan is None else parse(plan, graph) if isinstance(plan, str) else plan
         check(asked, graph)
-        self._columns = read_columns(query, asked)
+        self._columns = read_columns(query)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
         self.driver = Driver(
             query, Execution(asked), self.distribution, filesystem, self._stored, Steady(), Unshared(), clock=clock,
@@ -224,12 +224,16 @@ class LocalRun:
     def _store_tables(self) -> None:
         """Writes the rows of the tables to where the first batch finds them."""
         for name, path in self._stored.items():
-            put_table(self.filesystem, path, encode(conform(self._sources[name], self.tables[name], self._columns[name])))
+            put_table(
+                self.filesystem, path, encode(conform(self._sources[name], self.tables[name], self._columns[name]))
+            )
 
     def _conform(self, rows: Mapping[str, Rows]) -> dict[str, pa.RecordBatch]:
         """The rows in their declared types: what does not fit is refused before anything is written."""
         if stored := rows.keys() & self.tables.keys():
-            raise StateError(f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables=")
+            raise StateError(
+                f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables="
+            )
         if unknown := rows.keys() - self._sources.keys():
             name = self.forms.written.name
             raise SchemaMismatchError(

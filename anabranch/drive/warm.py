@@ -60,7 +60,9 @@ def _warm_ranges() -> None:
     query = Query("ranges", tuple(Input(s.name, s, range_window(100)) for s in streams), (), (less,), (("k", left),))
     run = LocalRun(query, MemoryFilesystem())
     for batch in range(2):
-        run.step(batch, dict.fromkeys("ab", pa.table({"k": [1, 2], "ts": pa.array([batch, batch], pa.timestamp("us"))})))
+        run.step(
+            batch, dict.fromkeys("ab", pa.table({"k": [1, 2], "ts": pa.array([batch, batch], pa.timestamp("us"))}))
+        )
 
 
 def _warm_cells() -> None:

@@ -182,7 +182,7 @@ class SlotWork:
         boxes = Slot(self._forms(), execution, f"state/{slot}", self.filesystem, reader, self.distribution, slot)
         boxes.attach(named, order.watermark_us, order.emitted_us)
         if boxes.execution != order.execution:
-            boxes.redirect(order.execution, named, order.watermark_us, order.emitted_us)
+            boxes.redirect(order.execution, order.watermark_us, order.emitted_us)
         return boxes
 
 
@@ -197,9 +197,9 @@ def _goes_on(order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool
         if not boxes.execution.is_like(order.before):
             return False
         if boxes.execution != order.before:
-            boxes.redirect(order.before, state, *given)
+            boxes.redirect(order.before, *given)
         if not boxes.catch_up(state, *given):
             return False
     if boxes.execution != order.execution:
-        boxes.redirect(order.execution, state, *given)
+        boxes.redirect(order.execution, *given)
     return True

@@ -155,7 +155,9 @@ def _together(pieces: Sequence[tuple[Parts, int]]) -> Parts:
     """Partial values one after the other, given how many each piece has; rare ones that a piece leaves out are 0."""
     names = dict.fromkeys(name for parts, _ in pieces for name in parts)
     columns = {name: [parts.get(name, np.zeros(rows, np.int64)) for parts, rows in pieces] for name in names}
-    return {name: np.concatenate(c) if isinstance(c[0], np.ndarray) else pa.concat_arrays(c) for name, c in columns.items()}
+    return {
+        name: np.concatenate(c) if isinstance(c[0], np.ndarray) else pa.concat_arrays(c) for name, c in columns.items()
+    }
 
 
 def _by_instant(instants: Ids) -> Iterable[tuple[int, Ids]]:
@@ -246,9 +248,7 @@ class Aggregator:
                 kept = pa.array(mask)
                 rows = ([k.filter(kept) for k in keys], value.filter(kept), firsts[mask], lasts[mask])
             if len(rows[2]):
-                self._keep_folded(
-                    distinct.table, distinct.table.fold([*rows[0], rows[1]], rows[2], rows[3], [None])
-                )
+                self._keep_folded(distinct.table, distinct.table.fold([*rows[0], rows[1]], rows[2], rows[3], [None]))
 
     def _keep_folded(self, table: PartialTable, partials: Partials) -> None:
         """Keeps partial rows of a part of the batch; puts those of its parts together when half of them may be the same."""
@@ -421,7 +421,9 @@ class Aggregator:
                 columns[f"agg{place}"] = self._distinct[place].combined(numbers, rows.column(f"{place} values"), groups)
                 continue
             each, prefix = self._accumulators[place], f"{place} "
-            taken = {n.removeprefix(prefix): _unsigned(n, rows.column(n)) for n in rows.schema.names if n.startswith(prefix)}
+            taken = {
+                n.removeprefix(prefix): _unsigned(n, rows.column(n)) for n in rows.schema.names if n.startswith(prefix)
+            }
             each.grow(together.count)
             each.take(numbers, taken, every, lasts)
             columns[f"agg{place}"] = each.value(groups, 0)

@@ -141,10 +141,15 @@ class Arrival:
 
     def store_table(self, store: Store, source: Stream | Table, rows: Rows) -> None:
         """Stores the rows of a table that was read again; nobody follows them, and indexes are derived from the log."""
-        accepted, readers = accept(source, rows, store.read_columns(source), BEGINNING_US), readers_of(store.readers, source.name)
+        accepted, readers = (
+            accept(source, rows, store.read_columns(source), BEGINNING_US),
+            readers_of(store.readers, source.name),
+        )
         for reader in readers:
             self.counts[reader.query, source.name] = SourceStatistics()
-        kept = [(r, i, mask_of(tuple(i.asked.values()), accepted.rows)) for r in readers for i in r.inputs_over(source.name)]
+        kept = [
+            (r, i, mask_of(tuple(i.asked.values()), accepted.rows)) for r in readers for i in r.inputs_over(source.name)
+        ]
         starts = starts_of(source, accepted.rows)
         self._store(store, source, accepted.rows, starts, kept, {}, thread_time_ns(), is_new=False)
 

@@ -312,4 +312,6 @@ class Box:
 def horizon_us(box: Box, watermark_us: int, emitted_us: int) -> int:
     """What is valid at or after this may still be needed. Groups of a subquery are known when the watermark has passed them,
     so a box over them keeps what it has for a batch longer: that is the watermark of the batch before."""
-    return emitted_us if any(box.reader.is_derived(i.alias) for i in box.reader.inputs) else min(watermark_us, FOREVER_US)
+    return (
+        emitted_us if any(box.reader.is_derived(i.alias) for i in box.reader.inputs) else min(watermark_us, FOREVER_US)
+    )

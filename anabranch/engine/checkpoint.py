@@ -57,8 +57,8 @@ class Checkpoint:
     # -- from files --------------------------------------------------------------------------------------------------
 
     def attach(self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int) -> None:
-        """Gives an empty store, and the groups of each block, the state that a commit names. `emitted_us` is the watermark of
-        that commit's batch: aggregates at instants before it have been handed out.
+        """Gives an empty store, and the groups of each block, the state that a commit names. `emitted_us` is the watermark
+        of that commit's batch: aggregates at instants before it have been handed out.
 
         Runs that are not named, missing or damaged are derived from the log, one by one. A view of which that is true, or
         which the plan of the commit did not keep, is recomputed from its parts in the next batch. A damaged log is an error:
@@ -79,7 +79,9 @@ class Checkpoint:
                 with contextlib.suppress(StateError):
                     self.store.spines[key].runs.append(_map_run(run, self.reader))
 
-    def catch_up(self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int) -> int | None:
+    def catch_up(
+        self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int
+    ) -> int | None:
         """Brings a store that stopped some batches ago to what a commit names: those batches are added from their files, and
         their indexes derived. The last batch that the store had; None if it cannot be done, and the store is of no more use.
 
@@ -125,7 +127,9 @@ class Checkpoint:
         self._logs = {name: known for name, known in self._logs.items() if name in self.store.logs}
 
     def _add_log(self, segment: LogSegment, state: SlotState) -> None:
-        stored = self._map_log(segment, frozenset(state.predicates[segment.passed]) if state.predicates else frozenset())
+        stored = self._map_log(
+            segment, frozenset(state.predicates[segment.passed]) if state.predicates else frozenset()
+        )
         self.store.logs[segment.source].add(segment.batch, stored)
         for reader in self.store.readers:
             reader.watch(segment.source, segment.batch, stored)
@@ -272,7 +276,9 @@ class Checkpoint:
                 passed = sets.setdefault(stored.passed, len(sets))
                 if batch not in known:
                     data, late = files.of(kind).add(stored.data), dict(stored.watermarks)
-                    known[batch] = LogSegment(name, batch, stored.rows.num_rows, stored.start_max_us, data, passed, late)
+                    known[batch] = LogSegment(
+                        name, batch, stored.rows.num_rows, stored.start_max_us, data, passed, late
+                    )
                     self._fresh_logs.append(known[batch])
                 elif known[batch].passed != passed:
                     known[batch] = msgspec.structs.replace(known[batch], passed=passed)
@@ -354,5 +360,3 @@ def _record(index: str, run: Run, writer: ContainerWriter) -> RunSegment:
 
 def _map_run(record: RunSegment, reader: ContainerReader) -> Run:
     return map_run(record, reader.segment(record.entries), reader.segment(record.directory))
-
-

@@ -256,9 +256,7 @@ def _take_by_segment(ids: Ids, segments: Mapping[int, pa.Array], type: pa.DataTy
     batches = ids >> 32
     order = np.argsort(batches, kind="stable")
     cuts = np.flatnonzero(np.diff(batches[order])) + 1
-    pieces = [
-        segments[int(ids[group[0]] >> 32)].take(pa.array(ids[group] & LOW)) for group in np.split(order, cuts)
-    ]
+    pieces = [segments[int(ids[group[0]] >> 32)].take(pa.array(ids[group] & LOW)) for group in np.split(order, cuts)]
     back = np.empty(len(ids), np.int64)
     back[order] = np.arange(len(ids))
     return pa.concat_arrays(pieces).take(pa.array(back))

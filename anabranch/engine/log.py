@@ -172,12 +172,11 @@ class Log:
 
 
 def starts_of(source: Stream | Table, rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.int64]:
-    """The event times of a stream's rows; a stored table's rows were always there."""
+    """The event times of a stream's rows, any for rows without one; a stored table's rows were always there."""
     if isinstance(source, Table):
         return np.full(rows.num_rows, BEGINNING_US, np.int64)
     times = rows.column(rows.schema.get_field_index(source.time))
     if isinstance(times, pa.ChunkedArray):
         times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
-    starts: npt.NDArray[np.int64] = times.view(pa.int64()).to_numpy(zero_copy_only=False)
+    starts: npt.NDArray[np.int64] = times.view(pa.int64()).fill_null(0).to_numpy()
     return starts
-

@@ -73,9 +73,7 @@ def doubles(values: pa.Array) -> npt.NDArray[np.float64]:
     return np.ascontiguousarray(plain.to_numpy(zero_copy_only=False), np.float64)
 
 
-def from_ordered_words(
-    words: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_], type: pa.DataType
-) -> pa.Array:
+def from_ordered_words(words: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_], type: pa.DataType) -> pa.Array:
     """The values that words stand for."""
     if pa.types.is_floating(type):
         bits = np.where(words & SIGN, words ^ SIGN, ~words)

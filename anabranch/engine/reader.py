@@ -1,9 +1,13 @@
 """How one block of a query reads the store of a slot: its inputs, their routes, and the keys of the states it looks up.
 
 A reader owns no state. It says what it needs (`Reader.views`, `Reader.indexes`, columns and predicates for the logs), and
-`anabranch.engine.store` keeps what all readers of a slot need together. So an index may hold rows that one of its readers may
-not see: rows that came too late for it, or that have a NULL in another of its keys. `Reader.seen` tells which rows it may;
-it looks only into segments where there can be others.
+`anabranch.engine.store` keeps what all readers of a slot need together. So an index may hold rows that one of its readers
+may not see: rows that came too late for it, or that have a NULL in another of its keys. `Reader.seen` tells which rows it
+may; it looks only into segments where there can be others.
+
+Example: the index over s by k serves q, which joins s by k, and p, which joins it by k and by j. A row of batch 7 has no j.
+It is stored for q's sake, and the log does not say of segment 7 that j is not NULL: segment 7 is a *suspect* for p. When p
+finds rows in the index, it asks those of batch 7, and no others, for their j.
 
 A select that stands above a join (`anabranch.plan.selects`) is no predicate of its input's rows, and so not in the key of an
 index over the source; an index over a view that is below the select is named with it.
@@ -24,6 +28,7 @@ from anabranch.engine.combination import Combination
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.keys import is_exact
 from anabranch.engine.log import Log, Stored, decode, encode
+from anabranch.plan.demand import is_not_null
 from anabranch.plan.expression import Call, Column, Expr, columns_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.identity import IndexKey, RowsKey, ViewKey, input_rows, named, view_key, view_terms
@@ -120,8 +125,8 @@ class Reader:
         versions: Mapping[str, int] | None = None,
         closed: frozenset[str] = frozenset(),
     ) -> None:
-        """`name` is the block's, with that of the form it belongs to, `query` that of the whole query. `versions` tells which reading of each stored table it
-        sees. Of sources that are `closed` to it, it takes no new rows."""
+        """`name` is the block's, with that of the form it belongs to, `query` that of the whole query. `versions` tells
+        which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows."""
         self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
         self.accepted_by, self.versions, self.closed = tuple(sorted(accepted_by)), dict(versions or {}), closed
         self.selects = execution.selects
@@ -317,11 +322,6 @@ def columns_read(exprs: Iterable[Expr]) -> set[str]:
     return {c.name for e in exprs for c in columns_of(e)}
 
 
-def is_not_null(expr: Expr) -> bool:
-    """Whether a predicate asks no more than that a term is not NULL."""
-    return isinstance(expr, Call) and expr.op == "not" and isinstance(expr.args[0], Call) and expr.args[0].op == "is_null"
-
-
 def _is_filled(predicate: Expr, rows: pa.RecordBatch) -> bool:
     """Whether all rows fulfil that a term is not NULL, as far as that can be told without looking at them."""
     assert isinstance(predicate, Call)
@@ -331,7 +331,7 @@ def _is_filled(predicate: Expr, rows: pa.RecordBatch) -> bool:
     if not isinstance(term, Column):
         return False
     place = rows.schema.get_field_index(term.name)
-    return place >= 0 and rows.column(place).null_count == 0
+    return place >= 0 and not rows.column(place).null_count
 
 
 def values_of(terms: Iterable[Expr], rows: pa.RecordBatch) -> list[pa.Array]:

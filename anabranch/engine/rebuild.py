@@ -10,8 +10,8 @@ batch that found them. A view is begun when all that its lookups need is complet
 Example: batches 0 … 7 are stored, and in batch 8 a plan comes that keeps the view (a b). It is begun with `since` 8 and the
 smaller input, say a, as its seed. In batch 8 the rows of a that batch 7 brought look up b, then those of batch 6, until the
 pause of the migration is over. Batch 8 then brings new rows of a and b: what they find is kept as it always is. In batch 9
-the seed goes on with batch 5. A combination of a row of batch 3 and one of batch 8 was found by the latter, so the seed keeps
-only combinations all of whose rows came before batch 8.
+the seed goes on with batch 5. A combination of a row of batch 3 and one of batch 8 was found by the latter, so the seed
+keeps only combinations all of whose rows came before batch 8.
 
 On a parallel track nothing is recomputed. Views of the new plan that the old one lacks begin empty and hold combinations of
 new rows alone, which is all there is when the last old row has ended.

@@ -151,9 +151,7 @@ class Slot:
                 box = Box(self._reader(block), self.store)
             elif not _is_for(box.reader, block, self._versions):
                 replaced[block.name], box.reader = box.reader, self._reader(block)
-            box.gives_parts = block.is_whole and (
-                self._distribution.groups_span_slots or execution.leaving is not None
-            )
+            box.gives_parts = block.is_whole and (self._distribution.groups_span_slots or execution.leaving is not None)
             boxes[block.name] = box
         self.boxes, self.execution = boxes, execution
         return replaced
@@ -168,15 +166,19 @@ class Slot:
     # -- from one execution to another -------------------------------------------------------------------------------
 
     def redirect(self, execution: Execution, watermark_us: int, emitted_us: int) -> None:
-        """Goes on with another execution, before the next batch. What both read is kept, what only the old one had is dropped
-        (that is safe, for all of it follows from the logs: 002, section 12.1.4), and what is lacking is recomputed in the
-        batches to come: in the next one, as far as results need it."""
-        before = self.execution
-        if execution.leaving is not None and execution.leaving != before.leaving:
-            if execution.grouped_input == before.grouped_input:
-                raise StateError(f"slot {self._cell} cannot take up the form it has left")
+        """Goes on with another execution, before the next batch. What both read is kept, what only the old one had is
+        dropped (that is safe, for all of it follows from the logs: 002, section 12.1.4), and what is lacking is recomputed
+        in the batches to come: in the next one, as far as results need it."""
+        before, leaving = self.execution, execution.leaving
+        is_like = execution.grouped_input == before.grouped_input
+        if is_like and leaving is not None and leaving != before.leaving:
+            raise StateError(f"slot {self._cell} cannot take up the form it has left")
+        known = set(self.boxes)
         replaced = self._place(execution)
-        if execution.grouped_input != before.grouped_input and execution.leaving is None:
+        for name, groups in self._groups.items():
+            if name not in known:
+                groups.restore((), emitted_us)
+        if not is_like and leaving is None:
             self._fold(self.forms.grouped(before.grouped_input, execution.grouped_input).source)
         self._serve(replaced, watermark_us, emitted_us)
 
@@ -245,8 +247,8 @@ class Slot:
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def replace_table(self, name: str, batch: int, rows: Rows, watermark_us: int, emitted_us: int) -> None:
-        """Takes other rows for a stored table, before the batch is processed. What is kept of it is derived anew, and nothing
-        emitted: rows that have met the old ones do not meet the new ones again."""
+        """Takes other rows for a stored table, before the batch is processed. What is kept of it is derived anew, and
+        nothing emitted: rows that have met the old ones do not meet the new ones again."""
         self._versions = {**self._versions, name: batch}
         replaced = self._place(self.execution)
         source = next(s for s in self.forms.written.base_sources if s.name == name)
@@ -323,7 +325,7 @@ class Slot:
             whole.sources[name].state_rows, whole.sources[name].state_bytes = log.rows, log.bytes
         whole.states = self.store.measured()
         for name, groups in self._groups.items():
-            whole.states.append(StateStatistics(f"groups of {name}", groups.partial_rows, groups.bytes))
+            whole.states.append(StateStatistics(f"groups of {name}", "groups", groups.partial_rows, groups.bytes))
         for box in self.boxes.values():
             if box is not self.box:
                 whole.add_cpu(box.statistics)
@@ -375,5 +377,3 @@ def _versions(query: Query, state: SlotState) -> dict[str, int]:
             if batches:
                 found[source.name] = max(batches)
     return found
-
-

@@ -43,8 +43,8 @@ class Store:
     builds: dict[ViewKey, Build] = field(default_factory=dict)
     """Views that are there in part."""
     thin: dict[IndexKey, int] = field(default_factory=dict)
-    """Indexes that only the target of a migration needs, and that show old rows up to some batch; rows that come are added to
-    them."""
+    """Indexes that only the target of a migration needs, and that show old rows up to some batch; rows that come are added
+    to them."""
     readers: tuple[Reader, ...] = ()
     horizons: dict[str, int] = field(default_factory=dict)
     """For each reader the time at or after which what is valid may still be of use to it."""
@@ -61,7 +61,7 @@ class Store:
         sources = {source.name: source for reader in readers for source in reader.sources}
         for name in self.logs.keys() - sources.keys():
             del self.logs[name]
-        for name, source in sources.items():
+        for source in sources.values():
             self._serve_log(source)
         wanted = {key for reader in readers for key in reader.views.values()}
         for key in self.views.keys() - wanted:
@@ -103,7 +103,9 @@ class Store:
 
     def read_columns(self, source: Stream | Table) -> tuple[str, ...]:
         """The columns of a source that must be looked at when rows of it come in."""
-        read = {c for reader in self.readers for c in reader.read_columns(source)} | set(self.logs[source.name].schema.names)
+        read = {c for reader in self.readers for c in reader.read_columns(source)} | set(
+            self.logs[source.name].schema.names
+        )
         return tuple(f.name for f in source.fields if f.name in read)
 
     def source_indexes(self, source: str) -> list[IndexKey]:
@@ -181,12 +183,11 @@ class Store:
                 shown = {reader.versions.get(name, 0) for reader in self.readers if reader.inputs_over(name)}
                 for batch in [b for b in log.segments if b not in shown]:
                     log.drop(batch)
-        for key, view in self.views.items():
-            horizon_us = self.horizon_us(key)
-            view.purge(horizon_us)
-            for index, spine in self.spines.items():
-                if index.rows == key:
-                    spine.purge(horizon_us)
+        for view_key, view in self.views.items():
+            view.purge(self.horizon_us(view_key))
+        for index, spine in self.spines.items():
+            if isinstance(index.rows, ViewKey):
+                spine.purge(self.horizon_us(index.rows))
 
     def horizon_us(self, key: ViewKey) -> int:
         """The least horizon of those who read a view."""
@@ -215,8 +216,13 @@ class Store:
     # -- for people and tests ----------------------------------------------------------------------------------------
 
     def measured(self) -> list[StateStatistics]:
-        found = [StateStatistics(str(key), s.rows, s.bytes, len(s.runs)) for key, s in self.spines.items()]
-        return found + [StateStatistics(str(key), v.rows, v.bytes) for key, v in self.views.items()]
+        found = []
+        for key, spine in self.spines.items():
+            inputs = len(key.rows.inputs) if isinstance(key.rows, ViewKey) else 1
+            found.append(StateStatistics(str(key), "index", spine.rows, spine.bytes, len(spine.runs), inputs))
+        for view_key, view in self.views.items():
+            found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, inputs=view.inputs))
+        return found
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory; for tests."""

@@ -168,7 +168,7 @@ def view_key(
     def alike(alias: str) -> tuple[str, int]:
         return rows[alias].text, graph.query.input(alias).window.length_us
 
-    least, order = min(((conditions(order), order) for order in _orders(aliases, alike)))
+    least, order = min((conditions(order), order) for order in _orders(aliases, alike))
     inputs = tuple((rows[alias], graph.query.input(alias).window.length_us) for alias in order)
     return ViewKey(inputs, least, tuple(sorted(accepted_by)), owner, since), order
 

@@ -92,7 +92,7 @@ def run(
             state_bytes = sum(s.state_bytes for s in counted.sources.values()) + sum(s.bytes for s in counted.states)
             results += counted.results
             kept = sum(s.state_rows for s in counted.sources.values())
-            kept += sum(s.rows for s in counted.states if " by " not in s.name)
+            kept += sum(s.rows for s in counted.states if s.kind != "index")
             lines.append({"time s": now_s, "results": results, "done s": done_s, "rows": kept, "MB": state_bytes / 1e6})
             if state_bytes > memory or results > 10 * MOST_RESULTS:
                 break

@@ -145,7 +145,7 @@ class Track:
 
 
 def note(track: Track, done: Step, spent_s: float) -> None:
-    views = [s for s in done.statistics.states if not s.runs and s.name != "groups"]
+    views = [s for s in done.statistics.states if s.kind == "view"]
     track.cpu_s.append(spent_s)
     track.view_rows.append(sum(s.rows for s in views))
     track.results.append(done.results.num_rows)

@@ -137,7 +137,7 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
                 if s.name in rows
             }
             if slot.execution != execution:
-                slot.redirect(execution, states[cell], watermark_us, emitted_us)
+                slot.redirect(execution, watermark_us, emitted_us)
             results += slot.step(number, mine, watermark_us, emitted_us)
             states[cell] = slot.save(number, "attempt")
             slot.relocate()

@@ -7,10 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from anabranch.engine.states import BoxState
+from anabranch.engine.reader import Reader
+from anabranch.engine.rebuild import hand_over
+from anabranch.engine.store import Store
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Leaf, Plan, parse
 from anabranch.plan.migration import Execution
+from anabranch.plan.query import BEGINNING_US
 from anabranch.plan.selects import Selects, raise_selects
 from anabranch.sql import parse_script
 from bench.papers.spj import (
@@ -175,11 +178,13 @@ def test_the_engine_filters_the_states_that_the_bit_maps_say(seed: int):
     trees = [parse(TREES[i], graph) for i in rng.integers(0, len(TREES), 2)]
     places = [raise_selects(QUERY, random_selects(QUERY, 2 * seed + i)) for i in range(2)]
     old, new = (Execution(tree, selects=selects) for tree, selects in zip(trees, places, strict=True))
-    before = BoxState(graph, old)
-    spines = {id(i.spine) for i in before.indexes.values()}
-    after = BoxState(graph, new, previous=before)
-    shared = {index for index in before._index_names if index in after._index_names}
+    before, after, store = Reader("q", "q", graph, old), Reader("q", "q", graph, new), Store()
+    store.serve([before])
+    spines = list(store.spines.values())
+    hand_over(store, before, after, BEGINNING_US)
+    store.serve([after])
+    shared = before.indexes.keys() & after.indexes.keys()
     found = match(drawn(trees[0], places[0]), drawn(trees[1], places[1]))
     for index in shared:
         filtered = bool(found[frozenset(index.state)].filters)
-        assert filtered == (id(after.indexes[after._index_names[index]].spine) not in spines), index
+        assert filtered == (store.spines[after.indexes[index].key] not in spines), index

@@ -32,9 +32,9 @@ from anabranch.engine.accept import conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
-from anabranch.engine.pipeline import read_columns
 from anabranch.errors import MigrationError
 from anabranch.plan.actions import ChangePlan
+from anabranch.plan.demand import read_columns
 from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
@@ -138,7 +138,7 @@ class Simulation:
         names = {s.name for s in self.query.base_sources}
         self.tables = {name: rows for name, rows in self.tables.items() if name in names}
         self.distribution = choose_distribution(self.query, self.slots)
-        self.columns = read_columns(self.query, left_deep(self.forms.graphs[None]))
+        self.columns = read_columns(self.query)
         self.sources = {s.name: s for s in self.query.base_sources}
 
     def run(self, most_lives: int = 60) -> oracle.Bag:

@@ -10,6 +10,7 @@ from anabranch.plan.migration import Strategy
 from tests import oracle
 from tests.continuous import Continuous, Shape, shapes
 from tests.drive.simulation import Simulation
+from tests.regressions import REGRESSIONS
 from tests.scenarios import Scenario, properties, scenarios
 from tests.storage.faulty import Fault
 
@@ -45,8 +46,13 @@ def check_joins(
     )  # fmt: skip
 
 
+UNTIMED = {
+    "scenario": REGRESSIONS["rows of two inputs, and one without a time"], "slots": 4, "to_files": False, "faults": {},
+    "asks": {}, "fails": {}, "workers": 1, "pauses": frozenset[int](),
+}  # fmt: skip
+
 test_joins, test_joins_long = properties(
-    check_joins, 100, 10_000, scenario=scenarios(inputs=(2, 3, 1, 4)), slots=st.sampled_from([1, 2, 3, 4]),
+    check_joins, 100, 10_000, examples=[UNTIMED], scenario=scenarios(inputs=(2, 3, 1, 4)), slots=st.sampled_from([1, 2, 3, 4]),
     to_files=st.booleans(), faults=FAULTS, asks=ASKS, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
 )  # fmt: skip
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anabranch.engine.columns import AddressTables, ColumnStore
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, Field, Stream, Table
+from anabranch.plan.query import BEGINNING_US, Field, Stream, Table
 
 TIME = pa.timestamp("us")
 SMALL = st.integers(-100, 100)
@@ -174,21 +174,21 @@ def test_starts():
 
 def test_purge_drops_segments_whose_last_row_has_ended():
     log = stream_log(6)
-    log.purge(watermark_us=12, retention_us=10)
+    log.purge(ended_us=12 - 10)
     assert [b for b, _ in log] == [3, 4, 5]
     assert log.rows == 9
     assert log.bytes == sum(s.data.size for _, s in log)
-    log.purge(watermark_us=10**6, retention_us=FOREVER_US)
+    log.purge(BEGINNING_US)
     assert log.rows == 9
 
 
 def test_tables_and_the_first_watermark_purge_nothing():
     log = log_of(pa.int64())
     add(log, 0, pa.array([1]))
-    log.purge(2**62, FOREVER_US)
+    log.purge(2**62)
     assert log.rows == 1
     log = stream_log(2)
-    log.purge(BEGINNING_US, 10)
+    log.purge(BEGINNING_US)
     assert log.rows == 6
 
 
@@ -201,7 +201,7 @@ def test_a_log_that_grows_and_is_purged(steps):
         if rows:
             add(log, batch, *stream_rows([10 * batch + i for i in range(rows)], [batch] * rows))
         watermark_us = min(watermark_us + forward, batch + 1)
-        log.purge(watermark_us, 8)
+        log.purge(watermark_us - 8)
         if look:
             ids = all_ids(log)
             values = [10 * int(i >> 32) + int(i & 0xFFFFFFFF) for i in ids]
@@ -265,7 +265,7 @@ def test_a_segment_is_purged_when_its_rows_have_ended_whatever_others_do():
     assert log.column("w", np.array([1])).to_pylist() == ["row 2"]
     for batch in range(1, 5000):
         add(log, batch, *stream_rows([batch], [batch]))
-        log.purge(batch, 3)
+        log.purge(batch - 3)
         assert len(log.segments) == 1 + min(3, batch)
         assert log.column("v", np.array([batch << 32, 1])).to_pylist() == [batch, 2]
     assert (log.rows, [b for b, _ in log]) == (5, [0, 4997, 4998, 4999])

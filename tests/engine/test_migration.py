@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
-from anabranch.engine.states import IndexState
+from anabranch.engine.spine import Spine
 from anabranch.errors import MigrationError
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, show
@@ -51,7 +51,7 @@ def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: 
     run, steady = start(scenario, disk), start(scenario, MemoryFilesystem())
     found: oracle.Bag = Counter()
     other: Any = None
-    with mock.patch("anabranch.engine.preparation.PIECE_ROWS", piece_rows):
+    with mock.patch("anabranch.engine.rebuild.PIECE_ROWS", piece_rows):
         for batch in range(len(scenario.batches) + 1):
             what, plan, strategy, pause_us = actions[batch % len(actions)]
             if what in ("migrate", "raise"):
@@ -257,7 +257,7 @@ def check_continuous(shape: Shape, seed: int, actions: Sequence[Action]) -> None
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
     run = LocalRun(case.query, disk, tables=tables)
     found: oracle.Bag = Counter()
-    with mock.patch("anabranch.engine.preparation.PIECE_ROWS", 2):
+    with mock.patch("anabranch.engine.rebuild.PIECE_ROWS", 2):
         for number in range(len(case.batches) + 1):
             what, place, strategy, pause_us = actions[number % len(actions)]
             if what == "migrate" and (plan := plans[place]) is not None:
@@ -295,8 +295,8 @@ def selecting(batches: int) -> Scenario:
     return Scenario(SELECTING, ("(a b)",), tuple(cut))
 
 
-def index_of_a(run: LocalRun) -> IndexState:
-    (found,) = [i for i in run._slot.pipeline.box.state.indexes.values() if i.aliases == ("a",)]
+def index_of_a(run: LocalRun) -> Spine:
+    (found,) = [spine for key, spine in run._slot.store.spines.items() if key.rows.source == "a"]
     return found
 
 
@@ -305,16 +305,16 @@ def test_upwards_runs_are_shared_and_columns_stuffed() -> None:
     run = start(scenario, MemoryFilesystem())
     for batch in range(4):
         step(run, scenario, batch)
-    spine, runs = index_of_a(run).spine, list(index_of_a(run).spine.runs)
+    spine, runs = index_of_a(run), list(index_of_a(run).runs)
     run.migrate("(a b)", selects={"a": "a b"})
     results = step(run, scenario, 4).results.num_rows
-    log = run._slot.pipeline.box.state.logs["a"]
+    log = run._slot.store.logs["a"]
     stored = {b: " ".join(s.rows.schema.names) for b, s in log.segments.items()}
     assert stored == {1: "k ts", 2: "k ts", 3: "k ts", 4: "k x ts"}, "a project goes with its select"
     assert log.column("x", np.array([3 << 32, 4 << 32 | 6])).to_pylist() == [None, 0]
-    assert index_of_a(run).spine is spine
+    assert index_of_a(run) is spine
     assert any(new is old for new in spine.runs for old in runs), "taken over, not built anew"
-    assert index_of_a(run).name == spine.name == "a by (a.k) where not(is_null(a.k))"
+    assert spine.name == "a by (a.k)"
     steady = start(scenario, MemoryFilesystem())
     assert results == [step(steady, scenario, batch).results.num_rows for batch in range(5)][-1]
 
@@ -343,22 +343,22 @@ def test_downwards_state_is_filtered_or_waited_for(strategy: Strategy) -> None:
     run.migrate("(a b)", selects={"a": "a b"})
     for batch in range(5):
         step(run, scenario, batch)
-    spine = index_of_a(run).spine
+    spine = index_of_a(run)
     assert spine.rows == 80, "four batches are alive"
     run.migrate("(a b)", strategy, selects={})
     names, rows = [], []
     for batch in range(5, 12):
         step(run, scenario, batch)
         names.append("x" in index_of_a(run).name)
-        rows.append(index_of_a(run).spine.rows)
+        rows.append(index_of_a(run).rows)
     if strategy is Strategy.MOVING_STATE:
         assert names == [True] * 7
         assert rows == [40] * 7
-        assert index_of_a(run).spine is not spine
+        assert index_of_a(run) is not spine
     else:
         assert names == [False] * 4 + [True] * 3, "until the last row that was stored unfiltered has ended"
         assert rows == [70, 60, 50, *[40] * 4]
-        assert index_of_a(run).spine is spine, "then it is what it would have been"
+        assert index_of_a(run) is spine, "then it is what it would have been"
     assert run.execution.is_settled
 
 

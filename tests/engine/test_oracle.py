@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
@@ -20,6 +21,7 @@ from anabranch.drive.local import SLOT, STATE_FOLDER, LocalRun, Step
 from anabranch.drive.work import Kept
 from anabranch.engine.kernels.probing import probe
 from anabranch.engine.keys import hash_keys, is_exact
+from anabranch.plan.identity import RowsKey, ViewKey
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
@@ -149,8 +151,10 @@ def colliding_hashes(columns: Sequence[pa.Array], rows: int) -> Any:
 
 
 def check_collisions(scenario: Scenario) -> None:
-    rooms = ("anabranch.engine.box.hash_keys", "anabranch.engine.lookup.hash_keys")
-    with mock.patch(rooms[0], colliding_hashes), mock.patch(rooms[1], colliding_hashes):
+    rooms = ("anabranch.engine.arrival.hash_keys", "anabranch.engine.box.hash_keys", "anabranch.engine.lookup.hash_keys")
+    with ExitStack() as stack:
+        for room in rooms:
+            stack.enter_context(mock.patch(room, colliding_hashes))
         check_any_plan(scenario)
 
 
@@ -314,6 +318,10 @@ test_cuts, test_cuts_long = properties(
 # State goes away: once the watermark has passed everything, only stored tables and the newest rows are left.
 
 
+def sources_of(key: RowsKey | ViewKey) -> set[str]:
+    return {key.source} if isinstance(key, RowsKey) else {rows.source for rows, _ in key.inputs}
+
+
 def check_state_goes_away(scenario: Scenario) -> None:
     disk = MemoryFilesystem()
     first_new = len(scenario.batches)
@@ -322,14 +330,14 @@ def check_state_goes_away(scenario: Scenario) -> None:
     for batch in range(len(scenario.batches) + 2):
         step(run, scenario, batch)
     assert run._slot is not None
-    state = run._slot.pipeline.box.state
-    timed = {i.alias for i in scenario.query.inputs if isinstance(i.source, Stream)}
-    for log in state.logs.values():
+    store = run._slot.store
+    timed = {i.source.name for i in scenario.query.inputs if isinstance(i.source, Stream)}
+    for log in store.logs.values():
         assert not isinstance(log.source, Stream) or all(batch >= first_new for batch in log.segments)
-    for view in state.views.values():
-        assert not timed & set(view.aliases) or all(batch >= first_new for batch in view.segments)
-    for index in state.indexes.values():
-        assert not timed & set(index.aliases) or all(r.first_batch >= first_new for r in index.spine.runs)
+    for view in store.views:
+        assert not timed & sources_of(view) or all(batch >= first_new for batch in store.views[view].segments)
+    for index in store.spines:
+        assert not timed & sources_of(index.rows) or all(r.first_batch >= first_new for r in store.spines[index].runs)
     assert files(disk) == named(run)
     if not scenario.tables:
         assert all(int(name.rpartition("/")[2].split("-")[0]) >= first_new for name in files(disk))

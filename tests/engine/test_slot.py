@@ -245,7 +245,7 @@ def test_groups_go_below_after_a_select_was_above() -> None:
             run.migrate("(a b)", Strategy.MOVING_STATE, selects={})
         if number == 7:
             assert run._slot is not None
-            assert run._slot.pipeline.box.state.logs["b"].rows > sum(np.sum(np.arange(12) + n < 9) for n in range(2, 7))
+            assert run._slot.store.logs["b"].rows > sum(np.sum(np.arange(12) + n < 9) for n in range(2, 7))
             run.migrate("(a b)", Strategy.MOVING_STATE, groups_below="b")
         found += oracle.bag(run.step(number, rows).results)
     problem = oracle.difference(found, oracle.expected(run.forms.written, batches, {}))

@@ -168,5 +168,6 @@ def test_deviations_survive_a_large_mean(values, shift):
     one = np.zeros(1, np.int64)
     kernels.deviations(one, count, hi, lo, square_hi, square_lo, NOTHING, NOTHING, NOTHING, NOTHING, out)
     wanted = float(statistics.variance([Fraction(float(v)) for v in shifted]))
-    resolution = float(np.sum(shifted**2)) * 2.0**-102  # a pair of doubles has 106 bits
+    # A pair of doubles has 106 bits; and none has less than the least double.
+    resolution = max(float(np.sum(shifted**2)) * 2.0**-102, 1e-320)
     assert out[0] ** 2 == pytest.approx(wanted, rel=1e-9, abs=resolution)
