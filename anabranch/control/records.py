@@ -102,6 +102,8 @@ class SlotState(msgspec.Struct, frozen=True):
     """The views that are being built."""
     prepared: dict[str, int] = msgspec.field(default_factory=dict)
     """The indexes that only the target of a gradual migration needs, and the batch up to which each has been derived."""
+    versions: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    """For each query the batch in which each stored table was last read for it."""
     predicates: tuple[tuple[str, ...], ...] = ()
     """Sets of predicates that the rows of log segments have passed."""
 

@@ -24,7 +24,7 @@ from anabranch.control.table_files import get_table
 from anabranch.engine.accept import Rows
 from anabranch.engine.cells import source_mask
 from anabranch.engine.pieces import limited
-from anabranch.engine.slot import Slot
+from anabranch.engine.slot import Slot, Tenant, Times
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution
@@ -118,11 +118,10 @@ class SlotWork:
         tables = {} if self.distribution.needs_no_exchange else self._tables(order, slot)
         if slot in order.states:
             for name in tables:
-                boxes.replace_table(name, order.batch, tables[name], order.watermark_us, order.emitted_us)
+                boxes.replace_table(name, order.batch, tables[name], self._times(order))
             tables = {}
-        times = order.watermark_us, order.emitted_us, order.planned_us
-        found = boxes.step(order.batch, {**tables, **rows}, *times)
-        return limited(found, self.results_per_batch, self.query.name, order.batch)
+        found = boxes.step(order.batch, {**tables, **rows}, self._times(order), order.planned_us)
+        return limited((piece for _, piece in found), self.results_per_batch, self.query.name, order.batch)
 
     def save(self, order: Order, slot: int, boxes: Slot, token: str) -> tuple[SlotState, Statistics]:
         """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes."""
@@ -135,7 +134,15 @@ class SlotWork:
         self.kept.boxes[self._key(slot)] = (order.tables_read if self.distribution.needs_no_exchange else token, boxes)
         if len(self.kept.boxes) > MOST_KEPT:
             del self.kept.boxes[next(iter(self.kept.boxes))]
-        return state, boxes.statistics
+        statistics = boxes.statistics[self.query.name]
+        statistics.files_written, statistics.bytes_written = (
+            boxes.checkpoint.files_written,
+            boxes.checkpoint.bytes_written,
+        )
+        return state, statistics
+
+    def _times(self, order: Order) -> dict[str, Times]:
+        return {self.query.name: Times(order.watermark_us, order.emitted_us)}
 
     def _forms(self) -> Forms:
         """The forms of the query: made once in a worker."""
@@ -162,44 +169,43 @@ class SlotWork:
     def _without_exchange(self, order: Order) -> Slot:
         """Boxes with the stored tables: those of any slot will do."""
         kept = self.kept.boxes.pop(self._key(0), None)
-        if kept is not None and kept[0] == order.tables_read and kept[1].execution == order.execution:
+        if kept is not None and kept[0] == order.tables_read and kept[1].executions[self.query.name] == order.execution:
             return kept[1]
         reader = ContainerReader(self.filesystem)
-        slot = Slot(self._forms(), order.execution, "state/0", self.filesystem, reader)
+        slot = Slot([Tenant(self._forms(), order.execution)], "state/0", self.filesystem, reader)
         for name, path in order.tables.items():
             rows = get_table(self.filesystem, path)
-            slot.replace_table(name, order.batch, rows, order.watermark_us, order.emitted_us)
+            slot.replace_table(name, order.batch, rows, self._times(order))
         return slot
 
     def _attached(self, order: Order, slot: int) -> Slot:
         token, state = order.states.get(slot, ("", b""))
         kept = self.kept.boxes.pop(self._key(slot), None)
-        if kept is not None and token and _goes_on(order, kept[1], kept[0] == token, state):
+        if kept is not None and token and self._goes_on(order, kept[1], kept[0] == token, state):
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
         execution = order.execution if order.execution.is_like(order.before) else order.before
-        boxes = Slot(self._forms(), execution, f"state/{slot}", self.filesystem, reader, self.distribution, slot)
-        boxes.attach(named, order.watermark_us, order.emitted_us)
-        if boxes.execution != order.execution:
-            boxes.redirect(order.execution, order.watermark_us, order.emitted_us)
+        tenant = Tenant(self._forms(), execution, self.distribution)
+        boxes = Slot([tenant], f"state/{slot}", self.filesystem, reader, slot)
+        boxes.attach(named, self._times(order))
+        if execution != order.execution:
+            boxes.redirect(self.query.name, order.execution, self._times(order))
         return boxes
 
-
-def _goes_on(order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
-    """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If they
-    cannot be brought there, they are of no more use."""
-    given = order.watermark_us, order.emitted_us
-    if is_latest and boxes.execution == order.execution:
+    def _goes_on(self, order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
+        """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
+        they cannot be brought there, they are of no more use."""
+        name, times, execution = self.query.name, self._times(order), boxes.executions[self.query.name]
+        if is_latest and execution == order.execution:
+            return True
+        if not is_latest:
+            if not execution.is_like(order.before):
+                return False
+            if execution != order.before:
+                boxes.redirect(name, order.before, times)
+            if not boxes.catch_up(msgspec.json.decode(encoded, type=SlotState), times):
+                return False
+        if boxes.executions[name] != order.execution:
+            boxes.redirect(name, order.execution, times)
         return True
-    state = msgspec.json.decode(encoded, type=SlotState)
-    if not is_latest:
-        if not boxes.execution.is_like(order.before):
-            return False
-        if boxes.execution != order.before:
-            boxes.redirect(order.before, *given)
-        if not boxes.catch_up(state, *given):
-            return False
-    if boxes.execution != order.execution:
-        boxes.redirect(order.execution, *given)
-    return True

@@ -56,21 +56,21 @@ class Checkpoint:
 
     # -- from files --------------------------------------------------------------------------------------------------
 
-    def attach(self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int) -> None:
-        """Gives an empty store, and the groups of each block, the state that a commit names. `emitted_us` is the watermark
-        of that commit's batch: aggregates at instants before it have been handed out.
+    def attach(self, state: SlotState, groups: Mapping[str, tuple[Aggregator, int]]) -> None:
+        """Gives an empty store, and the groups of each block, the state that a commit names. With the groups stands the
+        watermark of that commit's batch: aggregates at instants before it have been handed out.
 
         Runs that are not named, missing or damaged are derived from the log, one by one. A view of which that is true, or
         which the plan of the commit did not keep, is recomputed from its parts in the next batch. A damaged log is an error:
         it is the only truth there is.
         """
-        for name, aggregator in groups.items():
+        for name, (aggregator, emitted_us) in groups.items():
             own = [segment for segment in state.partials if segment.block == name]
             aggregator.restore(((segment, self.reader.segment(segment.data)) for segment in own), emitted_us)
         for segment in state.logs:
             if segment.source in self.store.logs and self.store.is_kept(segment.source):
                 self._add_log(segment, state)
-        states = self._said(state, horizon_us)
+        states = self._said(state)
         self._attach_views(state, states)
         indexes = self._indexes(states)
         for run in state.runs:
@@ -79,9 +79,7 @@ class Checkpoint:
                 with contextlib.suppress(StateError):
                     self.store.spines[key].runs.append(_map_run(run, self.reader))
 
-    def catch_up(
-        self, state: SlotState, groups: Mapping[str, Aggregator], horizon_us: int, emitted_us: int
-    ) -> int | None:
+    def catch_up(self, state: SlotState, groups: Mapping[str, tuple[Aggregator, int]]) -> int | None:
         """Brings a store that stopped some batches ago to what a commit names: those batches are added from their files, and
         their indexes derived. The last batch that the store had; None if it cannot be done, and the store is of no more use.
 
@@ -103,13 +101,13 @@ class Checkpoint:
                 if key is not None and part.batch not in self._views.setdefault(key, {}):
                     self.store.views[key].add(part.batch, self._map_view(part, key))
                     self._views[key][part.batch] = part
-            for name, aggregator in groups.items():
+            for name, (aggregator, emitted_us) in groups.items():
                 if not self._catch_up_groups(name, aggregator, state, emitted_us):
                     return None
         except StateError:
             return None
         self._forget_files(state)
-        self._said(state, horizon_us)
+        self._said(state)
         for key in self.store.waiting:
             self._views.get(key, {}).clear()
         return last
@@ -135,7 +133,7 @@ class Checkpoint:
             reader.watch(segment.source, segment.batch, stored)
         self._logs.setdefault(segment.source, {})[segment.batch] = segment
 
-    def _said(self, state: SlotState, horizon_us: int) -> dict[ViewKey, ViewKey]:
+    def _said(self, state: SlotState) -> dict[ViewKey, ViewKey]:
         """Notes which views a commit does not have, and which it has in part. The keys under which it has the others: a view
         of a parallel track is whole when no old row is left."""
         records, kept = {b.view: b for b in state.builds}, set(state.kept_views)
@@ -150,7 +148,7 @@ class Checkpoint:
                     self.store.builds[key] = Build(record.since, record.seed, record.batch, record.row)
                 continue
             over = [replace(key, since=since) for since in tracks]
-            whole = [k for k in over if k.digest in kept and self.store.is_over(k, horizon_us)]
+            whole = [k for k in over if k.digest in kept and self.store.is_over(k, self.store.horizon_us(key))]
             if whole and not key.since:
                 found[key] = whole[0]
             elif not key.since:
@@ -217,7 +215,9 @@ class Checkpoint:
 
     # -- to files ----------------------------------------------------------------------------------------------------
 
-    def save(self, batch: int, attempt: str, groups: Mapping[str, Aggregator]) -> SlotState:
+    def save(
+        self, batch: int, attempt: str, groups: Mapping[str, Aggregator], versions: Mapping[str, Mapping[str, int]]
+    ) -> SlotState:
         """Writes what is not yet on disk, and returns what names all of the slot's state."""
         files = Files(self.folder, batch, attempt)
         predicates = self._save_logs(files)
@@ -233,6 +233,7 @@ class Checkpoint:
         return SlotState(
             logs, runs, views, tuple(key.digest for key in self.store.views if key not in self.store.waiting), partials,
             builds=self._build_records(), prepared=self._prepared_records(batch), predicates=predicates,
+            versions={name: dict(known) for name, known in versions.items()},
         )  # fmt: skip
 
     def _build_records(self) -> tuple[ViewBuild, ...]:

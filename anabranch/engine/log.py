@@ -178,5 +178,7 @@ def starts_of(source: Stream | Table, rows: pa.RecordBatch | pa.Table) -> npt.ND
     times = rows.column(rows.schema.get_field_index(source.time))
     if isinstance(times, pa.ChunkedArray):
         times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
-    starts: npt.NDArray[np.int64] = times.view(pa.int64()).fill_null(0).to_numpy()
+    if times.null_count:
+        times = times.view(pa.int64()).fill_null(0)
+    starts: npt.NDArray[np.int64] = times.view(pa.int64()).to_numpy()
     return starts

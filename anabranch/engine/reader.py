@@ -217,8 +217,12 @@ class Reader:
         if i.source.name not in self.place.parted:
             return []
         grid = self.place.grid
-        terms = [(place, grid.dimensions[place].term_of(i.alias)) for place in grid.own(i.alias)]
-        return [f"{place}: {named(term, i.source.name) if term else 'rows'}" for place, term in terms]
+        found = []
+        for place in grid.own(i.alias):
+            term = grid.dimensions[place].term_of(i.alias)
+            by, coordinate = named(term, i.source.name) if term else "rows", grid.coordinate(self.place.cell, place)
+            found.append(f"{by} in part {coordinate} of {grid.shares[place]}")
+        return sorted(found)
 
     def is_shown(self, i: InputState, batch: int) -> bool:
         """Whether a segment of an input's log is one that the reader may see."""

@@ -201,6 +201,27 @@ class Rebuild:
         places, passing = np.flatnonzero(kept), self.box.passing(reader.passed(inputs), rows)
         return (rows, places) if passing is None else (rows.where(passing), places[passing])
 
+    def verify(self) -> None:
+        """Checks, for tests, that the indexes over sources show what their keys say."""
+        for key, index in self._reader.by_key.items():
+            spine = self._store.spines[key]
+            if len(index.aliases) > 1 or key in self._store.thin or spine.gap is not None:
+                continue
+            wanted = [
+                (batch << 32) + ordered[:, 1].view(np.int64)[ordered[:, 2].view(np.int64) > self._ended_us(index)]
+                for batch in self._batches(index)
+                if len(ordered := self._ordered(index, batch))
+            ]
+            shown = [run.ids()[run.starts() > self._ended_us(index)] for run in spine.runs]
+            here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
+            assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
+
+    def _ended_us(self, index: BoundIndex) -> int:
+        """Rows that started by then have ended for all readers of an index over a source."""
+        retention_us = self._store.spines[index.key].retention_us
+        ended_us = self._store.ended_us(index.key)
+        return BEGINNING_US if FOREVER_US in (retention_us, ended_us) else max(BEGINNING_US, ended_us - retention_us)
+
     # -- work at what is not -----------------------------------------------------------------------------------------
 
     def advance(self, batch: int, horizon_us: int) -> None:

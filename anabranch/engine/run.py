@@ -73,6 +73,21 @@ class Run:
             return entries[:, -1].view(np.int64)
         return self._starts(entries) + retention_us
 
+    def visible(self) -> npt.NDArray[np.uint64]:
+        """The entries that lookups see."""
+        parts = self.entries[:, 0] >> np.uint64(48)
+        return self.entries[(parts >= self.lo) & (parts < self.hi)]
+
+    def starts(self) -> npt.NDArray[np.int64]:
+        """The starts of the rows that lookups see."""
+        return self._starts(self.visible())
+
+    def ids(self) -> npt.NDArray[np.int64]:
+        """The ids of the rows that lookups see."""
+        entries = self.visible()
+        local = (entries[:, 1] >> np.uint64(32) if self.narrow else entries[:, 1]).astype(np.int64)
+        return (self.first_batch + (local >> self.offset_bits) << 32) + (local & ((1 << self.offset_bits) - 1))
+
     def _starts(self, entries: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         if self.narrow:
             return (entries[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64) + self.base_start_us

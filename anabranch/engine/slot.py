@@ -1,17 +1,18 @@
-"""A query in one slot: the boxes of its blocks over one store, in the form that it has at the time.
+"""The queries of a slot: the boxes of their blocks over one store, each query in the form that it has at the time.
 
 One batch, in `Slot.step`:
 
 1. what no reader needs any more is purged, and boxes work at states they lack (`anabranch.engine.rebuild`);
 2. the rows of each source come in, once for all who read it (`anabranch.engine.arrival`);
-3. subqueries first, each box takes its new rows along their routes. The groups of a subquery at the instants that the
-   watermark has passed come in as the rows of a stream;
+3. query by query, subqueries first, each box takes its new rows along their routes. The groups of a subquery at the instants
+   that the watermark has passed come in as the rows of a stream;
 4. indexes settle: what arrived becomes a run, and the merges that are due are made.
 
 Example: `SELECT … FROM s, (SELECT k, MAX(x) AS m FROM s GROUP BY k) g WHERE s.k = g.k`. In batch 4, twenty rows of s come.
 They are appended to the log of s, which the join keeps; the box of g folds the same rows into its groups, and needs no log.
 The watermark has passed second 3, so g gives the groups of second 3. They are appended to the log of `q.g`, and the box of q
-takes first the rows of s, then those of g along their routes.
+takes first the rows of s, then those of g along their routes. A second query that joins s and t by k reads the same log of
+s, and the same index over it; what it finds depends on its own watermark and window alone.
 
 While its groups go below a join, or above it again, a query has two forms (`anabranch.plan.eager.Forms`; 002, chapter 14):
 
@@ -51,7 +52,7 @@ from anabranch.plan.identity import ViewKey
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution
-from anabranch.plan.query import FOREVER_US, Query, Stream, Table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -64,6 +65,8 @@ class Block:
     """What a box is to run."""
 
     name: str
+    owner: str
+    """The query that it is a block of."""
     query: Query
     execution: Execution
     place: Place
@@ -73,91 +76,158 @@ class Block:
     """Sources whose new rows are not for it."""
 
 
-class Slot:
-    """The boxes of a query in one slot, and their store."""
+@dataclass(frozen=True)
+class Times:
+    """The times of a query in a batch."""
 
-    def __init__(
-        self,
-        forms: Forms,
-        execution: Execution,
-        folder: str,
-        filesystem: Filesystem,
-        reader: ContainerReader,
-        distribution: Distribution = ONE_SLOT,
-        cell: int = 0,
-    ) -> None:
-        keep_freed_memory()
-        self.forms, self.execution, self.reader = forms, execution, reader
-        self._distribution, self._cell = distribution, cell
-        self.store = Store()
-        self.checkpoint = Checkpoint(self.store, folder, filesystem, reader)
-        self.boxes: dict[str, Box] = {}
-        """By name: subqueries first, then the query, then the form of it that is left."""
-        self.statistics = Statistics()
-        self._streams = [s.name for s in forms.written.base_sources if isinstance(s, Stream)]
-        self._versions: dict[str, int] = {}
-        """The batch in which each stored table was last read."""
-        self._place(execution)
-        self.store.serve([box.reader for box in self.boxes.values()])
+    watermark_us: int
+    emitted_us: int = BEGINNING_US
+    """The watermark of the batch before: groups at instants before it have been handed out."""
+
+
+class Tenant:
+    """A query in a slot: what it runs, and which of the slot's boxes are its own."""
+
+    def __init__(self, forms: Forms, execution: Execution, distribution: Distribution = ONE_SLOT) -> None:
+        self.forms, self.execution, self.distribution = forms, execution, distribution
+        self.versions: dict[str, int] = {}
+        """The batch in which each stored table was last read for it."""
+        self.streams = tuple(s.name for s in forms.written.base_sources if isinstance(s, Stream))
 
     @property
-    def box(self) -> Box:
-        """That of the query itself."""
-        return self.boxes[self._name(self.execution.grouped_input)]
+    def name(self) -> str:
+        return self.forms.written.name
 
-    def _name(self, grouped_input: str | None) -> str:
+    @property
+    def main(self) -> str:
+        """The name of the box that gives the results."""
+        return self.box_name(self.execution.grouped_input)
+
+    @property
+    def left(self) -> str | None:
+        """The name of the box of the form that is left."""
+        return self.box_name(self.execution.leaving.grouped_input) if self.execution.leaving is not None else None
+
+    def box_name(self, grouped_input: str | None) -> str:
         """What the query itself is called in a form."""
-        name = self.forms.written.name
-        return name if grouped_input is None else f"{name} over groups of {grouped_input}"
+        return self.name if grouped_input is None else f"{self.name} over groups of {grouped_input}"
 
-    def _blocks(self, execution: Execution) -> list[Block]:
-        """What runs under an execution, in order."""
-        found = self._form(execution.grouped_input, execution.own)
+    def blocks(self, cell: int, parted: frozenset[str]) -> list[Block]:
+        """What it runs, in order."""
+        execution = self.execution
+        found = self._form(execution.grouped_input, execution.own, cell, parted)
         if (leaving := execution.leaving) is not None:
             grouped = self.forms.grouped(execution.grouped_input, leaving.grouped_input).source.name
-            old = self._form(leaving.grouped_input, Execution(leaving.plan), frozenset({grouped}))
+            old = self._form(leaving.grouped_input, Execution(leaving.plan), cell, parted, frozenset({grouped}))
             names = {block.name for block in found}
             found += [block for block in old if block.name not in names]
         return sorted(found, key=lambda block: block.is_whole)
 
     def _form(
-        self, grouped_input: str | None, execution: Execution, closed: frozenset[str] = frozenset()
+        self,
+        grouped_input: str | None,
+        execution: Execution,
+        cell: int,
+        parted: frozenset[str],
+        closed: frozenset[str] = frozenset(),
     ) -> list[Block]:
         query = self.forms.query(grouped_input)
-        grid = in_form(self._distribution, self.forms.written, query).grid
-        parted, found = parted_sources(query, grid), []
+        grid, found = in_form(self.distribution, self.forms.written, query).grid, []
         for place, block in enumerate(query.blocks):
             is_whole = block is query
-            name = self._name(grouped_input) if is_whole else block.name
+            name = self.box_name(grouped_input) if is_whole else block.name
             own = execution if is_whole else Execution(left_deep(JoinGraph(block)))
-            where = Place(grid_of(query, grid, place), self._cell, parted)
+            where = Place(grid_of(query, grid, place), cell, parted)
             mine = closed & {source.name for source in block.sources}
-            found.append(Block(name, block, own, where, is_whole, mine))
+            found.append(Block(name, self.name, block, own, where, is_whole, mine))
         return found
 
-    def _reader(self, block: Block) -> Reader:
-        graph, query = JoinGraph(block.query), self.forms.written.name
+    def reader(self, block: Block) -> Reader:
+        graph = JoinGraph(block.query)
         return Reader(
-            block.name, query, graph, block.execution, self._streams, block.place, self._versions, block.closed
+            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.closed
         )
 
-    def _place(self, execution: Execution) -> dict[str, Reader]:
-        """Has the boxes that an execution asks for. The readers that others took the place of."""
+    @property
+    def grouping(self) -> Aggregator:
+        """Puts parts of its groups together."""
+        grouping = self.forms.written.grouping
+        assert grouping is not None
+        return Aggregator(grouping, self.forms.written.row_schema)
+
+    def sgb(self, parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Puts together what two forms give of the same groups at the same instants (002, section 14.1.2)."""
+        return self.grouping.combine(parts) if parts else []
+
+    @cached_property
+    def _parts_schema(self) -> pa.Schema:
+        return self.grouping.parts_schema
+
+    def as_written(self, parts: Iterable[pa.RecordBatch], grouped_input: str | None) -> Iterator[pa.RecordBatch]:
+        """Partial values as the query has them as written: what it counts, a form with groups below sums up."""
+        if grouped_input is None:
+            yield from parts
+            return
+        grouping = self.forms.written.grouping
+        assert grouping is not None
+        counted = {f"{i} n": f"{i} low" for i, a in enumerate(grouping.aggregates) if a.function == "count"}
+        schema = self._parts_schema
+        for batch in parts:
+            yield pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)
+
+
+class Slot:
+    """The boxes of the queries of a slot, and their store."""
+
+    def __init__(
+        self,
+        tenants: Sequence[Tenant],
+        folder: str,
+        filesystem: Filesystem,
+        reader: ContainerReader,
+        cell: int = 0,
+    ) -> None:
+        keep_freed_memory()
+        self.tenants, self.reader, self._cell = {tenant.name: tenant for tenant in tenants}, reader, cell
+        grids = [(t.forms.written, t.distribution.grid) for t in tenants]
+        self._parted = parted_sources(grids)
+        self._sources = {s.name: s for t in tenants for s in t.forms.written.base_sources}
+        self.store = Store()
+        self.checkpoint = Checkpoint(self.store, folder, filesystem, reader)
+        self.boxes: dict[str, Box] = {}
+        """By name; of each query subqueries first, then itself, then the form of it that is left."""
+        self.statistics: dict[str, Statistics] = {}
+        """What the last batch measured, by query."""
+        self._place()
+        self.store.serve([box.reader for box in self.boxes.values()])
+
+    @property
+    def executions(self) -> dict[str, Execution]:
+        return {name: tenant.execution for name, tenant in self.tenants.items()}
+
+    def _place(self) -> dict[str, Reader]:
+        """Has the boxes that the queries ask for. The readers that others took the place of."""
         before, boxes = self.boxes, dict[str, Box]()
         replaced: dict[str, Reader] = {}
-        for block in self._blocks(execution):
-            box = before.get(block.name)
-            if box is None:
-                box = Box(self._reader(block), self.store)
-            elif not _is_for(box.reader, block, self._versions):
-                replaced[block.name], box.reader = box.reader, self._reader(block)
-            box.gives_parts = block.is_whole and (self._distribution.groups_span_slots or execution.leaving is not None)
-            boxes[block.name] = box
-        self.boxes, self.execution = boxes, execution
+        for tenant in self.tenants.values():
+            gives_parts = tenant.distribution.groups_span_slots or tenant.execution.leaving is not None
+            for block in tenant.blocks(self._cell, self._parted):
+                box = before.get(block.name)
+                if box is None:
+                    box = Box(tenant.reader(block), self.store)
+                elif not _is_for(box.reader, block, tenant.versions):
+                    replaced[block.name], box.reader = box.reader, tenant.reader(block)
+                box.gives_parts = block.is_whole and gives_parts
+                boxes[block.name] = box
+        self.boxes = boxes
         return replaced
 
-    def _horizons(self, watermark_us: int, emitted_us: int) -> dict[str, int]:
-        return {name: horizon_us(box, watermark_us, emitted_us) for name, box in self.boxes.items()}
+    def _horizons(self, times: Mapping[str, Times]) -> dict[str, int]:
+        found = {}
+        for name, box in self.boxes.items():
+            own = times[box.reader.query]
+            found[name] = horizon_us(box, own.watermark_us, own.emitted_us)
+        return found
 
     @property
     def _groups(self) -> dict[str, Aggregator]:
@@ -165,26 +235,27 @@ class Slot:
 
     # -- from one execution to another -------------------------------------------------------------------------------
 
-    def redirect(self, execution: Execution, watermark_us: int, emitted_us: int) -> None:
-        """Goes on with another execution, before the next batch. What both read is kept, what only the old one had is
-        dropped (that is safe, for all of it follows from the logs: 002, section 12.1.4), and what is lacking is recomputed
-        in the batches to come: in the next one, as far as results need it."""
-        before, leaving = self.execution, execution.leaving
+    def redirect(self, query: str, execution: Execution, times: Mapping[str, Times]) -> None:
+        """Has a query go on with another execution, before the next batch. What both read is kept, what only the old one
+        had is dropped (that is safe, for all of it follows from the logs: 002, section 12.1.4), and what is lacking is
+        recomputed in the batches to come: in the next one, as far as results need it."""
+        tenant, known = self.tenants[query], set(self.boxes)
+        before, leaving = tenant.execution, execution.leaving
         is_like = execution.grouped_input == before.grouped_input
         if is_like and leaving is not None and leaving != before.leaving:
             raise StateError(f"slot {self._cell} cannot take up the form it has left")
-        known = set(self.boxes)
-        replaced = self._place(execution)
+        tenant.execution = execution
+        replaced = self._place()
         for name, groups in self._groups.items():
             if name not in known:
-                groups.restore((), emitted_us)
+                groups.restore((), times[query].emitted_us)
         if not is_like and leaving is None:
-            self._fold(self.forms.grouped(before.grouped_input, execution.grouped_input).source)
-        self._serve(replaced, watermark_us, emitted_us)
+            self._fold(query, tenant.forms.grouped(before.grouped_input, execution.grouped_input).source)
+        self._serve(replaced, times)
 
-    def _serve(self, replaced: Mapping[str, Reader], watermark_us: int, emitted_us: int) -> None:
+    def _serve(self, replaced: Mapping[str, Reader], times: Mapping[str, Times]) -> None:
         """Has the store serve the readers that there are now."""
-        self.store.horizons = self._horizons(watermark_us, emitted_us)
+        self.store.horizons = self._horizons(times)
         inherited: dict[ViewKey, ViewKey] = {}
         for name, old in replaced.items():
             inherited |= hand_over(self.store, old, self.boxes[name].reader, self.store.horizons[name])
@@ -196,34 +267,41 @@ class Slot:
         for box in self.boxes.values():
             box.rebuild.complete_indexes()
 
-    def _fold(self, source: Stream | Table) -> None:
+    def _fold(self, query: str, source: Stream | Table) -> None:
         """Moving state downwards: the stored rows of an input become groups."""
-        lower = next(b for b in self.boxes.values() if b.aggregator is not None and not b.reader.keeps_rows
-                     and b.reader.inputs[0].source.name == source.name)  # fmt: skip
+        lower = next(b for b in self.boxes.values() if b.reader.query == query and b.aggregator is not None
+                     and not b.reader.keeps_rows and b.reader.inputs[0].source.name == source.name)  # fmt: skip
+        i = lower.reader.inputs[0]
         for batch, stored in self.store.logs[source.name]:
-            lower.fold(batch, delta_of(lower.reader, lower.reader.inputs[0], stored, starts_of(source, stored.rows)))
+            lower.fold(batch, delta_of(lower.reader, i, stored, starts_of(source, stored.rows)))
 
     # -- from files and to files -------------------------------------------------------------------------------------
 
-    def attach(self, state: SlotState, watermark_us: int, emitted_us: int) -> None:
-        """Takes up what a commit names that was made in the same form; `emitted_us` is the watermark of its batch,
-        `watermark_us` that of the next."""
-        self._versions = _versions(self.forms.written, state)
-        self._place(self.execution)
+    def attach(self, state: SlotState, times: Mapping[str, Times]) -> None:
+        """Takes up what a commit names that was made in the same forms."""
+        for name, tenant in self.tenants.items():
+            tenant.versions = dict(state.versions.get(name, {}))
+        self._place()
         self.store.serve([box.reader for box in self.boxes.values()])
-        self.store.horizons = self._horizons(watermark_us, emitted_us)
-        self.checkpoint.attach(state, self._groups, min(self.store.horizons.values()), emitted_us)
+        self.store.horizons = self._horizons(times)
+        self.checkpoint.attach(state, self._emitted(times))
         for box in self.boxes.values():
             box.rebuild.check()
         for box in self.boxes.values():
             box.rebuild.complete_indexes(prepared=self.checkpoint.prepared(state))
 
-    def catch_up(self, state: SlotState, watermark_us: int, emitted_us: int) -> bool:
+    def _emitted(self, times: Mapping[str, Times]) -> dict[str, tuple[Aggregator, int]]:
+        """The groups of each block, and the time before which they have been handed out."""
+        return {
+            name: (groups, times[self.boxes[name].reader.query].emitted_us) for name, groups in self._groups.items()
+        }
+
+    def catch_up(self, state: SlotState, times: Mapping[str, Times]) -> bool:
         """Brings boxes that stopped some batches ago to what a commit names; if False, they are of no more use."""
-        if _versions(self.forms.written, state) != self._versions:
+        if any(state.versions.get(name, {}) != tenant.versions for name, tenant in self.tenants.items()):
             return False
-        self.store.purge(self._horizons(watermark_us, emitted_us))
-        last = self.checkpoint.catch_up(state, self._groups, min(self.store.horizons.values()), emitted_us)
+        self.store.purge(self._horizons(times))
+        last = self.checkpoint.catch_up(state, self._emitted(times))
         if last is None:
             return False
         for box in self.boxes.values():
@@ -236,129 +314,110 @@ class Slot:
 
     def save(self, batch: int, attempt: str) -> SlotState:
         """Writes what is not yet on disk, and returns what names all of the state."""
-        state = self.checkpoint.save(batch, attempt, self._groups)
-        self.statistics.files_written = self.checkpoint.files_written
-        self.statistics.bytes_written = self.checkpoint.bytes_written
-        return state
+        versions = {name: tenant.versions for name, tenant in self.tenants.items() if tenant.versions}
+        return self.checkpoint.save(batch, attempt, self._groups, versions)
 
     def relocate(self) -> None:
         self.checkpoint.relocate()
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def replace_table(self, name: str, batch: int, rows: Rows, watermark_us: int, emitted_us: int) -> None:
-        """Takes other rows for a stored table, before the batch is processed. What is kept of it is derived anew, and
-        nothing emitted: rows that have met the old ones do not meet the new ones again."""
-        self._versions = {**self._versions, name: batch}
-        replaced = self._place(self.execution)
-        source = next(s for s in self.forms.written.base_sources if s.name == name)
-        self.store.serve([box.reader for box in self.boxes.values()])
-        Arrival(batch).store_table(self.store, source, rows)
-        self._serve(replaced, watermark_us, emitted_us)
+    def replace_table(
+        self, name: str, batch: int, rows: Rows, times: Mapping[str, Times], queries: Iterable[str] | None = None
+    ) -> None:
+        """Takes other rows for a stored table, before the batch is processed, for some queries or for all. What is kept of
+        it is derived anew, and nothing emitted: rows that have met the old ones do not meet the new ones again."""
+        for query in self.tenants if queries is None else queries:
+            self.tenants[query].versions = {**self.tenants[query].versions, name: batch}
+        replaced = self._place()
+        self.store.serve([box.reader for box in self.boxes.values()], keeps=set(replaced.values()))
+        Arrival(batch).store_table(self.store, self._sources[name], rows)
+        self._serve(replaced, times)
 
     def step(
-        self,
-        batch: int,
-        rows: Mapping[str, Rows],
-        watermark_us: int,
-        emitted_us: int,
-        planned_us: int = FOREVER_US,
-    ) -> Iterator[pa.RecordBatch]:
-        """Processes one batch and gives its results as they are found: partial values of groups, if slots share them. The
-        batch is done when the last piece was taken; a slot whose batch was not is of no more use. `planned_us` is the
-        driver's clock by which rows are early. The groups of a subquery are taken in whole, and so is what two forms have of
-        the same groups."""
-        arrival = self._begin(batch, rows, watermark_us, emitted_us, planned_us)
+        self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int = FOREVER_US
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Processes one batch and gives the results of each query as they are found: partial values of groups, if slots
+        share them. The batch is done when the last piece was taken; a slot whose batch was not is of no more use.
+        `planned_us` is the driver's clock by which rows are early. The groups of a subquery are taken in whole, and so is
+        what two forms have of the same groups."""
+        arrival = self._begin(batch, rows, times, planned_us)
+        for name, tenant in self.tenants.items():
+            for piece in self._results(tenant, arrival, times[name].watermark_us):
+                yield name, piece
+        self._end(arrival)
+
+    def _results(self, tenant: Tenant, arrival: Arrival, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        """What a query gives in a batch."""
         for name, box in self.boxes.items():
-            if self._is_whole(name):
+            if box.reader.query != tenant.name or name in (tenant.main, tenant.left):
                 continue
             if groups := list(box.step(watermark_us)):
                 derived = next(s for b in self.boxes.values() for s in b.reader.sources if s.name == name)
-                arrival.take(self.store, derived, pa.Table.from_batches(groups), {box.reader.query: watermark_us})
-        results = self.box.step(watermark_us)
-        grouped_input, leaving = self.execution.grouped_input, self.execution.leaving
-        if leaving is None:
-            yield from self._as_written(results, grouped_input) if self._distribution.groups_span_slots else results
-            self._end(arrival, watermark_us)
+                arrival.take(self.store, derived, pa.Table.from_batches(groups), {tenant.name: watermark_us})
+        main, spans, execution = self.boxes[tenant.main], tenant.distribution.groups_span_slots, tenant.execution
+        results = main.step(watermark_us)
+        if execution.leaving is None or tenant.left is None:
+            yield from tenant.as_written(results, execution.grouped_input) if spans else results
             return
-        old = self.boxes[self._name(leaving.grouped_input)].step(watermark_us)
-        parts = [*self._as_written(results, grouped_input), *self._as_written(old, leaving.grouped_input)]
-        together = parts if self._distribution.groups_span_slots else self.sgb(parts)
-        self.box.statistics.results = sum(piece.num_rows for piece in together)
+        old = self.boxes[tenant.left].step(watermark_us)
+        parts = [*tenant.as_written(results, execution.grouped_input)]
+        parts += tenant.as_written(old, execution.leaving.grouped_input)
+        together = parts if spans else tenant.sgb(parts)
+        main.statistics.results = sum(piece.num_rows for piece in together)
         yield from together
-        self._end(arrival, watermark_us)
 
-    def _is_whole(self, name: str) -> bool:
-        leaving = self.execution.leaving
-        return name in (self._name(self.execution.grouped_input), self._name(leaving.grouped_input) if leaving else "")
-
-    def _begin(
-        self, batch: int, rows: Mapping[str, Rows], watermark_us: int, emitted_us: int, planned_us: int
-    ) -> Arrival:
+    def _begin(self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int) -> Arrival:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
         arrival = Arrival(batch, planned_us)
         for box in self.boxes.values():
             box.begin(arrival)
         began = thread_time_ns()
-        self.store.purge(self._horizons(watermark_us, emitted_us))
+        self.store.purge(self._horizons(times))
         arrival.cpu_ns["purge"] = thread_time_ns() - began
         for name, box in self.boxes.items():
             box.rebuild.advance(batch, self.store.horizons[name])
-        for source in self.forms.written.base_sources:
+        watermarks = {name: own.watermark_us for name, own in times.items()}
+        for source in self._sources.values():
             if source.name in rows:
-                arrival.take(self.store, source, rows[source.name], {self.forms.written.name: watermark_us})
+                arrival.take(self.store, source, rows[source.name], watermarks)
         return arrival
 
-    def _end(self, arrival: Arrival, watermark_us: int) -> None:
-        """Indexes settle, and what the batch measured is put together: steps and results of the query itself, states and CPU
-        of all."""
+    def _end(self, arrival: Arrival) -> None:
+        """Indexes settle, and what the batch measured is put together: steps and results of each query itself, and the
+        states that its boxes read. What all have in common is counted with the first."""
         began = thread_time_ns()
         self.store.settle(arrival.batch)
         arrival.cpu_ns["settle"] = thread_time_ns() - began
-        whole = self.box.statistics
-        whole.preparing = self.box.rebuild.done
-        whole.preparing.left = self.box.rebuild.left()
-        whole.sources = {name: SourceStatistics() for name in self.store.logs}
-        for (_, name), counts in arrival.counts.items():
+        self.statistics = {name: self._measured(tenant, arrival) for name, tenant in self.tenants.items()}
+        next(iter(self.statistics.values())).add_cpu(Statistics(cpu_ns=arrival.cpu_ns))
+
+    def _measured(self, tenant: Tenant, arrival: Arrival) -> Statistics:
+        main, own = self.boxes[tenant.main], [b for b in self.boxes.values() if b.reader.query == tenant.name]
+        whole = main.statistics
+        whole.preparing = main.rebuild.done
+        whole.preparing.left = main.rebuild.left()
+        for name in {source.name for box in own for source in box.reader.sources}:
+            log, counts = self.store.logs[name], arrival.counts.get((tenant.name, name), SourceStatistics())
+            counts.state_rows, counts.state_bytes = log.rows, log.bytes
             whole.sources[name] = counts
-        for name, log in self.store.logs.items():
-            whole.sources[name].state_rows, whole.sources[name].state_bytes = log.rows, log.bytes
-        whole.states = self.store.measured()
-        for name, groups in self._groups.items():
-            whole.states.append(StateStatistics(f"groups of {name}", "groups", groups.partial_rows, groups.bytes))
-        for box in self.boxes.values():
-            if box is not self.box:
+        whole.states = self.store.measured([box.reader for box in own])
+        for box in own:
+            if box.aggregator is not None:
+                groups = box.aggregator
+                whole.states.append(
+                    StateStatistics(f"groups of {box.name}", "groups", groups.partial_rows, groups.bytes)
+                )
+            if box is not main:
                 whole.add_cpu(box.statistics)
-        whole.add_cpu(Statistics(cpu_ns=arrival.cpu_ns))
-        self.statistics = whole
-
-    def sgb(self, parts: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Puts together what two forms give of the same groups at the same instants (002, section 14.1.2)."""
-        grouping = self.forms.written.grouping
-        assert grouping is not None
-        return Aggregator(grouping, self.forms.written.row_schema).combine(parts) if parts else []
-
-    @cached_property
-    def _parts_schema(self) -> pa.Schema:
-        grouping = self.forms.written.grouping
-        assert grouping is not None
-        return Aggregator(grouping, self.forms.written.row_schema).parts_schema
-
-    def _as_written(self, parts: Iterable[pa.RecordBatch], grouped_input: str | None) -> Iterator[pa.RecordBatch]:
-        """Partial values as the query has them as written: what it counts, a form with groups below sums up."""
-        if grouped_input is None:
-            yield from parts
-            return
-        grouping = self.forms.written.grouping
-        assert grouping is not None
-        counted = {f"{i} n": f"{i} low" for i, a in enumerate(grouping.aggregates) if a.function == "count"}
-        schema = self._parts_schema
-        for batch in parts:
-            yield pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)
+        return whole
 
     def verify(self) -> None:
-        """Checks the invariants of the state in memory; for tests."""
+        """Checks the invariants of the state in memory, for tests: runs are in order, and an index that is complete shows
+        the rows that its key says, and no others that are still valid."""
         self.store.verify()
+        for box in self.boxes.values():
+            box.rebuild.verify()
 
 
 def _is_for(reader: Reader, block: Block, versions: Mapping[str, int]) -> bool:
@@ -366,14 +425,3 @@ def _is_for(reader: Reader, block: Block, versions: Mapping[str, int]) -> bool:
     read = {source.name for source in reader.sources if isinstance(source, Table)}
     same = all(reader.versions.get(name, 0) == versions.get(name, 0) for name in read)
     return same and (reader.execution, reader.closed) == (block.execution, block.closed)
-
-
-def _versions(query: Query, state: SlotState) -> dict[str, int]:
-    """The batch in which each stored table was last read, as a commit has it."""
-    found: dict[str, int] = {}
-    for source in query.base_sources:
-        if isinstance(source, Table):
-            batches = [segment.batch for segment in state.logs if segment.source == source.name]
-            if batches:
-                found[source.name] = max(batches)
-    return found

@@ -6,7 +6,7 @@ A state is there as long as some reader wants it (`Store.serve`), and its rows a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 
@@ -55,8 +55,9 @@ class Store:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
-    def serve(self, readers: Sequence[Reader]) -> None:
-        """Has what some readers want, and nothing else. What was not there before begins empty."""
+    def serve(self, readers: Sequence[Reader], keeps: Collection[Reader] = ()) -> None:
+        """Has what some readers want, and nothing else but what others have who are not replaced yet. What was not there
+        before begins empty."""
         self.readers = tuple(readers)
         sources = {source.name: source for reader in readers for source in reader.sources}
         for name in self.logs.keys() - sources.keys():
@@ -64,14 +65,14 @@ class Store:
         for source in sources.values():
             self._serve_log(source)
         wanted = {key for reader in readers for key in reader.views.values()}
-        for key in self.views.keys() - wanted:
+        for key in self.views.keys() - wanted - {key for reader in keeps for key in reader.views.values()}:
             self.drop_view(key)
         for key in wanted - self.views.keys():
             self.views[key] = View(len(key.inputs), str(key))
             if not key.since:
                 self.waiting.add(key)
         asked = {key for reader in readers for key in reader.by_key}
-        for index in self.spines.keys() - asked:
+        for index in self.spines.keys() - asked - {key for reader in keeps for key in reader.by_key}:
             del self.spines[index]
             self.thin.pop(index, None)
         for index in asked - self.spines.keys():
@@ -215,12 +216,15 @@ class Store:
 
     # -- for people and tests ----------------------------------------------------------------------------------------
 
-    def measured(self) -> list[StateStatistics]:
-        found = []
-        for key, spine in self.spines.items():
+    def measured(self, readers: Iterable[Reader]) -> list[StateStatistics]:
+        """The indexes and views that some readers read."""
+        found, of_readers = [], tuple(readers)
+        indexes = {key: self.spines[key] for reader in of_readers for key in reader.by_key}
+        for key, spine in indexes.items():
             inputs = len(key.rows.inputs) if isinstance(key.rows, ViewKey) else 1
             found.append(StateStatistics(str(key), "index", spine.rows, spine.bytes, len(spine.runs), inputs))
-        for view_key, view in self.views.items():
+        views = {key: self.views[key] for reader in of_readers for key in reader.views.values()}
+        for view_key, view in views.items():
             found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, inputs=view.inputs))
         return found
 

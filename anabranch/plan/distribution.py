@@ -6,6 +6,7 @@ came for others, a block looks again which rows are its own, where that can diff
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from anabranch.plan.expression import Column, Expr, aliases_of
@@ -87,11 +88,12 @@ def in_form(distribution: Distribution, written: Query, form: Query) -> Distribu
     return replace(distribution, grid=Grid(tuple(dimensions), distribution.grid.shares))
 
 
-def parted_sources(query: Query, grid: Grid) -> frozenset[str]:
-    """The sources whose rows may be in a slot for the sake of one input and not of another."""
+def parted_sources(queries: Iterable[tuple[Query, Grid]]) -> frozenset[str]:
+    """The sources whose rows may be in a slot for the sake of one input and not of another, of the same query or not."""
     found: dict[str, set[tuple[object, ...]]] = {}
-    for i in all_inputs(query).inputs:
-        own = ((place, grid.dimensions[place].term_of(i.alias)) for place in grid.own(i.alias))
-        way = tuple((place, None if term is None else renamed(term, "")) for place, term in own)
-        found.setdefault(i.source.name, set()).add(way)
+    for query, grid in queries:
+        for i in all_inputs(query).inputs:
+            own = ((place, grid.dimensions[place].term_of(i.alias)) for place in grid.own(i.alias))
+            way = tuple((grid.shares[p], grid.stride(p), None if t is None else renamed(t, "")) for p, t in own)
+            found.setdefault(i.source.name, set()).add(way)
     return frozenset(name for name, ways in found.items() if len(ways) > 1)

@@ -65,6 +65,14 @@ class RowsKey:
         same = (self.source, self.members, self.version) == (other.source, other.members, other.version)
         return same and set(self.filters) <= set(other.filters)
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Keys are looked up all the time: once is enough."""
+        return hash((self.source, self.filters, self.members, self.version))
+
     @cached_property
     def text(self) -> str:
         version = f"@{self.version}" if self.version else ""
@@ -93,6 +101,14 @@ class ViewKey:
     since: int = 0
     """A view of a parallel track has only combinations of rows that came in this batch or later."""
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Keys are looked up all the time: once is enough."""
+        return hash((self.inputs, self.conditions, self.accepted_by, self.owner, self.since))
+
     @cached_property
     def text(self) -> str:
         rows = ", ".join(f"{key} [{'' if us == FOREVER_US else us}]" for key, us in self.inputs)
@@ -118,6 +134,14 @@ class IndexKey:
     is_ordered: bool = False
     before: tuple[str, ...] = ()
     """Selects of the inputs of a view that its rows have not passed yet."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Keys are looked up all the time: once is enough."""
+        return hash((self.rows, self.terms, self.is_ordered, self.before))
 
     @cached_property
     def text(self) -> str:

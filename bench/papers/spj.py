@@ -9,7 +9,7 @@ differ. The two ways of the paper to find what must be done to a state when it i
 - *incremental optimisation* (section 13.3.1): states have identities that survive the rewriting of a plan, and every step
   of the rewriting notes in the states it touches what must be done to them.
 
-Our own engine names a state after the selects that its rows have still before them (`anabranch.engine.states`), which are
+Our own engine names a state after the selects that its rows have still before them (`anabranch.engine.reader`), which are
 the zeros of its bit-map, and compares names; a test holds the two side by side. Indexes are filtered by building them anew
 from the log. The log itself is neither filtered nor projected: its segments end with their rows.
 """

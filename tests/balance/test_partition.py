@@ -11,11 +11,10 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_distribution, common_key
-from anabranch.control.records import SlotState
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.cells import source_mask
-from anabranch.engine.slot import Slot
+from anabranch.engine.slot import Slot, Tenant, Times
 from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep
@@ -109,8 +108,7 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
     cells = []
     for cell in range(grid.cells):
         disk = MemoryFilesystem()
-        cells.append(Slot(forms, execution, "state", disk, ContainerReader(disk), distribution, cell))
-    states = [SlotState() for _ in cells]
+        cells.append(Slot([Tenant(forms, execution, distribution)], "state", disk, ContainerReader(disk), cell))
     found: oracle.Bag = Counter()
     seen: dict[str, int] = {}
     emitted_us = BEGINNING_US
@@ -136,16 +134,17 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
                 for s in query.base_sources
                 if s.name in rows
             }
-            if slot.execution != execution:
-                slot.redirect(execution, watermark_us, emitted_us)
-            results += slot.step(number, mine, watermark_us, emitted_us)
-            states[cell] = slot.save(number, "attempt")
+            times = {query.name: Times(watermark_us, emitted_us)}
+            if slot.executions[query.name] != execution:
+                slot.redirect(query.name, execution, times)
+            results += [piece for _, piece in slot.step(number, mine, times)]
+            slot.save(number, "attempt")
             slot.relocate()
         if distribution.groups_span_slots and query.grouping is not None:
             results = Aggregator(query.grouping, query.row_schema).combine(results)
         for each in results:
             found += oracle.bag(pa.Table.from_batches([each]))
-        seen = seen_after(seen, [s.statistics for s in cells])
+        seen = seen_after(seen, [s.statistics[query.name] for s in cells])
         emitted_us = watermark_us
     problem = oracle.difference(found, oracle.expected(query, case.batches, tables))
     assert not problem, f"{case.sql}\n{distribution}\n{problem}"

@@ -53,7 +53,8 @@ UNTIMED = {
 
 test_joins, test_joins_long = properties(
     check_joins, 100, 10_000, examples=[UNTIMED], scenario=scenarios(inputs=(2, 3, 1, 4)),
-    slots=st.sampled_from([1, 2, 3, 4]), to_files=st.booleans(), faults=FAULTS, asks=ASKS, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
+    slots=st.sampled_from([1, 2, 3, 4]), to_files=st.booleans(), faults=FAULTS, asks=ASKS, fails=FAILS,
+    workers=st.integers(1, 2), pauses=PAUSES,
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from anabranch.drive.local import SLOT, STATE_FOLDER, LocalRun, Step
 from anabranch.drive.work import Kept
 from anabranch.engine.kernels.probing import probe
 from anabranch.engine.keys import hash_keys, is_exact
+from anabranch.engine.slot import Times
 from anabranch.plan.identity import RowsKey, ViewKey
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.sql import parse_script
@@ -245,7 +246,7 @@ def check_lost_attempt(scenario: Scenario) -> None:
     assert run.commit is not None
     state = run.commit.slots[SLOT].slot_state()
     if any(s.batch == last for s in (*state.logs, *state.views)):
-        assert not loser.catch_up(state, BEGINNING_US, BEGINNING_US)
+        assert not loser.catch_up(state, {scenario.query.name: Times(BEGINNING_US)})
 
 
 test_lost_attempt, test_lost_attempt_long = properties(check_lost_attempt, 20, 500, scenario=scenarios())
