@@ -1,0 +1,173 @@
+"""Queries that share a slot give what each gives alone, batch by batch, and what the oracle says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from anabranch.balance.partition import choose_distribution
+from anabranch.control.records import SlotState, SourceStatistics, Statistics
+from anabranch.control.watermark import seen_after, watermark_of
+from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.cells import source_mask
+from anabranch.engine.slot import ONE_SLOT, Slot, Tenant, Times
+from anabranch.plan.distribution import Distribution, all_inputs
+from anabranch.plan.eager import Forms
+from anabranch.plan.jtree import left_deep
+from anabranch.plan.migration import Execution, Migration, Strategy, why_not_parallel
+from anabranch.plan.query import BEGINNING_US, Query
+from anabranch.storage.container import ContainerReader
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests import oracle
+from tests.scenarios import properties, random_plan
+from tests.workloads import Workload, workloads
+
+STRATEGIES = list(Strategy)
+
+
+class Shared:
+    """Some queries in the slots of one run, driven by hand."""
+
+    def __init__(self, queries: Sequence[Query], table: pa.Table, slots: int = 1) -> None:
+        self.queries, self.table = {query.name: query for query in queries}, table
+        self.forms = {query.name: Forms(query) for query in queries}
+        self.executions = {q.name: Execution(left_deep(self.forms[q.name].graphs[None])) for q in queries}
+        self.spread: dict[str, Distribution] = {
+            q.name: ONE_SLOT if slots == 1 else choose_distribution(q, slots, may_skip_exchange=False) for q in queries
+        }
+        self.disks = [MemoryFilesystem() for _ in range(slots)]
+        self.slots = [self._slot(cell) for cell in range(slots)]
+        self.states = [SlotState() for _ in range(slots)]
+        self.seen: dict[str, dict[str, int]] = {name: {} for name in self.queries}
+        self.times = {name: Times(BEGINNING_US) for name in self.queries}
+        self.number = 0
+
+    def _slot(self, cell: int) -> Slot:
+        disk = self.disks[cell]
+        tenants = [Tenant(self.forms[n], self.executions[n], self.spread[n]) for n in self.queries if self._has(n, cell)]
+        return Slot(tenants, "state", disk, ContainerReader(disk), cell)
+
+    def _has(self, name: str, cell: int) -> bool:
+        """A query may need fewer slots than there are."""
+        return cell < self.spread[name].grid.cells
+
+    def restart(self) -> None:
+        """Every slot is attached anew."""
+        for cell in range(len(self.slots)):
+            self.slots[cell] = self._slot(cell)
+            self.slots[cell].attach(self.states[cell], self._next_times())
+
+    def migrate(self, name: str, execution: Execution) -> None:
+        self.executions[name] = execution
+        for cell, slot in enumerate(self.slots):
+            if self._has(name, cell):
+                slot.redirect(name, execution, self._next_times())
+
+    def _next_times(self) -> dict[str, Times]:
+        return {n: Times(watermark_of(q, self.seen[n]), self.times[n].watermark_us) for n, q in self.queries.items()}
+
+    def step(self, rows: dict[str, pa.Table]) -> dict[str, oracle.Bag]:
+        times, found = self._next_times(), dict[str, list[pa.RecordBatch]]()
+        if self.number == 0:
+            rows = {**rows, "t": self.table}
+        counted: dict[str, list[Statistics]] = {name: [] for name in self.queries}
+        for cell, slot in enumerate(self.slots):
+            for name, piece in slot.step(self.number, self._share(cell, rows), times):
+                found.setdefault(name, []).append(piece)
+            self.states[cell] = slot.save(self.number, f"attempt{self.number}")
+            slot.relocate()
+            slot.verify()
+            for name, statistics in slot.statistics.items():
+                counted[name].append(statistics)
+        self.times, self.number = times, self.number + 1
+        for name, query in self.queries.items():
+            self.seen[name] = seen_after(self.seen[name], counted[name])
+            self._end(name, counted[name])
+            if self.spread[name].groups_span_slots and name in found:
+                assert query.grouping is not None
+                found[name] = Aggregator(query.grouping, query.row_schema).combine(found[name])
+        return {name: bag_of(found.get(name, [])) for name in self.queries}
+
+    def _end(self, name: str, counted: Sequence[Statistics]) -> None:
+        """A migration is over when every slot is ready for its target."""
+        execution = self.executions[name]
+        if execution.target is not None and all(s.preparing.left == 0 for s in counted):
+            self.migrate(name, Execution(execution.target))
+
+    def _share(self, cell: int, rows: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows that belong to a slot for the sake of any query."""
+        found = {}
+        for name, given in rows.items():
+            readers = [q for q in self.queries.values() for s in q.base_sources if s.name == name and self._has(q.name, cell)]
+            if not readers:
+                continue
+            mask = None
+            for query in readers:
+                (source,) = [s for s in query.base_sources if s.name == name]
+                own = source_mask(self.spread[query.name].grid, cell, all_inputs(query), source, given)
+                mask = own if mask is None else mask | own
+            found[name] = given.filter(pa.array(mask))
+        return found
+
+
+def bag_of(pieces: Sequence[pa.RecordBatch]) -> oracle.Bag:
+    found: oracle.Bag = Counter()
+    for piece in pieces:
+        found += oracle.bag(pa.Table.from_batches([piece]))
+    return found
+
+
+def check_sharing(
+    workload: Workload, slots: int, actions: Sequence[tuple[int, str, int, int]]
+) -> None:
+    """All together, and each alone; `actions` are taken before some batches: a restart, or that a query gets another plan."""
+    together = Shared(workload.queries, workload.table, slots)
+    alone = {q.name: Shared([q], workload.table) for q in workload.queries}
+    whole: dict[str, oracle.Bag] = {name: Counter() for name in alone}
+    batches = [workload.batch(number) for number in range(workload.batches)]
+    for number, rows in enumerate([*batches, {}]):
+        for at, what, which, how in actions:
+            if at == number and number:
+                act(together, what, workload.queries[which % workload.count], how)
+        found = together.step(rows)
+        for name, run in alone.items():
+            own = {n: table for n, table in rows.items() if n in {s.name for s in run.queries[name].base_sources}}
+            problem = oracle.difference(found[name], run.step(own)[name])
+            assert not problem, f"{name} in batch {number}, not as alone: {problem}\n{workload.script}"
+            whole[name] += found[name]
+    for query in workload.queries:
+        read = {s.name for s in query.base_sources}
+        own = [{n: table for n, table in rows.items() if n in read} for rows in batches]
+        tables = {"t": workload.table} if "t" in read else {}
+        problem = oracle.difference(whole[query.name], oracle.expected(query, own, tables))
+        assert not problem, f"{query.name}: {problem}\n{workload.script}"
+
+
+def act(run: Shared, what: str, query: Query, how: int) -> None:
+    if what == "restart":
+        run.restart()
+        return
+    graph, execution = run.forms[query.name].graphs[None], run.executions[query.name]
+    if len(query.inputs) < 3 or execution.migration is not None:
+        return
+    plan = random_plan(Workload(how, 2).rng("plan"), graph)
+    strategy = STRATEGIES[how % len(STRATEGIES)]
+    if strategy is Strategy.PARALLEL_TRACK and why_not_parallel(graph, execution.plan, plan):
+        strategy = Strategy.MOVING_STATE
+    if strategy is Strategy.MOVING_STATE:
+        run.migrate(query.name, Execution(plan))
+    elif plan != execution.plan:
+        run.migrate(query.name, Execution(execution.plan, Migration(plan, strategy, run.number, how % 3)))
+
+
+ACTIONS = st.lists(
+    st.tuples(st.integers(1, 9), st.sampled_from(["plan", "restart", "plan"]), st.integers(0, 7), st.integers(0, 99)),
+    max_size=5,
+)
+
+test_sharing, test_sharing_long = properties(
+    check_sharing, 40, 4_000, workload=workloads(), slots=st.sampled_from([1, 2, 4]), actions=ACTIONS
+)
