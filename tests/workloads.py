@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +59,7 @@ class Workload:
         inputs = [f"{s} {'' if s == 't' else str(rng.choice(WINDOWS[: 6 if count < 3 else 5]))} AS {a}"
                   for s, a in zip(sources, aliases, strict=True)]  # fmt: skip
         where = [str(rng.choice(KEYS[: 7 if count < 3 else 5])).format(p=p, q=q)
-                 for p, q in zip(aliases, aliases[1:], strict=False)]  # fmt: skip
+                 for p, q in pairwise(aliases)]  # fmt: skip
         where += [str(rng.choice(FILTERS)).format(p=a) for a in aliases if rng.integers(3) == 0]
         if kind in (2, 3):
             inner = str(rng.choice(list(STREAMS)))
@@ -68,7 +69,9 @@ class Workload:
         tail = f" WHERE {' AND '.join(where)}" if where else ""
         if kind in (3, 4, 5):
             key = f"{aliases[-1]}.k"
-            return f"SELECT {key}, COUNT(*) AS n, SUM({aliases[0]}.x) AS y FROM {', '.join(inputs)}{tail} GROUP BY {key}"
+            return (
+                f"SELECT {key}, COUNT(*) AS n, SUM({aliases[0]}.x) AS y FROM {', '.join(inputs)}{tail} GROUP BY {key}"
+            )
         shown = ", ".join(f"{a}.x AS x{place}, {a}.s AS s{place}" for place, a in enumerate(aliases))
         return f"SELECT {shown} FROM {', '.join(inputs)}{tail}"
 
