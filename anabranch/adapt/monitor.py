@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from anabranch.control.records import Commit, SourceStatistics, Statistics, StepStatistics
+from anabranch.control.records import Commit, Statistics
 
 CHANCE = 4.0
 """A difference of fewer standard errors may be chance."""
@@ -26,21 +26,17 @@ class Observation:
     batch: int
     seen_us: int
     """The least of the largest event times of the streams."""
-    slots: tuple[Statistics, ...]
-
-    @cached_property
-    def statistics(self) -> Statistics:
-        """All slots together."""
-        return together(self.slots) if len(self.slots) != 1 else self.slots[0]
+    statistics: Statistics
+    """Of all slots together."""
 
     @cached_property
     def rows(self) -> int:
-        return sum([s.rows for slot in self.slots for s in slot.sources.values()])
+        return sum([source.rows for source in self.statistics.sources.values()])
 
     @property
     def state_bytes(self) -> int:
-        logs = sum([s.state_bytes for slot in self.slots for s in slot.sources.values()])
-        return logs + sum([s.bytes for slot in self.slots for s in slot.states])
+        logs = sum([source.state_bytes for source in self.statistics.sources.values()])
+        return logs + sum([state.bytes for state in self.statistics.states])
 
     @cached_property
     def counts(self) -> dict[str, tuple[float, float]]:
@@ -80,7 +76,7 @@ def observe(commit: Commit) -> Observation | None:
     if not commit.largest_time_us:
         return None
     seen_us = min(commit.largest_time_us.values())
-    return Observation(commit.batch, seen_us, tuple([a.statistics for a in commit.slots.values()]))
+    return Observation(commit.batch, seen_us, commit.statistics)
 
 
 @dataclass(frozen=True)
@@ -166,29 +162,3 @@ def trend(values: Sequence[float]) -> float:
     """
     pairs = [(a, b) for i, a in enumerate(values) for b in values[i + 1 :]]
     return sum((b > a) - (b < a) for a, b in pairs) / len(pairs) if pairs else 0.0
-
-
-def together(slots: Sequence[Statistics]) -> Statistics:
-    """The statistics of all slots of a batch as one."""
-    whole = Statistics()
-    steps: dict[tuple[str, str], StepStatistics] = {}
-    for slot in slots:
-        for name, s in slot.sources.items():
-            total = whole.sources.setdefault(name, SourceStatistics())
-            total.rows += s.rows
-            total.stored_rows += s.stored_rows
-            total.state_rows += s.state_rows
-            total.state_bytes += s.state_bytes
-        for step in slot.steps:
-            counts = steps.setdefault((step.route, step.target), StepStatistics(step.route, step.target))
-            counts.probes += step.probes
-            counts.lookups += step.lookups
-            counts.candidates += step.candidates
-            counts.matches += step.matches
-            counts.cpu_ns += step.cpu_ns
-        whole.samples += slot.samples
-        whole.states += slot.states
-        whole.add_cpu(slot)
-        whole.results += slot.results
-    whole.steps = list(steps.values())
-    return whole

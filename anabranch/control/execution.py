@@ -45,7 +45,7 @@ def execution_after(commit: Commit, forms: Forms) -> Execution:
     when the groups at all instants that its rows count at have been handed out, and a select is down when no row is left
     that was stored before it was."""
     execution = execution_of(commit, forms)
-    if execution.target is not None and all(a.statistics.preparing.left == 0 for a in commit.slots.values()):
+    if execution.target is not None and all(slot.left == 0 for slot in commit.slots.values()):
         execution = replace(execution, plan=execution.target, migration=None)
     if execution.leaving is not None and commit.watermark_us >= execution.leaving.until_us:
         execution = replace(execution, leaving=None)

@@ -191,6 +191,8 @@ class Statistics(msgspec.Struct):
     samples: list[KeySample] = msgspec.field(default_factory=list)
     """Of the keys whose selectivity probes alone do not tell."""
     cpu_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    slowest_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    """Of several slots: what each part took in the slot where it took longest."""
     results: int = 0
     files_written: int = 0
     bytes_written: int = 0
@@ -211,21 +213,54 @@ class Statistics(msgspec.Struct):
             self.cpu_ns[name] = self.cpu_ns.get(name, 0) + spent_ns
 
 
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """Where what a slot's state consists of is told (`anabranch.control.manifest`)."""
+
+    own: Segment
+    base: Segment | None = None
+    """The whole manifest that it is the difference from; None if it is whole itself."""
+    whole_batch: int = 0
+    """The batch that wrote the whole one."""
+
+
 class Attempt(msgspec.Struct, frozen=True):
-    """What a task that ran one batch of one slot reports; a commit keeps it for the attempt that won."""
+    """What a task that ran one batch of one slot reports."""
 
     slot: int
     token: str
     """Names the attempt: in its files, and in the worker that may still have the box."""
-    state: msgspec.Raw
-    """An encoded `SlotState`: it passes through the driver unread."""
+    manifest: Manifest | None
+    """None: the slot keeps nothing."""
     statistics: Statistics
     results: str = ""
     """The file its results were written to, if the sink is one that tasks write to."""
     results_bytes: int = 0
+    dropped: tuple[str, ...] = ()
+    """Files that the state it began with needed, and the state it left does not."""
 
-    def slot_state(self) -> SlotState:
-        return msgspec.json.decode(self.state, type=SlotState)
+
+class SlotCommit(msgspec.Struct, frozen=True, array_like=True):
+    """What a commit keeps of the attempt that won in a slot."""
+
+    token: str
+    manifest: Manifest | None
+    dropped: tuple[str, ...] = ()
+    left: int = 0
+    """What the slot has still to prepare for a migration."""
+    rows: int = 0
+    state_bytes: int = 0
+    cpu_ns: int = 0
+
+
+def slot_commit(attempt: Attempt) -> SlotCommit:
+    """What stays of an attempt."""
+    counted = attempt.statistics
+    rows = sum(source.rows for source in counted.sources.values())
+    state_bytes = sum(source.state_bytes for source in counted.sources.values()) + sum(s.bytes for s in counted.states)
+    cpu_ns = sum(ns for what, ns in counted.cpu_ns.items() if not what.startswith("wall"))
+    cpu_ns += sum(step.cpu_ns for step in counted.steps)
+    left = counted.preparing.left
+    return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, rows, state_bytes, cpu_ns)
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -305,7 +340,7 @@ class Commit(msgspec.Struct, frozen=True):
     query: str
     plan: str
     largest_time_us: dict[str, int]
-    slots: dict[str, Attempt]
+    slots: dict[str, SlotCommit]
     token: str = ""
     """That of the control record that the batch ran from."""
     epoch: int = 0
@@ -322,9 +357,8 @@ class Commit(msgspec.Struct, frozen=True):
     selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
     last_seen_us: dict[str, int] = msgspec.field(default_factory=dict)
     """For each stream the `planned_us` of the batch that last brought rows of it; of the first batch if none has."""
-
-    def files(self) -> frozenset[str]:
-        return frozenset().union(*(attempt.slot_state().files() for attempt in self.slots.values()))
+    statistics: Statistics = msgspec.field(default_factory=Statistics)
+    """What all slots measured."""
 
 
 class Delivered(msgspec.Struct, frozen=True):

@@ -30,11 +30,12 @@ from anabranch.control.journal import Journal
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in, deliveries_in
 from anabranch.control.loop import Loop, Proposal
-from anabranch.control.records import Attempt, Commit, Control, Delivered, Layout, Statistics
+from anabranch.control.records import Attempt, Commit, Control, Delivered, Layout, Statistics, slot_commit
 from anabranch.control.resume import REMEDY, Standing, standing_of
+from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
-from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, release, sweep_unnamed
+from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, sweep_unnamed
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.engine.identity import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
@@ -79,7 +80,7 @@ class Driver:
         release_every: int = RELEASE_EVERY,
         sweep_grace_s: float = SWEEP_GRACE_S,
     ) -> None:
-        self.release_every, self.sweep_grace_s = release_every, sweep_grace_s
+        self.sweep_grace_s, self._retention = sweep_grace_s, Retention(filesystem, release_every)
         self.query, self.execution, self.distribution = query, execution, distribution
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
         self.loop, self.holder = loop, holder
@@ -144,6 +145,8 @@ class Driver:
         self.commits.drop_superseded()
         self.controls.drop_superseded()
         sweep_unnamed(self.filesystem, self.commits, self.slots, commit, self.sweep_grace_s)
+        if commit is not None:
+            self._retention.won(commit)
         self._journal_start({"shares": list(self.distribution.grid.shares), "slots": self.slots, "delivers": delivers})
 
     def _journal_start(self, facts: Mapping[str, Any]) -> None:
@@ -267,7 +270,8 @@ class Driver:
         commit = Commit(
             control.batch, control.trigger, control.watermark_us, self.identity, token=control.token,
             epoch=self.holder.epoch, largest_time_us=seen_after(base.largest_time_us if base is not None else {}, counted),
-            slots={str(a.slot): a for a in attempts}, layout=self.layout,
+            slots={str(a.slot): slot_commit(a) for a in attempts}, layout=self.layout,
+            statistics=summed(a.statistics for a in attempts),
             staged=tuple(staged) if staged is not None else None, tables_read_us=control.tables_read_us,
             last_seen_us=last_seen_after(self.query, base, counted, control.planned_us),
             tables={**(base.tables if base is not None else {}), **control.tables},
@@ -286,8 +290,7 @@ class Driver:
 
     def after(self, base: Commit | None, commit: Commit) -> None:
         """What follows from a batch that is committed and delivered; `base` is the commit that it started from."""
-        ledgers = self.commits, self.controls, self.deliveries
-        release(self.filesystem, *ledgers, self.slots, base, commit, self.release_every)
+        self._retention.after(base, commit, self.commits, self.controls, self.deliveries)
         self._follow_migration(commit)
         self._adapt(commit)
 
@@ -353,13 +356,12 @@ class Driver:
             self._ended(commit, began[0], str(began[2].details.get("from", "")), began[1])
 
     def _ended(self, commit: Commit, since: int, old: str, began_s: float | None) -> None:
-        prepared = [a.statistics.preparing for a in commit.slots.values()]
         self._began = None
         text = f"plan {self.plan_text} gives the results after {commit.batch - since + 1} batches"
         if began_s is not None:
             text += f" and {perf_counter() - began_s:.2f} s"
-        worst_s = max((p.cpu_ns for p in prepared), default=0) / 1e9
-        self.tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=worst_s)
+        last_s = commit.statistics.preparing.cpu_ns / 1e9
+        self.tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=last_s)
 
     def _adapt(self, commit: Commit) -> None:
         """Asks whether another plan is worth it, now that a batch more is known."""

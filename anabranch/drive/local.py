@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import msgspec
 import pyarrow as pa
 
 from anabranch.balance.partition import choose_distribution
@@ -21,7 +20,8 @@ from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger
 from anabranch.control.loop import Proposal, Remark, Wish
-from anabranch.control.records import Attempt, Commit, Control, SourceStatistics, Statistics
+from anabranch.control.records import Attempt, Commit, Control, Statistics
+from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.driver import Driver
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
@@ -219,7 +219,7 @@ class LocalRun:
         assert commit is not None
         table = pa.Table.from_batches(self._caller.results, schema=self.forms.written.output_schema)
         self._caller.results = []
-        return Step(batch, commit.watermark_us, table, together([a.statistics for a in done]))
+        return Step(batch, commit.watermark_us, table, summed(a.statistics for a in done))
 
     def _store_tables(self) -> None:
         """Writes the rows of the tables to where the first batch finds them."""
@@ -258,8 +258,7 @@ class LocalRun:
             boxes = work.boxes(order, slot)
             for piece in work.step(order, slot, boxes, self._share(slot, rows)):
                 hand_on(piece)
-            state, statistics = work.save(order, slot, boxes, token)
-            done.append(Attempt(slot, token, msgspec.Raw(msgspec.json.encode(state)), statistics))
+            done.append(work.save(order, slot, boxes, token))
         if self.distribution.groups_span_slots:
             assert query.grouping is not None
             results = Aggregator(query.grouping, query.row_schema).combine(results) if results else []
@@ -285,16 +284,3 @@ class LocalRun:
         """Checks the invariants of the state in memory; for tests."""
         for _, boxes in self.worker.boxes.values():
             boxes.verify()
-
-
-def together(counted: Sequence[Statistics]) -> Statistics:
-    """What slots measured, as if it were one."""
-    whole, *others = counted
-    for statistics in others:
-        for name, counts in statistics.sources.items():
-            mine = whole.sources.setdefault(name, SourceStatistics())
-            for each in ("rows", "late_rows", "early_rows", "untimed_rows", "stored_rows", "state_rows", "state_bytes"):
-                setattr(mine, each, getattr(mine, each) + getattr(counts, each))
-        whole.results += statistics.results
-        whole.absorb(statistics)
-    return whole

@@ -2,14 +2,26 @@
 
 The results of a batch may have to be computed once more for delivery, from the commit before its own; so what that one names
 stays until the batch after it is committed.
+
+An attempt reports the files that it dropped: the state that it began with needed them, the state that it left does not. Of
+a commit these go when the commit after it is written. So nobody reads manifests while a query runs. Files of attempts that
+lost are known by their names, which have the batch and the token of the attempt: only the token that won stays. What a
+driver that died was about to delete is found at the next start, by the manifests (`sweep_unnamed`).
+
+Example: batch 7 merges the runs of batches 4 to 7, and no longer needs the file of batch 5, which held one of them. Commit 7
+has it as dropped. When commit 8 is written, commits 7 and 8 are kept, and neither needs it: it goes.
 """
 
 from __future__ import annotations
 
+import contextlib
+
 from anabranch.control.ledger import Ledger
+from anabranch.control.manifest import files_of
 from anabranch.control.records import Commit, Control, Delivered
-from anabranch.control.sweep import sweep
+from anabranch.control.sweep import batch_of, state_prefix, sweep
 from anabranch.control.table_files import release_versions
+from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
 RELEASE_EVERY = 8
@@ -19,40 +31,71 @@ SWEEP_GRACE_S = 600.0
 """At start, files that no commit names are deleted when they are older than this: a slower attempt may still write them."""
 
 
-def release(
-    filesystem: Filesystem,
-    commits: Ledger[Commit],
-    controls: Ledger[Control],
-    deliveries: Ledger[Delivered],
-    slots: int,
-    base: Commit | None,
-    commit: Commit,
-    every: int = RELEASE_EVERY,
-) -> None:
-    """Now and then: deletes what neither a commit nor the one that its batch started from names."""
-    if base is None or commit.batch % every:
-        return
-    sweep_unnamed(filesystem, commits, slots, commit, grace_s=0.0, before=commit.batch)
-    commits.prune(base.batch)
-    controls.prune(base.batch)
-    deliveries.prune(base.batch)
-    release_versions(filesystem, {*base.tables.values(), *commit.tables.values()}, base.batch)
+class Retention:
+    """Lets go of what no commit needs any more, every so many batches."""
+
+    def __init__(self, filesystem: Filesystem, every: int = RELEASE_EVERY) -> None:
+        self.filesystem, self.every = filesystem, every
+        self._dropped: list[str] = []
+        self._tokens: dict[int, dict[str, str]] = {}
+        """For the latest batches the attempts that won, by slot."""
+
+    def won(self, commit: Commit) -> None:
+        """Notes whose files a batch's are: its results may be computed once more, for delivery alone."""
+        self._tokens[commit.batch] = {
+            slot: kept.token for slot, kept in commit.slots.items() if kept.manifest is not None
+        }
+
+    def after(
+        self,
+        base: Commit | None,
+        commit: Commit,
+        commits: Ledger[Commit],
+        controls: Ledger[Control],
+        deliveries: Ledger[Delivered],
+    ) -> None:
+        """After a commit and the delivery of its results; `base` is the commit that its batch started from."""
+        self.won(commit)
+        if base is None:
+            return
+        self._dropped += [path for slot in base.slots.values() for path in slot.dropped]
+        if commit.batch % self.every:
+            return
+        for path in self._dropped:
+            with contextlib.suppress(FileNotFoundError):
+                self.filesystem.delete(path)
+        self._dropped = []
+        self._sweep_losers(commit.batch)
+        commits.prune(base.batch)
+        controls.prune(base.batch)
+        deliveries.prune(base.batch)
+        release_versions(self.filesystem, {*base.tables.values(), *commit.tables.values()}, base.batch)
+
+    def _sweep_losers(self, batch: int) -> None:
+        """Deletes the files of attempts that lost, in batches that are over."""
+        over = {number: tokens for number, tokens in self._tokens.items() if number < batch - 1}
+        for slot in {slot for tokens in over.values() for slot in tokens}:
+            folder = f"state/{slot}"
+            for name in self.filesystem.list(folder):
+                number = batch_of(name)
+                token = over.get(number, {}).get(slot) if number is not None else None
+                if number is None or token is None:
+                    continue
+                if not f"{folder}/{name}".startswith(f"{state_prefix(folder, number, token)}."):
+                    with contextlib.suppress(FileNotFoundError):
+                        self.filesystem.delete(f"{folder}/{name}")
+        self._tokens = {number: tokens for number, tokens in self._tokens.items() if number not in over}
 
 
 def sweep_unnamed(
-    filesystem: Filesystem,
-    commits: Ledger[Commit],
-    slots: int,
-    commit: Commit | None,
-    grace_s: float = SWEEP_GRACE_S,
-    before: int | None = None,
+    filesystem: Filesystem, commits: Ledger[Commit], slots: int, commit: Commit | None, grace_s: float = SWEEP_GRACE_S
 ) -> None:
-    """Deletes state files that no commit names. While a query runs, only those of batches that are over."""
+    """Deletes state files that no commit names, before anything runs."""
     named: frozenset[str] = frozenset()
     if commit is not None:
         kept = [commit]
         if commit.batch - 1 in commits.numbers():
             kept.append(commits.read(commit.batch - 1))
-        named = frozenset().union(*(c.files() for c in kept))
+        named = files_of((slot.manifest for each in kept for slot in each.slots.values()), ContainerReader(filesystem))
     for slot in range(slots):
-        sweep(filesystem, f"state/{slot}", named, grace_s, before - 1 if before is not None else None)
+        sweep(filesystem, f"state/{slot}", named, grace_s)

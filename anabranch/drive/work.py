@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import msgspec
 import pyarrow as pa
 
 from anabranch.control.execution import execution_of
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.records import Commit, Control, SlotState, Statistics
+from anabranch.control.records import Attempt, Commit, Control, Manifest
 from anabranch.control.table_files import get_table
 from anabranch.engine.accept import Rows
 from anabranch.engine.cells import source_mask
@@ -50,8 +49,8 @@ class Order:
     execution: Execution
     before: Execution
     """The execution of the batch before."""
-    states: Mapping[int, tuple[str, bytes]]
-    """For each slot the token of the attempt it goes on from, and its state (an encoded `SlotState`)."""
+    states: Mapping[int, tuple[str, Manifest | None]]
+    """For each slot the token of the attempt it goes on from, and where its state is told."""
     planned_us: int
     """The driver's clock when the batch was first planned: it tells which rows are early."""
     tables: Mapping[str, str]
@@ -77,7 +76,7 @@ def order_after(control: Control, base: Commit | None, forms: Forms) -> Order:
     execution, given = execution_of(control, forms), (control.planned_us, control.tables, control.token)
     if base is None:
         return Order(control.batch, control.watermark_us, BEGINNING_US, execution, execution, {}, *given)
-    states = {int(slot): (a.token, bytes(a.state)) for slot, a in base.slots.items()}
+    states = {int(slot): (kept.token, kept.manifest) for slot, kept in base.slots.items()}
     before = execution_of(base, forms)
     return Order(control.batch, control.watermark_us, base.watermark_us, execution, before, states, *given)
 
@@ -123,14 +122,15 @@ class SlotWork:
         found = boxes.step(order.batch, {**tables, **rows}, self._times(order), order.planned_us)
         return limited((piece for _, piece in found), self.results_per_batch, self.query.name, order.batch)
 
-    def save(self, order: Order, slot: int, boxes: Slot, token: str) -> tuple[SlotState, Statistics]:
-        """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes."""
-        state = SlotState()
+    def save(self, order: Order, slot: int, boxes: Slot, token: str) -> Attempt:
+        """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes. What the attempt has
+        to report, but for the results."""
+        manifest, dropped = None, frozenset[str]()
         if not self.distribution.needs_no_exchange:
-            state = boxes.save(order.batch, token)
+            manifest, dropped = boxes.save(order.batch, token)
             boxes.relocate()
             if order.batch % RETAIN_EVERY == 0:
-                boxes.reader.retain(state.files())
+                boxes.reader.retain(boxes.checkpoint.files)
         self.kept.boxes[self._key(slot)] = (order.tables_read if self.distribution.needs_no_exchange else token, boxes)
         if len(self.kept.boxes) > MOST_KEPT:
             del self.kept.boxes[next(iter(self.kept.boxes))]
@@ -139,7 +139,7 @@ class SlotWork:
             boxes.checkpoint.files_written,
             boxes.checkpoint.bytes_written,
         )
-        return state, statistics
+        return Attempt(slot, token, manifest, statistics, dropped=tuple(sorted(dropped)))
 
     def _times(self, order: Order) -> dict[str, Times]:
         return {self.query.name: Times(order.watermark_us, order.emitted_us)}
@@ -179,21 +179,20 @@ class SlotWork:
         return slot
 
     def _attached(self, order: Order, slot: int) -> Slot:
-        token, state = order.states.get(slot, ("", b""))
+        token, manifest = order.states.get(slot, ("", None))
         kept = self.kept.boxes.pop(self._key(slot), None)
-        if kept is not None and token and self._goes_on(order, kept[1], kept[0] == token, state):
+        if kept is not None and manifest is not None and self._goes_on(order, kept[1], kept[0] == token, manifest):
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
-        named = msgspec.json.decode(state, type=SlotState) if state else SlotState()
         execution = order.execution if order.execution.is_like(order.before) else order.before
         tenant = Tenant(self._forms(), execution, self.distribution)
         boxes = Slot([tenant], f"state/{slot}", self.filesystem, reader, slot)
-        boxes.attach(named, self._times(order))
+        boxes.attach(manifest, self._times(order))
         if execution != order.execution:
             boxes.redirect(self.query.name, order.execution, self._times(order))
         return boxes
 
-    def _goes_on(self, order: Order, boxes: Slot, is_latest: bool, encoded: bytes) -> bool:
+    def _goes_on(self, order: Order, boxes: Slot, is_latest: bool, manifest: Manifest) -> bool:
         """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
         they cannot be brought there, they are of no more use."""
         name, times, execution = self.query.name, self._times(order), boxes.executions[self.query.name]
@@ -204,7 +203,7 @@ class SlotWork:
                 return False
             if execution != order.before:
                 boxes.redirect(name, order.before, times)
-            if not boxes.catch_up(msgspec.json.decode(encoded, type=SlotState), times):
+            if not boxes.catch_up(manifest, times):
                 return False
         if boxes.executions[name] != order.execution:
             boxes.redirect(name, order.execution, times)

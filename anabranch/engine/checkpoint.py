@@ -1,8 +1,9 @@
 """Between a store and its files: what a step added is written, and a store is attached to what a commit names.
 
 Files are named after the batch and a token of the attempt, so that no two attempts ever write the same file; nothing is
-changed or overwritten. One file holds parts that live about equally long: the logs of sources with windows of a like
-length, the runs of one tier, the views. So a file is seldom kept for the sake of a small part of it.
+changed or overwritten. An attempt writes two files at most: one with the truth, which is new rows, partial rows of groups
+and the manifest (`anabranch.control.manifest`); another with what derives from it, runs and rows of views. What is damaged
+or missing of the latter is derived again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from anabranch.control.records import LogSegment, PartialSegment, RunSegment, SlotState, ViewBuild, ViewSegment
+from anabranch.control.manifest import WHOLE_EVERY, Whole, read_manifest
+from anabranch.control.records import (
+    LogSegment,
+    Manifest,
+    PartialSegment,
+    RunSegment,
+    SlotState,
+    ViewBuild,
+    ViewSegment,
+)
 from anabranch.control.sweep import state_prefix
 from anabranch.engine.aggregation import BY_KEYS, Aggregator
 from anabranch.engine.log import Stored, decode
@@ -29,16 +39,18 @@ from anabranch.storage.filesystem import Filesystem
 
 
 class Files:
-    """The containers of one attempt at one batch, by kind."""
+    """The containers of one attempt at one batch."""
 
     def __init__(self, folder: str, batch: int, attempt: str) -> None:
-        self.prefix = state_prefix(folder, batch, attempt)
-        self.writers: dict[str, ContainerWriter] = {}
+        prefix = state_prefix(folder, batch, attempt)
+        self.log, self.index = ContainerWriter(f"{prefix}.log"), ContainerWriter(f"{prefix}.index")
 
-    def of(self, kind: str) -> ContainerWriter:
-        if kind not in self.writers:
-            self.writers[kind] = ContainerWriter(f"{self.prefix}.{kind}")
-        return self.writers[kind]
+    def write(self, filesystem: Filesystem) -> tuple[int, int]:
+        """Writes them; how many there are, and their bytes."""
+        written = [writer for writer in (self.index, self.log) if writer.size_bytes]
+        for writer in written:
+            writer.write(filesystem)
+        return len(written), sum(writer.size_bytes for writer in written)
 
 
 class Checkpoint:
@@ -48,6 +60,11 @@ class Checkpoint:
         self.store, self.folder, self.filesystem, self.reader = store, folder, filesystem, reader
         self.files_written = self.bytes_written = 0
         """By the last batch."""
+        self.files: frozenset[str] = frozenset()
+        """All that the state consists of."""
+        self._whole: Whole | None = None
+        self._predicates: dict[frozenset[str], int] = {}
+        """The sets of predicates that segments have passed, numbered."""
         self._logs: dict[str, dict[int, LogSegment]] = {}
         self._views: dict[ViewKey, dict[int, ViewSegment]] = {}
         self._fresh_logs: list[LogSegment] = []
@@ -55,6 +72,15 @@ class Checkpoint:
         self._fresh_runs: set[IndexKey] = set()
 
     # -- from files --------------------------------------------------------------------------------------------------
+
+    def read(self, manifest: Manifest | None) -> SlotState:
+        """What a commit names; nothing, before the first batch."""
+        if manifest is None:
+            return SlotState()
+        state, self._whole = read_manifest(manifest, self.reader)
+        self.files = state.files() | {manifest.own.file, self._whole.segment.file}
+        self._predicates = {frozenset(passed): number for number, passed in enumerate(state.predicates)}
+        return state
 
     def attach(self, state: SlotState, groups: Mapping[str, tuple[Aggregator, int]]) -> None:
         """Gives an empty store, and the groups of each block, the state that a commit names. With the groups stands the
@@ -163,8 +189,9 @@ class Checkpoint:
                 continue
             try:
                 self.store.views[key].add(segment.batch, self._map_view(segment, key))
-                mine = msgspec.structs.replace(segment, view=key.digest)
-                self._views.setdefault(key, {})[segment.batch] = mine
+                if segment.view != key.digest:
+                    segment = msgspec.structs.replace(segment, view=key.digest)
+                self._views.setdefault(key, {})[segment.batch] = segment
             except StateError:
                 self.store.waiting.add(key)
                 self.store.forget_view(key)
@@ -180,18 +207,22 @@ class Checkpoint:
         return found
 
     def _forget_files(self, state: SlotState) -> None:
-        """Runs of this store whose files the commit does not name are no longer on disk: they are written again."""
-        named = {(run.index, run.entries) for run in state.runs}
+        """Runs of this store whose files the commit does not name are no longer on disk: they are written again. The others
+        have the records that the commit has, by which differences know them."""
+        named = {(run.index, run.entries): run for run in state.runs}
         for key, spine in self.store.spines.items():
             for run in spine.runs:
-                if run.record is not None and (key.digest, run.record.entries) not in named:
-                    run.record = None
+                if run.record is not None:
+                    run.record = named.get((key.digest, run.record.entries))
 
     def _catch_up_groups(self, name: str, aggregator: Aggregator, state: SlotState, emitted_us: int) -> bool:
         named = {(s.table, s.batch): s for s in state.partials if s.block == name}
         known = {(t.name, b): p.record for t in aggregator.tables.values() for b, p in t.batches.items()}
         if any(named.get(key, record) != record for key, record in known.items()):
             return False
+        for table in aggregator.tables.values():
+            for batch, partials in table.batches.items():
+                partials.record = named.get((table.name, batch), partials.record)
         for key in sorted(named.keys() - known.keys(), key=lambda k: (k[0] != BY_KEYS, k[1])):
             aggregator.add_stored(named[key], self.reader.segment(named[key].data))
         aggregator.pass_over(emitted_us)
@@ -209,32 +240,48 @@ class Checkpoint:
                 del parts[batch]
         logs = {(s.source, s.batch): s for s in state.logs}
         views = {(s.view, s.batch): s for s in state.views}
-        return all(
-            _same_log(logs.get((s.source, s.batch)), s) for known in self._logs.values() for s in known.values()
-        ) and all(views.get((s.view, s.batch)) == s for parts in self._views.values() for s in parts.values())
+        if not all(_same_log(logs.get((n, b)), s) for n, known in self._logs.items() for b, s in known.items()):
+            return False
+        if not all(views.get((k.digest, b)) == s for k, parts in self._views.items() for b, s in parts.items()):
+            return False
+        # From here on the records are those of the commit: differences know them by identity.
+        self._logs = {name: {b: logs[name, b] for b in known} for name, known in self._logs.items()}
+        self._views = {key: {b: views[key.digest, b] for b in parts} for key, parts in self._views.items()}
+        return True
 
     # -- to files ----------------------------------------------------------------------------------------------------
 
     def save(
         self, batch: int, attempt: str, groups: Mapping[str, Aggregator], versions: Mapping[str, Mapping[str, int]]
-    ) -> SlotState:
-        """Writes what is not yet on disk, and returns what names all of the slot's state."""
+    ) -> tuple[Manifest, frozenset[str]]:
+        """Writes what is not yet on disk. Where all of the slot's state is told, and which files it no longer needs."""
         files = Files(self.folder, batch, attempt)
-        predicates = self._save_logs(files)
+        self._save_logs(files)
         runs = self._save_runs(files, batch)
         self._save_views(files)
         partials = self._save_partials(files, groups)
-        for writer in files.writers.values():
-            writer.write(self.filesystem)
-        self.files_written = len(files.writers)
-        self.bytes_written = sum(w.size_bytes for w in files.writers.values())
         logs = tuple(s for name in sorted(self._logs) for s in self._logs[name].values())
         views = tuple(s for segments in self._views.values() for s in segments.values())
-        return SlotState(
-            logs, runs, views, tuple(key.digest for key in self.store.views if key not in self.store.waiting), partials,
-            builds=self._build_records(), prepared=self._prepared_records(batch), predicates=predicates,
+        kept = tuple(key.digest for key in self.store.views if key not in self.store.waiting)
+        state = SlotState(
+            logs, runs, views, kept, partials, builds=self._build_records(), prepared=self._prepared_records(batch),
+            predicates=tuple(tuple(sorted(passed)) for passed in self._predicates),
             versions={name: dict(known) for name, known in versions.items()},
         )  # fmt: skip
+        manifest = self._save_manifest(files, batch, state)
+        self.files_written, self.bytes_written = files.write(self.filesystem)
+        before, self.files = self.files, state.files() | {manifest.own.file, (manifest.base or manifest.own).file}
+        return manifest, before - self.files
+
+    def _save_manifest(self, files: Files, batch: int, state: SlotState) -> Manifest:
+        """The manifest: whole, or what is not in the last whole one."""
+        whole = self._whole
+        if whole is None or not 0 <= batch - whole.batch < WHOLE_EVERY:
+            own = files.log.add(msgspec.msgpack.encode(state))
+            self._whole = Whole(own, state, batch)
+            return Manifest(own, whole_batch=batch)
+        own = files.log.add(msgspec.msgpack.encode(whole.difference(state)))
+        return Manifest(own, whole.segment, whole.batch)
 
     def _build_records(self) -> tuple[ViewBuild, ...]:
         found = [ViewBuild(k.digest, b.since, b.seed, b.batch, b.row) for k, b in self.store.builds.items()]
@@ -258,32 +305,33 @@ class Checkpoint:
                 for batch, partials in table.batches.items():
                     if partials.record is None:
                         assert partials.data is not None
-                        data = files.of("partial").add(partials.data)
+                        data = files.log.add(partials.data)
                         rows = len(partials.firsts)
                         partials.record = PartialSegment(name, table.name, batch, rows, partials.last, data)
                     segments.append(partials.record)
         return tuple(segments)
 
-    def _save_logs(self, files: Files) -> tuple[tuple[str, ...], ...]:
-        """Writes new segments. The sets of predicates that segments have passed: segments name them by their place."""
+    def _save_logs(self, files: Files) -> None:
         self._fresh_logs = []
-        sets: dict[frozenset[str], int] = {}
+        used = {stored.passed for log in self.store.logs.values() for stored in log.segments.values()}
+        if len(self._predicates) > 2 * len(used) + 8:
+            self._predicates = {}
+        for passed in sorted(used - self._predicates.keys(), key=sorted):
+            self._predicates[passed] = len(self._predicates)
         for name, log in self.store.logs.items():
-            kind, known = f"log{self.store.retention_us[name].bit_length()}", self._logs.setdefault(name, {})
+            known = self._logs.setdefault(name, {})
             for batch in known.keys() - log.segments.keys():
                 del known[batch]
             for batch in sorted(log.segments):
                 stored = log.segments[batch]
-                passed = sets.setdefault(stored.passed, len(sets))
+                passed_as = self._predicates[stored.passed]
                 if batch not in known:
-                    data, late = files.of(kind).add(stored.data), dict(stored.watermarks)
-                    known[batch] = LogSegment(
-                        name, batch, stored.rows.num_rows, stored.start_max_us, data, passed, late
-                    )
+                    data, late = files.log.add(stored.data), dict(stored.watermarks)
+                    rows, start_us = stored.rows.num_rows, stored.start_max_us
+                    known[batch] = LogSegment(name, batch, rows, start_us, data, passed_as, late)
                     self._fresh_logs.append(known[batch])
-                elif known[batch].passed != passed:
-                    known[batch] = msgspec.structs.replace(known[batch], passed=passed)
-        return tuple(tuple(sorted(passed)) for passed in sets)
+                elif known[batch].passed != passed_as:
+                    known[batch] = msgspec.structs.replace(known[batch], passed=passed_as)
 
     def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
         segments = []
@@ -291,7 +339,7 @@ class Checkpoint:
         for key, spine in self.store.spines.items():
             for run in spine.lasting_runs(batch):
                 if run.record is None:
-                    run.record = _record(key.digest, run, files.of(f"run{run.tier}"))
+                    run.record = _record(key.digest, run, files.index)
                     self._fresh_runs.add(key)
                 elif (run.record.index, run.record.lo, run.record.hi) != (key.digest, run.lo, run.hi):
                     run.record = msgspec.structs.replace(run.record, index=key.digest, lo=run.lo, hi=run.hi)
@@ -308,7 +356,7 @@ class Checkpoint:
             for batch in sorted(view.segments.keys() - known.keys()):
                 combined = view.segments[batch]
                 parts = np.ascontiguousarray(combined.parts)
-                data = files.of("view").add(parts)
+                data = files.index.add(parts)
                 known[batch] = ViewSegment(key.digest, batch, parts.shape[1], combined.end_max_us, data)
                 self._fresh_views.append((key, known[batch]))
 

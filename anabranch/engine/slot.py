@@ -34,7 +34,7 @@ from time import thread_time_ns
 
 import pyarrow as pa
 
-from anabranch.control.records import SlotState, SourceStatistics, StateStatistics, Statistics
+from anabranch.control.records import Manifest, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
@@ -277,8 +277,9 @@ class Slot:
 
     # -- from files and to files -------------------------------------------------------------------------------------
 
-    def attach(self, state: SlotState, times: Mapping[str, Times]) -> None:
-        """Takes up what a commit names that was made in the same forms."""
+    def attach(self, manifest: Manifest | None, times: Mapping[str, Times]) -> None:
+        """Takes up what a commit names that was made in the same forms; nothing, before the first batch."""
+        state = self.checkpoint.read(manifest)
         for name, tenant in self.tenants.items():
             tenant.versions = dict(state.versions.get(name, {}))
         self._place()
@@ -296,8 +297,9 @@ class Slot:
             name: (groups, times[self.boxes[name].reader.query].emitted_us) for name, groups in self._groups.items()
         }
 
-    def catch_up(self, state: SlotState, times: Mapping[str, Times]) -> bool:
+    def catch_up(self, manifest: Manifest, times: Mapping[str, Times]) -> bool:
         """Brings boxes that stopped some batches ago to what a commit names; if False, they are of no more use."""
+        state = self.checkpoint.read(manifest)
         if any(state.versions.get(name, {}) != tenant.versions for name, tenant in self.tenants.items()):
             return False
         self.store.purge(self._horizons(times))
@@ -312,8 +314,8 @@ class Slot:
             box.rebuild.complete_indexes(last, self.checkpoint.prepared(state))
         return True
 
-    def save(self, batch: int, attempt: str) -> SlotState:
-        """Writes what is not yet on disk, and returns what names all of the state."""
+    def save(self, batch: int, attempt: str) -> tuple[Manifest, frozenset[str]]:
+        """Writes what is not yet on disk. Where all of the state is told, and the files that it no longer needs."""
         versions = {name: tenant.versions for name, tenant in self.tenants.items() if tenant.versions}
         return self.checkpoint.save(batch, attempt, self._groups, versions)
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.control.records import Attempt, Commit, Control
+from anabranch.control.records import Attempt, Commit, Control, SourceStatistics
 from anabranch.drive.driver import Driver
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.engine.pieces import check_results
@@ -214,25 +214,23 @@ class Host:
         return attempts
 
     def _note(self, commit: Commit, plan: str, wall_s: dict[str, float]) -> None:
-        counted = [a.statistics for a in commit.slots.values()]
-        names = [s.name for s in self.query.base_sources]
-        for statistics in counted:
-            for name, spent in statistics.cpu_ns.items():
-                wall_s[name] = max(wall_s.get(name, 0.0), spent / 1e9)
+        counted = commit.statistics
+        sources = {s.name: counted.sources.get(s.name, SourceStatistics()) for s in self.query.base_sources}
+        for name, spent_ns in counted.slowest_ns.items():
+            wall_s[name] = max(wall_s.get(name, 0.0), spent_ns / 1e9)
         self.progress.append(
             Progress(
                 batch=commit.batch,
                 trigger=commit.trigger,
                 plan=plan,
                 target=commit.migration.target if commit.migration is not None else None,
-                rows={n: sum(s.sources[n].rows for s in counted) for n in names},
-                late_rows={n: sum(s.sources[n].late_rows for s in counted) for n in names},
-                early_rows={n: sum(s.sources[n].early_rows for s in counted) for n in names},
-                results=sum(s.results for s in counted),
+                rows={n: s.rows for n, s in sources.items()},
+                late_rows={n: s.late_rows for n, s in sources.items()},
+                early_rows={n: s.early_rows for n, s in sources.items()},
+                results=counted.results,
                 watermark_us=commit.watermark_us,
-                state_rows=sum(s.sources[n].state_rows for s in counted for n in names),
-                state_bytes=sum(s.sources[n].state_bytes for s in counted for n in names)
-                + sum(state.bytes for s in counted for state in s.states),
+                state_rows=sum(s.state_rows for s in sources.values()),
+                state_bytes=sum(s.state_bytes for s in sources.values()) + sum(s.bytes for s in counted.states),
                 wall_s=wall_s,
                 waiting=self.waiting(),
             )

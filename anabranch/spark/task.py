@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
-from anabranch.control.records import Attempt, SourceStatistics
+from anabranch.control.records import SourceStatistics
 from anabranch.drive.work import Kept, Order, SlotWork
 from anabranch.engine.aggregation import Aggregator
 from anabranch.errors import DamagedStateError, StateError
@@ -100,7 +100,8 @@ class Task:
             name = f"{order.batch:010d}-{order.token}-{slot}-{token}"
             staged, bytes_staged = stage(self.staging, name, results, self.query.output_schema)
         stepped = perf_counter_ns()
-        state, statistics = work.save(order, slot, boxes, token)
+        attempt = work.save(order, slot, boxes, token)
+        statistics = attempt.statistics
         saved = perf_counter_ns()
         for source in self.query.base_sources:
             if isinstance(source, Stream) and source.name in unpacked.passed_over:
@@ -112,8 +113,8 @@ class Task:
             "wall step": results.spent_ns, "wall stage": stepped - attached - results.spent_ns,
             "wall save": saved - stepped,
         }  # fmt: skip
-        encoded = msgspec.Raw(msgspec.json.encode(state))
-        yield self._meta_row(msgspec.json.encode(Attempt(slot, token, encoded, statistics, staged, bytes_staged)))
+        report = msgspec.structs.replace(attempt, results=staged, results_bytes=bytes_staged)
+        yield self._meta_row(msgspec.json.encode(report))
 
     def _order(self, work: SlotWork, batch: int, epoch: int) -> Order:
         try:

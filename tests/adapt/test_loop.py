@@ -198,7 +198,7 @@ def test_what_a_plan_saves_in_two_windows_must_pay_for_it(monkeypatch):
 def observation(number: int, rows: int, view_rows: int = 0, state_bytes: int = 0) -> Observation:
     statistics = Statistics({"a": SourceStatistics(rows=rows, stored_rows=rows)})
     statistics.states = [StateStatistics("a b", "view", view_rows, state_bytes)]
-    return Observation(number, number * 1_000_000, (statistics,))
+    return Observation(number, number * 1_000_000, statistics)
 
 
 def monitor_of(*observations: Observation) -> Monitor:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.lease import Holder
 from anabranch.control.loop import Proposal
-from anabranch.control.records import Attempt, Control
+from anabranch.control.records import Control
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.driver import Driver
 from anabranch.drive.local import Steady
@@ -213,8 +213,7 @@ class Simulation:
                 file, _ = stage(self.out, name, pieces, self.query.output_schema)  # type: ignore[arg-type]
             else:
                 results += pieces
-            state, statistics = work.save(order, slot, boxes, token)
-            attempts.append(Attempt(slot, token, msgspec.Raw(msgspec.json.encode(state)), statistics, file))
+            attempts.append(msgspec.structs.replace(work.save(order, slot, boxes, token), results=file))
             files += [file] if file else []
         if self.distribution.groups_span_slots:
             assert self.query.grouping is not None

@@ -84,8 +84,8 @@ def test_what_the_batch_before_left_is_kept_until_its_results_have_arrived() -> 
     for number in range(20):
         times = pa.array([number * 1_000_000 + i for i in range(4)], pa.timestamp("us"))
         rows = dict.fromkeys("ab", pa.table({"k": [0, 1, 0, 1], "ts": times}))
-        first = LocalRun(query, disk, release_every=1).step(number, rows)
-        again = LocalRun(query, disk, release_every=1).step(number, rows)
+        first = LocalRun(query, disk, release_every=1, sweep_grace_s=0.0).step(number, rows)
+        again = LocalRun(query, disk, release_every=1, sweep_grace_s=0.0).step(number, rows)
         assert oracle.bag(again.results) == oracle.bag(first.results)
         assert again.results.num_rows >= 8
     assert len(disk.list("commit")) == 2

@@ -19,7 +19,7 @@ from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 from tests import oracle
 from tests.cases import Part
-from tests.engine.test_oracle import assert_same, files, named, start, step
+from tests.engine.test_oracle import assert_same, files, named, start, state_of, step
 from tests.regressions import REGRESSIONS
 from tests.scenarios import Scenario, properties, scenarios
 from tests.storage.faulty import Crash, Fault, FaultyFilesystem
@@ -233,13 +233,13 @@ def check_log_damage(scenario: Scenario, batches: int, how: str, which: int, pos
     for batch in range(batches):
         step(run, scenario, batch)
     assert run.commit is not None
-    logs = run.commit.slots["0"].slot_state().logs
+    logs = state_of(run).logs
     assume(logs)
     segment = logs[which % len(logs)].data
     damage(disk, segment.file, how, segment.offset + position % segment.length)
-    run = start(scenario, disk)
+    rows = scenario.feed(batches) if batches < len(scenario.batches) else {}
     with pytest.raises(DamagedStateError):
-        run.step(batches, scenario.feed(batches) if batches < len(scenario.batches) else {})
+        start(scenario, disk).step(batches, rows)
 
 
 test_log_damage, test_log_damage_long = properties(

@@ -58,12 +58,12 @@ def check_migrations(scenario: Scenario, actions: Sequence[Action], piece_rows: 
                 selects = random_selects(scenario.query, batch + 100 * plan) if what == "raise" else None
                 migrate(run, scenario.plans[plan % len(scenario.plans)], Strategy(strategy), pause_us, selects)
             elif what == "crash":
-                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1)
+                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1, sweep_grace_s=0.0)
             elif what == "turn":
                 other = take_turn(run, other)
             results = oracle.bag(step(run, scenario, batch).results)
             if what == "again":
-                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1)
+                run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1, sweep_grace_s=0.0)
                 again = oracle.bag(step(run, scenario, batch).results)
                 assert not (wrong := oracle.difference(again, results)), wrong
             wanted = oracle.bag(step(steady, scenario, batch).results)
@@ -82,7 +82,7 @@ def test_a_gradual_migration_ends_although_other_workers_have_the_slot() -> None
         if batch == 3:
             run.migrate("(a (b c))", Strategy.GRADUAL, pause_us=0)
         elif batch > 3:
-            run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1)
+            run = LocalRun(scenario.query, disk, None, scenario.arrow_tables, release_every=1, sweep_grace_s=0.0)
         step(run, scenario, batch)
     assert show(run.plan, JoinGraph(scenario.query)) == "(a (b c))"
 

@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from anabranch.control.manifest import files_of, read_manifest
+from anabranch.control.records import SlotState
 from anabranch.control.sweep import batch_of
 from anabranch.drive.local import SLOT, STATE_FOLDER, LocalRun, Step
 from anabranch.drive.work import Kept
@@ -25,6 +27,7 @@ from anabranch.engine.slot import Times
 from anabranch.plan.identity import RowsKey, ViewKey
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.sql import parse_script
+from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 from tests import oracle
 from tests.regressions import REGRESSIONS
@@ -35,7 +38,8 @@ FAILED_ONCE = list(REGRESSIONS.values())
 
 
 def start(scenario: Scenario, disk: Filesystem, plan: int = 0) -> LocalRun:
-    return LocalRun(scenario.query, disk, scenario.plans[plan % len(scenario.plans)], scenario.arrow_tables, release_every=1)
+    plans = scenario.plans[plan % len(scenario.plans)]
+    return LocalRun(scenario.query, disk, plans, scenario.arrow_tables, release_every=1, sweep_grace_s=0.0)
 
 
 def step(run: LocalRun, scenario: Scenario, batch: int) -> Step:
@@ -70,7 +74,16 @@ def assert_swept(run: LocalRun, disk: Filesystem) -> None:
 def named(run: LocalRun) -> frozenset[str]:
     """The files that the newest commit and the one before it name."""
     commits = [run.commits.read(number) for number in run.commits.numbers()]
-    return frozenset().union(*(c.files() for c in commits))
+    reader = ContainerReader(run.filesystem)
+    return files_of((slot.manifest for commit in commits for slot in commit.slots.values()), reader)
+
+
+def state_of(run: LocalRun, batch: int | None = None, slot: str = "0") -> SlotState:
+    """What a slot's state consists of, by a commit."""
+    commit = run.commits.read(run.last_batch if batch is None else batch)
+    manifest = commit.slots[slot].manifest
+    assert manifest is not None
+    return read_manifest(manifest, ContainerReader(run.filesystem))[0]
 
 
 # Any plan gives the results of the oracle, turns away the rows that are late, and leaves no file that nobody names.
@@ -244,9 +257,9 @@ def check_lost_attempt(scenario: Scenario) -> None:
     loser = run._slot
     assert loser is not None
     assert run.commit is not None
-    state = run.commit.slots[SLOT].slot_state()
+    manifest, state = run.commit.slots[SLOT].manifest, state_of(run)
     if any(s.batch == last for s in (*state.logs, *state.views)):
-        assert not loser.catch_up(state, {scenario.query.name: Times(BEGINNING_US)})
+        assert not loser.catch_up(manifest, {scenario.query.name: Times(BEGINNING_US)})
 
 
 test_lost_attempt, test_lost_attempt_long = properties(check_lost_attempt, 20, 500, scenario=scenarios())
@@ -341,7 +354,10 @@ def check_state_goes_away(scenario: Scenario) -> None:
         assert not timed & sources_of(index.rows) or all(r.first_batch >= first_new for r in store.spines[index].runs)
     assert files(disk) == named(run)
     if not scenario.tables:
-        assert all(int(name.rpartition("/")[2].split("-")[0]) >= first_new for name in files(disk))
+        # A whole manifest is kept for the differences from it, and with it what else is in its file.
+        bases = [slot.manifest.base for n in run.commits.numbers() for slot in run.commits.read(n).slots.values()]
+        others = files(disk) - {base.file for base in bases if base is not None}
+        assert all(int(name.rpartition("/")[2].split("-")[0]) >= first_new for name in others)
 
 
 test_state_goes_away, test_state_goes_away_long = properties(

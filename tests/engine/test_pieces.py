@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.control.records import SlotState
+from anabranch.control.records import Manifest, SlotState
 from anabranch.drive.local import SLOT, LocalRun
 from anabranch.engine.aggregation import Partials, PartialTable
 from anabranch.engine.columns import AddressTables, row_bytes
@@ -29,8 +29,10 @@ from anabranch.errors import DamagedStateError, MissingRowError, TooManyResultsE
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
+from anabranch.storage.container import ContainerWriter
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
+from tests.engine.test_oracle import state_of
 from tests.small import SMALL, small_pieces
 
 LARGEST_PEAK_MB = 700
@@ -322,8 +324,8 @@ def test_records_that_do_not_fit_their_segments(kind: str) -> None:
     for number, rows in enumerate(batches):
         if number == 19:
             assert run.commit is not None
-            state, run = run.commit.slots[SLOT].slot_state(), LocalRun(query, disk, "((a b) c)")
-            attempt = msgspec.structs.replace(run.commit.slots[SLOT], state=encoded(with_more_rows(state, kind)))
+            state, run = state_of(run), LocalRun(query, disk, "((a b) c)")
+            attempt = msgspec.structs.replace(run.commit.slots[SLOT], manifest=written(disk, with_more_rows(state, kind)))
             commit = msgspec.structs.replace(run.commit, slots={SLOT: attempt})
             run.driver.standing = replace(run.driver.standing, commit=commit)
             if kind == "log":
@@ -334,8 +336,12 @@ def test_records_that_do_not_fit_their_segments(kind: str) -> None:
     assert found == oracle.expected(query, batches, {})
 
 
-def encoded(state: SlotState) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(state))
+def written(disk: MemoryFilesystem, state: SlotState) -> Manifest:
+    """A manifest of a state, whole."""
+    writer = ContainerWriter("state/0/0000000099-changed.log")
+    own = writer.add(msgspec.msgpack.encode(state))
+    writer.write(disk)
+    return Manifest(own)
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))

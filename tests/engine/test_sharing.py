@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_distribution
-from anabranch.control.records import SlotState, Statistics
+from anabranch.control.records import Manifest, Statistics
 from anabranch.control.watermark import seen_after, watermark_of
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.cells import source_mask
@@ -42,7 +42,7 @@ class Shared:
         }
         self.disks = [MemoryFilesystem() for _ in range(slots)]
         self.slots = [self._slot(cell) for cell in range(slots)]
-        self.states = [SlotState() for _ in range(slots)]
+        self.states: list[Manifest | None] = [None] * slots
         self.seen: dict[str, dict[str, int]] = {name: {} for name in self.queries}
         self.times = {name: Times(BEGINNING_US) for name in self.queries}
         self.number = 0
@@ -81,7 +81,7 @@ class Shared:
         for cell, slot in enumerate(self.slots):
             for name, piece in slot.step(self.number, self._share(cell, rows), times):
                 found.setdefault(name, []).append(piece)
-            self.states[cell] = slot.save(self.number, f"attempt{self.number}")
+            self.states[cell], _ = slot.save(self.number, f"attempt{self.number}")
             slot.relocate()
             slot.verify()
             for name, statistics in slot.statistics.items():
@@ -211,8 +211,9 @@ def test_a_subquery_over_the_stream_of_its_outer_query_stores_it_once() -> None:
     assert set(two.store.logs) == {"a", "b", "q0.g"}
     for name in "ab":
         assert two.store.logs[name].bytes <= 1.5 * one.store.logs[name].bytes, "kept for a batch longer"
-    files = [segment.data.file for segment in two.checkpoint.save(6, "again", {}, {}).logs if segment.source == "a"]
-    assert len(files) == len(set(files)) == len(two.store.logs["a"].segments), "one segment for each batch"
+    manifest, _ = two.save(6, "again")
+    stored = [segment.batch for segment in two.checkpoint.read(manifest).logs if segment.source == "a"]
+    assert len(stored) == len(set(stored)) == len(two.store.logs["a"].segments), "one segment for each batch"
 
 
 def test_indexes_are_shared_whatever_windows_aliases_and_other_keys() -> None:

@@ -36,19 +36,19 @@ def check(shape: Shape, actions: Sequence[Action]) -> None:
     case = Continuous(shape)
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
     disk = MemoryFilesystem()
-    run = LocalRun(case.query, disk, tables=tables, release_every=1)
+    run = LocalRun(case.query, disk, tables=tables, release_every=1, sweep_grace_s=0.0)
     found: oracle.Bag = Counter()
     for number, rows in enumerate([*case.batches, {}]):
         what, which, strategy = actions[number % len(actions)]
         change(run, what, which, strategy)
         if what == "restart":
-            run = LocalRun(case.query, disk, tables=tables, release_every=1)
+            run = LocalRun(case.query, disk, tables=tables, release_every=1, sweep_grace_s=0.0)
         done = run.step(number, rows)
         results = oracle.bag(done.results)
         assert done.statistics.results == done.results.num_rows
         run.verify()
         if what == "again":
-            run = LocalRun(case.query, disk, tables=tables, release_every=1)
+            run = LocalRun(case.query, disk, tables=tables, release_every=1, sweep_grace_s=0.0)
             again = oracle.bag(run.step(number, rows).results)
             assert not (wrong := oracle.difference(again, results)), f"{case.sql}\n{wrong}"
         assert_swept(run, disk)

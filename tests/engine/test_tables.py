@@ -15,6 +15,7 @@ from anabranch.plan.routes import routes, views
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests import oracle
+from tests.engine.test_oracle import state_of
 from tests.scenarios import random_plan
 
 SQL = """CREATE STREAM s (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
@@ -55,5 +56,5 @@ def test_nothing_of_the_stream_is_kept(seed, batches, restart):
         found += oracle.bag(done.results)
         assert done.statistics.sources["s"].state_rows == 0
         assert not any("s." in state.name for state in done.statistics.states)
-        assert all(segment.source != "s" for segment in run.commits.read(batch).slots["0"].slot_state().logs)
+        assert all(segment.source != "s" for segment in state_of(run, batch).logs)
     assert not (wrong := oracle.difference(found, oracle.expected(query, rows, tables))), wrong

@@ -242,8 +242,7 @@ def test_a_select_goes_above_a_join_and_down_again(spark: SparkSession, tmp_path
     stored: list[int] = []
 
     def note(run: Run) -> None:
-        attempts = run.started["q"].host.driver.newest.slots.values()
-        stored.append(sum(a.statistics.sources["a"].stored_rows for a in attempts))
+        stored.append(run.started["q"].host.driver.newest.statistics.sources["a"].stored_rows)
         if len(stored) == 3:
             run.migrate("q", "(a b)", strategy, selects_above={"a": "a b"})
             with pytest.raises(MigrationError, match=r"b.x names no predicate of one input; there are: \(a.x < 5\)"):
