@@ -54,4 +54,5 @@ test-long: setup $(CLASSES)  ## tens of thousands of random cases, or with PART=
 bench: setup  ## the benchmarks; tables on the terminal, rows in bench/out/
 	$(BIN)/python -m bench.engine
 	$(BIN)/python -m bench.growth
+	$(BIN)/python -m bench.records --queries 1
 	$(BIN)/python -m bench.theta

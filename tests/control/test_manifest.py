@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.control.manifest import Difference, Whole, applied, files_of, read_manifest
+from anabranch.control.manifest import Whole, applied, files_of, read_manifest
 from anabranch.control.records import LogSegment, Manifest, PartialSegment, RunSegment, SlotState, ViewSegment
 from anabranch.errors import DamagedStateError
 from anabranch.storage.container import ContainerReader, ContainerWriter, Segment
@@ -57,7 +57,7 @@ def test_a_difference_says_what_became_of_a_state(data: st.DataObject) -> None:
     assert len(difference.added.runs) == 1
     found, known = read_manifest(Manifest(put(disk, "own", difference), whole.segment, 7), ContainerReader(disk))
     for name in ("logs", "runs", "views", "partials"):
-        assert sorted(getattr(found, name)) == sorted(getattr(now, name)), name
+        assert sorted(getattr(found, name), key=str) == sorted(getattr(now, name), key=str), name
     assert (found.kept_views, found.predicates, found.versions) == (now.kept_views, now.predicates, now.versions)
     assert known.state == base
     again = known.difference(found)
@@ -80,6 +80,3 @@ def test_what_is_no_manifest_is_told() -> None:
     whole = put(disk, "whole", SlotState())
     with pytest.raises(DamagedStateError, match="the manifest at byte 64"):
         read_manifest(Manifest(put(disk, "own", SlotState()), whole), ContainerReader(disk))
-    assert isinstance(
-        msgspec.msgpack.decode(msgspec.msgpack.encode(Difference(((),) * 4, SlotState())), type=Difference), Difference
-    )
