@@ -39,7 +39,7 @@ def digest(text: str) -> str:
     """A short name for a text, for files.
 
     >>> digest("s by (s.k)")
-    'c38d7e3ffc7ee1dc'
+    '2d5a7a5bf5e3ba3b'
     """
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
