@@ -194,7 +194,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("if action.strategy is Strategy.PARALLEL_TRACK:", "if False:")),
         *of("drive/retain.py", "drive", ("commits.prune(base.batch)", "commits.prune(commit.batch)"),
             ("        deliveries.prune(base.batch)\n", ""),
-            ("            kept.append(commits.read(commit.batch - 1))", "            pass"),
+            ("named |= files_of((slot.manifest for slot in before", "files_of((slot.manifest for slot in before"),
             ("for slot in base.slots.values() for path", "for slot in commit.slots.values() for path"),
             ("if number < batch - 1}", "if number < batch + 1}")),
         *of("control/manifest.py", "engine/test_oracle.py drive control",

@@ -21,6 +21,7 @@ from anabranch.control.manifest import files_of
 from anabranch.control.records import Commit, Control, Delivered
 from anabranch.control.sweep import batch_of, state_prefix, sweep
 from anabranch.control.table_files import release_versions
+from anabranch.errors import StateError
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -90,12 +91,17 @@ class Retention:
 def sweep_unnamed(
     filesystem: Filesystem, commits: Ledger[Commit], slots: int, commit: Commit | None, grace_s: float = SWEEP_GRACE_S
 ) -> None:
-    """Deletes state files that no commit names, before anything runs."""
+    """Deletes state files that no commit names, before anything runs. If the commit before the newest one cannot tell any
+    more what it needs, nothing is deleted: whoever goes on may not need it."""
     named: frozenset[str] = frozenset()
     if commit is not None:
-        kept = [commit]
+        reader = ContainerReader(filesystem)
+        named = files_of((slot.manifest for slot in commit.slots.values()), reader)
         if commit.batch - 1 in commits.numbers():
-            kept.append(commits.read(commit.batch - 1))
-        named = files_of((slot.manifest for each in kept for slot in each.slots.values()), ContainerReader(filesystem))
+            try:
+                before = commits.read(commit.batch - 1)
+                named |= files_of((slot.manifest for slot in before.slots.values()), reader)
+            except StateError:
+                return
     for slot in range(slots):
         sweep(filesystem, f"state/{slot}", named, grace_s)

@@ -38,7 +38,7 @@ from anabranch.errors import ValueTooLargeError
 from anabranch.plan.expression import Column, Expr, aliases_of
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import Aliases
-from anabranch.plan.query import FOREVER_US, Stream
+from anabranch.plan.query import Stream
 from anabranch.plan.routes import Route, Stage
 
 
@@ -312,6 +312,4 @@ class Box:
 def horizon_us(box: Box, watermark_us: int, emitted_us: int) -> int:
     """What is valid at or after this may still be needed. Groups of a subquery are known when the watermark has passed them,
     so a box over them keeps what it has for a batch longer: that is the watermark of the batch before."""
-    return (
-        emitted_us if any(box.reader.is_derived(i.alias) for i in box.reader.inputs) else min(watermark_us, FOREVER_US)
-    )
+    return emitted_us if box.reader.reads_groups else watermark_us

@@ -143,12 +143,13 @@ class Log:
         times: npt.NDArray[np.int64] = self.column(self.source.time, ids).view(pa.int64()).to_numpy()
         return times
 
-    def purge(self, ended_us: int) -> None:
-        """Drops segments all rows of which started at or before some time, wherever they stand."""
+    def purge(self, ended_us: int) -> bool:
+        """Drops segments all rows of which started at or before some time, wherever they stand; whether there were any."""
         dead: list[int] = []
         while self._ending and self._ending[0][0] <= ended_us:
             dead.append(heappop(self._ending)[1])
         self._forget(dead)
+        return bool(dead)
 
     def drop(self, batch: int) -> None:
         """Drops the segment of a batch."""

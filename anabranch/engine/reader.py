@@ -15,7 +15,7 @@ index over the source; an index over a view that is below the select is named wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.engine.columns import Ids, varies
-from anabranch.engine.combination import Combination
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.keys import is_exact
 from anabranch.engine.log import Log, Stored, decode, encode
@@ -109,6 +108,11 @@ class Watch:
     suspects: set[int] = field(default_factory=set)
     watermarks: dict[int, int] = field(default_factory=dict)
     """The reader's own watermark of a batch in which rows were stored that were late for it."""
+
+    def forget(self, alive: Collection[int]) -> None:
+        """Leaves out segments that are gone."""
+        self.suspects.intersection_update(alive)
+        self.watermarks = {batch: limit_us for batch, limit_us in self.watermarks.items() if batch in alive}
 
 
 class Reader:
@@ -251,13 +255,11 @@ class Reader:
         watch = self.watches[alias]
         if not watch.suspects or not len(ids):
             return None
-        watch.suspects &= log.segments.keys()
         places = np.flatnonzero(np.isin(ids >> 32, list(watch.suspects)))
         if not len(places):
             return None
         i, chosen, found = self.input(alias), ids[places], np.ones(len(ids), np.bool_)
-        rows = Combination({alias: chosen}, chosen, chosen)
-        mask = predicate_mask(i.has_keys, lambda c: log.column(c.name, rows.ids[c.alias]), len(chosen))
+        mask = predicate_mask(i.has_keys, lambda column: log.column(column.name, chosen), len(chosen))
         if mask is not None:
             found[places] = mask
         if watch.watermarks:
@@ -318,8 +320,10 @@ class Reader:
         """The selects that they have still before them."""
         return frozenset(s.predicate for s in self.selects if s.is_open(set(aliases)))
 
-    def is_derived(self, alias: str) -> bool:
-        return isinstance(self.input(alias).source, Derived)
+    @cached_property
+    def reads_groups(self) -> bool:
+        """Whether some input is the groups of a subquery."""
+        return any(isinstance(i.source, Derived) for i in self.inputs)
 
 
 def columns_read(exprs: Iterable[Expr]) -> set[str]:

@@ -90,3 +90,28 @@ def test_what_the_batch_before_left_is_kept_until_its_results_have_arrived() -> 
         assert again.results.num_rows >= 8
     assert len(disk.list("commit")) == 2
     assert len(disk.list("state/0")) < 20
+
+
+def test_a_start_does_without_what_only_the_commit_before_needs() -> None:
+    """Its manifest is gone; the newest one has all that the next batch starts from."""
+    script = """
+    CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY q AS SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 1 SECOND
+    """
+    disk, query = MemoryFilesystem(), parse_script(script).queries[0].query
+    run = LocalRun(query, disk)
+    for number in range(5):
+        rows = pa.table({"k": [1], "ts": pa.array([number * 9_000_000], pa.timestamp("us"))})
+        run.step(number, {"a": rows, "b": rows} if number != 3 else {})
+    before, newest = (run.commits.read(number).slots["0"].manifest for number in (3, 4))
+    assert before is not None
+    assert newest is not None
+    assert newest.base == before.base
+    assert before.own.file not in (newest.own.file, newest.base.file if newest.base else "")
+    disk.delete(before.own.file)
+    litter = "state/0/0000000002-litter.log"
+    disk.put(litter, [b"?"])
+    run = LocalRun(query, disk, sweep_grace_s=0.0)
+    assert litter.rpartition("/")[2] in disk.list("state/0"), "nothing is deleted on half of what is needed"
+    run.step(5, {})

@@ -260,3 +260,24 @@ def test_equal_views_are_kept_by_one_of_their_readers() -> None:
     (view,) = run.slots[0].store.views.values()
     (own,) = alone.slots[0].store.views.values()
     assert view.rows == own.rows > 0
+
+
+def test_what_a_reader_watches_goes_with_its_segments() -> None:
+    """Of every seventh row j is NULL, and the watermark of q1 is ahead: each batch has rows that q1 must not see."""
+    script = (
+        CREATE.replace("TIME ts;", "TIME ts LATENESS 3 SECONDS;", 1)
+        + """
+    CREATE QUERY q0 AS SELECT a.x FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k;
+    CREATE QUERY q1 AS SELECT b.x FROM b [RANGE 2 SECONDS], c [RANGE 2 SECONDS] WHERE b.k = c.k AND b.j = c.j;
+    """
+    )
+    run = Shared([declared.query for declared in parse_script(script).queries], pa.table({}))
+    for number in range(40):
+        rows = {"k": list(range(14)), "j": [None, 1, 2, 3, 4, 5, 6] * 2, "x": list(range(14))}
+        late = pa.array([number * 1_000_000 - n * 200_000 for n in range(14)], pa.timestamp("us"))
+        run.step({s: pa.table({**rows, "ts": late}) for s in "abc"})
+    watch, kept = run.slots[0].boxes["q1"].reader.watches["b"], set(run.slots[0].store.logs["b"].segments)
+    assert watch.watermarks
+    assert watch.suspects <= kept
+    assert watch.watermarks.keys() <= kept
+    assert len(kept) < 12
