@@ -198,15 +198,6 @@ class Statistics(msgspec.Struct):
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
 
-    def absorb(self, other: Statistics) -> None:
-        """Counts in the states, files and CPU of boxes beside these, which then have none of their own."""
-        self.states += other.states
-        self.files_written += other.files_written
-        self.bytes_written += other.bytes_written
-        self.add_cpu(other)
-        other.sources, other.states, other.cpu_ns = {}, [], {}
-        other.files_written = other.bytes_written = 0
-
     def add_cpu(self, other: Statistics) -> None:
         """Counts what something else spent."""
         for name, spent_ns in other.cpu_ns.items():

@@ -37,7 +37,7 @@ from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, sweep_unnamed
 from anabranch.drive.transition import Refusal, stands, transition, why_not
-from anabranch.engine.identity import identity_of, require_same
+from anabranch.engine.query_text import identity_of, require_same
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.distribution import Distribution

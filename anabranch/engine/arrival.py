@@ -141,10 +141,8 @@ class Arrival:
 
     def store_table(self, store: Store, source: Stream | Table, rows: Rows) -> None:
         """Stores the rows of a table that was read again; nobody follows them, and indexes are derived from the log."""
-        accepted, readers = (
-            accept(source, rows, store.read_columns(source), BEGINNING_US),
-            readers_of(store.readers, source.name),
-        )
+        accepted = accept(source, rows, store.read_columns(source), BEGINNING_US)
+        readers = readers_of(store.readers, source.name)
         for reader in readers:
             self.counts[reader.query, source.name] = SourceStatistics()
         kept = [

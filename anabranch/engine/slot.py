@@ -65,8 +65,6 @@ class Block:
     """What a box is to run."""
 
     name: str
-    owner: str
-    """The query that it is a block of."""
     query: Query
     execution: Execution
     place: Place
@@ -139,7 +137,7 @@ class Tenant:
             own = execution if is_whole else Execution(left_deep(JoinGraph(block)))
             where = Place(grid_of(query, grid, place), cell, parted)
             mine = closed & {source.name for source in block.sources}
-            found.append(Block(name, self.name, block, own, where, is_whole, mine))
+            found.append(Block(name, block, own, where, is_whole, mine))
         return found
 
     def reader(self, block: Block) -> Reader:
@@ -324,13 +322,11 @@ class Slot:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def replace_table(
-        self, name: str, batch: int, rows: Rows, times: Mapping[str, Times], queries: Iterable[str] | None = None
-    ) -> None:
-        """Takes other rows for a stored table, before the batch is processed, for some queries or for all. What is kept of
-        it is derived anew, and nothing emitted: rows that have met the old ones do not meet the new ones again."""
-        for query in self.tenants if queries is None else queries:
-            self.tenants[query].versions = {**self.tenants[query].versions, name: batch}
+    def replace_table(self, name: str, batch: int, rows: Rows, times: Mapping[str, Times]) -> None:
+        """Takes other rows for a stored table, before the batch is processed. What is kept of it is derived anew, and
+        nothing emitted: rows that have met the old ones do not meet the new ones again."""
+        for tenant in self.tenants.values():
+            tenant.versions = {**tenant.versions, name: batch}
         replaced = self._place()
         self.store.serve([box.reader for box in self.boxes.values()], keeps=set(replaced.values()))
         Arrival(batch).store_table(self.store, self._sources[name], rows)

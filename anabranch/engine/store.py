@@ -98,9 +98,9 @@ class Store:
             self.logs[source.name].clear()
 
     def _spine(self, key: IndexKey) -> Spine:
-        if isinstance(key.rows, ViewKey):
-            return Spine(str(key), 0, True, key.phase % FAN_IN ** (MAX_TIER - 1))
-        return Spine(str(key), self.retention_us[key.rows.source], False, key.phase % FAN_IN ** (MAX_TIER - 1))
+        is_view = isinstance(key.rows, ViewKey)
+        retention_us = 0 if isinstance(key.rows, ViewKey) else self.retention_us[key.rows.source]
+        return Spine(str(key), retention_us, is_view, key.phase % FAN_IN ** (MAX_TIER - 1))
 
     def read_columns(self, source: Stream | Table) -> tuple[str, ...]:
         """The columns of a source that must be looked at when rows of it come in."""

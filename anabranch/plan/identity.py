@@ -20,7 +20,7 @@ Both look up `s by (s.k) where (s.v > 3)` and `t by (t.k)`: two indexes in all.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, permutations, product
@@ -44,8 +44,26 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+class Key:
+    """What the keys of all states have. Keys are looked up all the time, and a text remembers its hash."""
+
+    @cached_property
+    def text(self) -> str:
+        raise NotImplementedError
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
 @dataclass(frozen=True)
-class RowsKey:
+class RowsKey(Key):
     """Rows of a source that pass `filters`, and that are in the slot for the reason that `members` tells."""
 
     source: str
@@ -65,13 +83,7 @@ class RowsKey:
         same = (self.source, self.members, self.version) == (other.source, other.members, other.version)
         return same and set(self.filters) <= set(other.filters)
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Keys are looked up all the time: once is enough."""
-        return hash((self.source, self.filters, self.members, self.version))
+    __hash__ = Key.__hash__
 
     @cached_property
     def text(self) -> str:
@@ -83,12 +95,9 @@ class RowsKey:
     def _at(self) -> str:
         return f" at ({', '.join(self.members)})" if self.members else ""
 
-    def __str__(self) -> str:
-        return self.text
-
 
 @dataclass(frozen=True)
-class ViewKey:
+class ViewKey(Key):
     """All combinations of rows that are valid together and fulfil `conditions`. Inputs are numbered, `#0` the first."""
 
     inputs: tuple[tuple[RowsKey, int], ...]
@@ -101,13 +110,7 @@ class ViewKey:
     since: int = 0
     """A view of a parallel track has only combinations of rows that came in this batch or later."""
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Keys are looked up all the time: once is enough."""
-        return hash((self.inputs, self.conditions, self.accepted_by, self.owner, self.since))
+    __hash__ = Key.__hash__
 
     @cached_property
     def text(self) -> str:
@@ -117,16 +120,9 @@ class ViewKey:
         owner = f" of {self.owner}" if self.owner else ""
         return f"({rows}){where}{accepted}{owner}{f' since {self.since}' if self.since else ''}"
 
-    @cached_property
-    def digest(self) -> str:
-        return digest(self.text)
-
-    def __str__(self) -> str:
-        return self.text
-
 
 @dataclass(frozen=True)
-class IndexKey:
+class IndexKey(Key):
     """Rows by the hash of some terms; or in the order of the last, among rows with one hash of the others."""
 
     rows: RowsKey | ViewKey
@@ -135,13 +131,7 @@ class IndexKey:
     before: tuple[str, ...] = ()
     """Selects of the inputs of a view that its rows have not passed yet."""
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Keys are looked up all the time: once is enough."""
-        return hash((self.rows, self.terms, self.is_ordered, self.before))
+    __hash__ = Key.__hash__
 
     @cached_property
     def text(self) -> str:
@@ -153,17 +143,10 @@ class IndexKey:
         return f"{RowsKey(rows.source, (), (), rows.version)} {by}{where}{rows._at}"
 
     @cached_property
-    def digest(self) -> str:
-        return digest(self.text)
-
-    @cached_property
     def phase(self) -> int:
         """Spines take turns with their merges (`anabranch.engine.spine.due_merges`): by what they hold, not by who asked
         first, so that a slot merges the same wherever it runs."""
         return int(self.digest[:8], 16)
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def named(expr: Expr, name: str) -> str:
@@ -181,7 +164,7 @@ def view_key(
 ) -> tuple[ViewKey, Aliases]:
     """The key of a view over some inputs of a query, and the inputs in the order in which the key numbers them."""
     inside = set(aliases)
-    equal = [[t for t in terms if _inputs(t) <= inside] for terms in graph.classes]
+    equal = [[t for t in terms if aliases_of(t) <= inside] for terms in graph.classes]
     residuals = graph.decided_in(inside)
 
     def conditions(order: Aliases) -> tuple[str, ...]:
@@ -203,9 +186,8 @@ def view_terms(terms: Iterable[Expr], order: Aliases) -> tuple[str, ...]:
     return tuple(_numbered(term, number) for term in terms)
 
 
-def _orders(aliases: Aliases, alike: object) -> Iterator[Aliases]:
+def _orders(aliases: Aliases, alike: Callable[[str], tuple[str, int]]) -> Iterator[Aliases]:
     """The orders in which the inputs of a view may be numbered: only those that are alike may change places."""
-    assert callable(alike)
     groups = [list(group) for _, group in groupby(sorted(aliases, key=alike), key=alike)]
     count = 1
     for group in groups:
@@ -218,10 +200,6 @@ def _orders(aliases: Aliases, alike: object) -> Iterator[Aliases]:
 
 def _numbered(expr: Expr, number: Mapping[str, str]) -> str:
     return str(replace(expr, lambda e: Column(e.type, number[e.alias], e.name) if isinstance(e, Column) else e))
-
-
-def _inputs(expr: Expr) -> set[str]:
-    return set(aliases_of(expr))
 
 
 def input_rows(i: Input, filters: Iterable[Expr], members: Iterable[str] = (), version: int = 0) -> RowsKey:
