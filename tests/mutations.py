@@ -81,7 +81,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("engine/box.py", f"engine/test_tables.py {JOINS} engine/test_migration.py",
             ("self.visible.add(i.alias)", "pass"),
             ("in sorted(ways, key=lambda way: isinstance(way[0].source, Stream)):", "in ways:"),
-            ("mask = mask | np.isin(rows.ids[alias] >> 32, passed)", "pass"),
+            ("mask = mask | np.isin(rows.ids[alias] >> 32, list(passed))", "pass"),
             ("if kept_in == batch and by != self.name:", "if False:")),
         *of("engine/arrival.py", f"{JOINS} engine/test_sharing.py engine/test_tables.py",
             ("wanted = mask if wanted is None else wanted | mask", "wanted = mask if wanted is None else wanted & mask"),

@@ -86,6 +86,7 @@ class Arrival:
     ) -> None:
         """Stores what readers keep, and hands each what is new to it."""
         known: dict[tuple[frozenset[str], int], Mask | None] = {}
+        least_us = min(limits.values())
         passing: list[tuple[Reader, InputState, Mask | None]] = []
         kept: list[tuple[Reader, InputState, Mask | None]] = []
         for reader in readers:
@@ -93,8 +94,8 @@ class Arrival:
                 asked = (frozenset(i.asked), limits[reader.query])
                 if asked not in known:
                     mask = mask_of(tuple(i.asked.values()), rows)
-                    if asked[1] != BEGINNING_US and len(starts) and int(starts.min()) < asked[1]:
-                        mask = starts >= asked[1] if mask is None else mask & (starts >= asked[1])
+                    if asked[1] > least_us:
+                        mask = both(mask, starts >= asked[1])
                     known[asked] = None if mask is None or mask.all() else mask
                 (kept if reader.keeps(i) else passing).append((reader, i, known[asked]))
         for reader, i, mask in passing:
@@ -132,8 +133,10 @@ class Arrival:
         began = thread_time_ns()
         data = encode(rows.select(log.schema.names))
         passed = frozenset.intersection(*(frozenset(i.asked) for _, i, _ in kept))
-        least_us = int(starts.min())
-        late = {query: limit_us for query, limit_us in limits.items() if least_us < limit_us}
+        late: dict[str, int] = {}
+        if len(set(limits.values())) > 1:
+            least_us = int(starts.min())
+            late = {query: limit_us for query, limit_us in limits.items() if least_us < limit_us}
         log.add(self.batch, Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late))
         if is_new:
             self.index(store, source, [(reader, i) for reader, i, _ in kept])

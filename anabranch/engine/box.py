@@ -239,7 +239,7 @@ class Box:
             mask = predicate_mask((predicate,), self.fetch(rows), len(rows))
             assert mask is not None
             if passed:
-                mask = mask | np.isin(rows.ids[alias] >> 32, passed)
+                mask = mask | np.isin(rows.ids[alias] >> 32, list(passed))
             found = mask if found is None else found & mask
         return None if found is None or found.all() else found
 

@@ -65,6 +65,8 @@ class Checkpoint:
         self._whole: Whole | None = None
         self._predicates: dict[frozenset[str], int] = {}
         """The sets of predicates that segments have passed, numbered."""
+        self._most_predicates = 8
+        """When there are more, they are numbered anew."""
         self._logs: dict[str, dict[int, LogSegment]] = {}
         self._views: dict[ViewKey, dict[int, ViewSegment]] = {}
         self._fresh_logs: list[LogSegment] = []
@@ -313,25 +315,30 @@ class Checkpoint:
 
     def _save_logs(self, files: Files) -> None:
         self._fresh_logs = []
-        used = {stored.passed for log in self.store.logs.values() for stored in log.segments.values()}
-        if len(self._predicates) > 2 * len(used) + 8:
-            self._predicates = {}
-        for passed in sorted(used - self._predicates.keys(), key=sorted):
-            self._predicates[passed] = len(self._predicates)
+        if len(self._predicates) > self._most_predicates:
+            self._number_predicates()
         for name, log in self.store.logs.items():
             known = self._logs.setdefault(name, {})
             for batch in known.keys() - log.segments.keys():
                 del known[batch]
-            for batch in sorted(log.segments):
+            for batch in sorted(log.segments.keys() - known.keys()):
                 stored = log.segments[batch]
-                passed_as = self._predicates[stored.passed]
-                if batch not in known:
-                    data, late = files.log.add(stored.data), dict(stored.watermarks)
-                    rows, start_us = stored.rows.num_rows, stored.start_max_us
-                    known[batch] = LogSegment(name, batch, rows, start_us, data, passed_as, late)
-                    self._fresh_logs.append(known[batch])
-                elif known[batch].passed != passed_as:
-                    known[batch] = msgspec.structs.replace(known[batch], passed=passed_as)
+                passed = self._predicates.setdefault(stored.passed, len(self._predicates))
+                data, late = files.log.add(stored.data), dict(stored.watermarks)
+                rows, start_us = stored.rows.num_rows, stored.start_max_us
+                known[batch] = LogSegment(name, batch, rows, start_us, data, passed, late)
+                self._fresh_logs.append(known[batch])
+
+    def _number_predicates(self) -> None:
+        """Numbers the sets of predicates anew: some have no segments any more."""
+        self._predicates = {}
+        for name, known in self._logs.items():
+            for batch, segment in known.items():
+                if batch in self.store.logs[name].segments:
+                    stored = self.store.logs[name].segments[batch]
+                    passed = self._predicates.setdefault(stored.passed, len(self._predicates))
+                    known[batch] = msgspec.structs.replace(segment, passed=passed)
+        self._most_predicates = 2 * len(self._predicates) + 8
 
     def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
         segments = []

@@ -60,6 +60,8 @@ class Log:
         self._counts = AddressTables(1)
         """How many rows each segment has."""
         self._stuffed: dict[tuple[int, str], pa.Array] = {}
+        self._passed: dict[str, set[int]] = {}
+        """For predicates that somebody asked for: the batches whose rows had passed it."""
         self._ending: list[tuple[int, int]] = []
         """The largest start and the batch of each segment, as a heap: what ends first stands first."""
 
@@ -71,8 +73,12 @@ class Log:
         if stored.start_max_us != BEGINNING_US:
             heappush(self._ending, (stored.start_max_us, batch))
 
+        for predicate, batches in self._passed.items():
+            if predicate in stored.passed:
+                batches.add(batch)
+
     def clear(self) -> None:
-        self.segments, self._columns, self._stuffed, self._ending = {}, {}, {}, []
+        self.segments, self._columns, self._stuffed, self._passed, self._ending = {}, {}, {}, {}, []
         self._counts = AddressTables(1)
         self.rows = self.bytes = 0
 
@@ -133,9 +139,11 @@ class Log:
             self._stuffed[batch, name] = pa.nulls(rows.num_rows, type)
         return self._stuffed[batch, name]
 
-    def passed(self, predicate: str) -> list[int]:
+    def passed(self, predicate: str) -> set[int]:
         """The batches whose rows had passed a predicate when they were stored."""
-        return [batch for batch, stored in self.segments.items() if predicate in stored.passed]
+        if predicate not in self._passed:
+            self._passed[predicate] = {batch for batch, stored in self.segments.items() if predicate in stored.passed}
+        return self._passed[predicate]
 
     def times(self, ids: Ids) -> npt.NDArray[np.int64]:
         """The event times of rows of a stream."""
@@ -164,6 +172,8 @@ class Log:
             self.rows -= stored.rows.num_rows
             self.bytes -= stored.data.size
         if dead:
+            for batches in self._passed.values():
+                batches.difference_update(dead)
             self._stuffed = {key: v for key, v in self._stuffed.items() if key[0] in self.segments}
             for column in self._columns.values():
                 column.known.difference_update(dead)

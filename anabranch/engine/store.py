@@ -53,6 +53,8 @@ class Store:
     kept: dict[ViewKey, tuple[int, str]] = field(default_factory=dict)
     """Who keeps the rows of a view: the last batch that added to it, and the reader that did."""
 
+    _read: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
     # -- what is there -----------------------------------------------------------------------------------------------
 
     def serve(self, readers: Sequence[Reader], keeps: Collection[Reader] = ()) -> None:
@@ -96,6 +98,8 @@ class Store:
         self.logs[source.name].schema = schema
         if not kept:
             self.logs[source.name].clear()
+        read = stored.union(*(reader.read_columns(source) for reader in self.readers))
+        self._read[source.name] = tuple(f.name for f in source.fields if f.name in read)
 
     def _spine(self, key: IndexKey) -> Spine:
         is_view = isinstance(key.rows, ViewKey)
@@ -104,10 +108,7 @@ class Store:
 
     def read_columns(self, source: Stream | Table) -> tuple[str, ...]:
         """The columns of a source that must be looked at when rows of it come in."""
-        read = {c for reader in self.readers for c in reader.read_columns(source)} | set(
-            self.logs[source.name].schema.names
-        )
-        return tuple(f.name for f in source.fields if f.name in read)
+        return self._read[source.name]
 
     def source_indexes(self, source: str) -> list[IndexKey]:
         """The indexes over a source."""

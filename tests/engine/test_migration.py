@@ -382,3 +382,20 @@ test_selects_of_any_query, test_selects_of_any_query_long = properties(
     actions=RAISING,
     piece_rows=st.sampled_from([1, 5]),
 )
+
+
+def test_sets_of_predicates_are_numbered_anew() -> None:
+    """A select goes up and down: segments have passed different predicates, whose sets are numbered again every batch."""
+    scenario = selecting(12)
+    disk, steady = MemoryFilesystem(), start(scenario, MemoryFilesystem())
+    run = start(scenario, disk)
+    for batch in range(12):
+        if batch % 3 == 2:
+            run.migrate("(a b)", Strategy.MOVING_STATE, selects={"a": "a b"} if batch % 2 else {})
+        elif batch % 3 == 1:
+            run = start(scenario, disk)
+        results, wanted = (oracle.bag(step(each, scenario, batch).results) for each in (run, steady))
+        assert not (wrong := oracle.difference(results, wanted)), f"in batch {batch}: {wrong}"
+        assert run._slot is not None
+        run._slot.checkpoint._most_predicates = 0
+        assert len(run._slot.checkpoint._predicates) <= 4
