@@ -43,7 +43,7 @@ quick: setup  ## ruff, doctests and all tests without Spark, with few random cas
 
 # JVMs start in half the time with it; tests pass without, too.
 $(CLASSES): $(STAMP)
-	@$(BIN)/python -m tests.spark.class_archive $@ > .venv/spark-classes.log 2>&1 || cat .venv/spark-classes.log
+	@$(BIN)/python -m tests.support.class_archive $@ > .venv/spark-classes.log 2>&1 || cat .venv/spark-classes.log
 
 test: lint $(CLASSES)  ## lint, then all tests but the long ones
 	$(PYTEST) --durations 10

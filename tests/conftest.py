@@ -1,4 +1,4 @@
-"""What all tests share: which random cases are drawn (`tests/cases.py`), and the Spark that a worker has."""
+"""What all tests share: which random cases are drawn (`tests/support/cases.py`), and the Spark that a worker has."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from tests.cases import QUICK_EXAMPLES, QUICK_PARTS, QUICK_SEEDS, Part, draw, examples_of, seed_of
-from tests.s3 import Bucket, new_bucket, s3_server
-from tests.spark.class_archive import SHORT_LIVED, use_archive
+# Before anything of it is imported: its asserts say what they compared, as those of tests do.
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.cases import QUICK_EXAMPLES, QUICK_PARTS, QUICK_SEEDS, Part, draw, examples_of, seed_of  # noqa: E402
+from tests.support.class_archive import SHORT_LIVED, use_archive  # noqa: E402
+from tests.support.s3 import Bucket, new_bucket, s3_server  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

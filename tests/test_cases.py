@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import Part
+from tests.support.cases import Part
 
 ROOT = Path(__file__).parents[1]
 

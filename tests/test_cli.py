@@ -19,6 +19,7 @@ from anabranch.cli import main
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.storage.filesystem import LocalFilesystem
+from tests.support.stream_files import write_batch
 
 ROOT = Path(__file__).parents[1]
 WAIT_S = 300.0
@@ -32,16 +33,6 @@ CREATE QUERY pairs PLAN '(b a)' AS
 SELECT a.k, b.name FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k;
 """
 SECOND = "CREATE QUERY same AS SELECT x.k FROM a [NOW] AS x, a [NOW] AS y WHERE x.k = y.k;"
-
-
-def write_batch(folder: Path, number: int, rows: int = 2) -> None:
-    times = pa.array([number * 1_000_000] * rows, pa.timestamp("us"))
-    keys = pa.array(range(number, number + rows), pa.int64())
-    for name, columns in {"a": {"k": keys}, "b": {"k": keys, "name": [f"n{k}" for k in keys.to_pylist()]}}.items():
-        (folder / name).mkdir(exist_ok=True)
-        path = folder / name / f"{number}.parquet"
-        pq.write_table(pa.table({**columns, "ts": times}), path)
-        os.utime(path, (1000 + number, 1000 + number))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from anabranch.sql.refusals import REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_W
 from anabranch.sql.types import TYPE_NAMES
 from anabranch.storage.filesystem import MemoryFilesystem
 from bench import smart_plugs
-from tests import oracle
+from tests.support import oracle
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "sql.md").read_text()
 BLOCKS = re.findall(r"^```(sql|sql-error|text)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)

@@ -1,7 +1,7 @@
 """Random cases that no run had before: every property for its share of a minute, from a seed that is printed.
 
 What fails here is a find. Repeat it with the seed that the failure names, mend it, and keep the case: a `Scenario` goes to
-`tests/regressions.py`, anything else to the `examples` of its `properties(…)`.
+`tests/support/regressions.py`, anything else to the `examples` of its `properties(…)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.scenarios import PROPERTIES, Property
+from tests.support.scenarios import PROPERTIES, Property
 
 FRESH_S = 60.0
 """So long fresh cases are drawn, by all properties together."""
@@ -70,7 +70,7 @@ def draw_round(checked: Property, number: int, nodeid: str, until: float = float
     except Exception as error:
         error.add_note(
             f"A fresh case fails; again: .venv/bin/python -m pytest '{nodeid}' --seed {number}\n"
-            "Keep it: a Scenario in tests/regressions.py, anything else in the examples of its properties(…)."
+            "Keep it: a Scenario in tests/support/regressions.py, anything else in the examples of its properties(…)."
         )
         raise
 

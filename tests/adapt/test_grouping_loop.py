@@ -18,7 +18,7 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
+from tests.support import oracle
 
 FORMS = Forms(
     parse_script("""

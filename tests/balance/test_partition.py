@@ -23,9 +23,9 @@ from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.sql import parse_script
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import COLUMNS, Continuous, Shape, shapes
-from tests.scenarios import properties
+from tests.support import oracle
+from tests.support.continuous import COLUMNS, Continuous, Shape, shapes
+from tests.support.scenarios import properties
 
 
 def query_of(sql: str) -> Query:

@@ -18,7 +18,7 @@ from anabranch.plan.expression import Call, Column
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import STORED, Equality, Field, Input, Query, Table
-from tests.plan.queries import FIELDS, INT, column, graph, graphs, query, stream
+from tests.support.queries import FIELDS, INT, column, graph, graphs, query, stream
 
 CELLS = st.sampled_from([1, 2, 3, 4, 6, 8, 12])
 RATES = st.dictionaries(st.sampled_from("ABCDEF"), st.floats(0.01, 1000.0))

@@ -30,7 +30,7 @@ from bench.papers.spj import (
     predicates_of,
     streams_of,
 )  # fmt: skip
-from tests.engine.test_migration import random_selects
+from tests.support.migrating import random_selects
 
 A, B, C = Scan("A"), Scan("B"), Scan("C")
 OVER_9 = "B.b1 > 9"

@@ -8,7 +8,7 @@ from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.container import Segment
 from anabranch.storage.filesystem import LocalFilesystem
 from anabranch.storage.record import seal
-from tests.storage.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
 
 class Commit(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from anabranch.control.records import Commit, Control, Delivered
 from anabranch.control.resume import Meaning, Standing, standing_of
 from anabranch.errors import StateError
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.storage.faulty import FaultyFilesystem
+from tests.support.faulty import FaultyFilesystem
 
 
 class Checkpoint:

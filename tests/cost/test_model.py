@@ -9,7 +9,7 @@ from anabranch.cost.kernels import along, arrays_of, best_orders, join_cost, row
 from anabranch.cost.model import PAPER, Cost, CostModel
 from anabranch.cost.streams import KeyClass, StreamFacts, StreamGraph, edges, stream
 from anabranch.plan.jtree import Join, Leaf
-from tests.optimize.graphs import LOOKUPS, random_graph
+from tests.support.graphs import LOOKUPS, random_graph
 
 A, B, C = Leaf("A"), Leaf("B"), Leaf("C")
 

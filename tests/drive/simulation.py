@@ -2,7 +2,7 @@
 
 The model keeps Spark's contract: a trigger is done when its batch has run; one that is not done is brought again, with the
 same rows, by whatever driver comes next; when all are done there is a closing step. Everything is in memory, in one
-filesystem whose puts can go wrong (`tests.storage.faulty`): a driver dies at any of them, and another one comes.
+filesystem whose puts can go wrong (`tests.support.faulty`): a driver dies at any of them, and another one comes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from anabranch.spark.published import BATCH_PREFIX, published_in
 from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.stage import STAGING, stage
 from anabranch.storage.filesystem import MemoryFilesystem, Names
-from tests import oracle
-from tests.storage.faulty import Crash, Fault, FaultyFilesystem
+from tests.support import oracle
+from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
 
 class Below:

@@ -20,10 +20,10 @@ from anabranch.plan.actions import ChangePlan
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.sql import parse_script
-from tests import oracle
-from tests.cases import Part
 from tests.drive.simulation import Function, Simulation, Taken
-from tests.storage.faulty import Crash, Fault
+from tests.support import oracle
+from tests.support.cases import Part
+from tests.support.faulty import Crash, Fault
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;

@@ -13,9 +13,9 @@ from anabranch.drive.local import LocalRun
 from anabranch.errors import StateError
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import Continuous, Shape, shapes
-from tests.scenarios import Scenario, properties, scenarios
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.scenarios import Scenario, properties, scenarios
 
 STOPS = st.lists(st.integers(0, 7), max_size=3)
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from anabranch.plan.migration import Strategy
-from tests import oracle
-from tests.continuous import Continuous, Shape, shapes
 from tests.drive.simulation import Simulation
-from tests.regressions import REGRESSIONS
-from tests.scenarios import Scenario, properties, scenarios
-from tests.storage.faulty import Fault
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.faulty import Fault
+from tests.support.regressions import REGRESSIONS
+from tests.support.scenarios import Scenario, properties, scenarios
 
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 FAULTS = st.dictionaries(st.integers(0, 120), KINDS, max_size=6)

@@ -19,9 +19,9 @@ from anabranch.drive.local import LocalRun, Step
 from anabranch.plan.query import AHEAD_US, BEGINNING_US, FOREVER_US, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import Continuous, Shape, shapes
-from tests.scenarios import Scenario, properties, scenarios
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.scenarios import Scenario, properties, scenarios
 
 SECOND_US = 1_000_000
 

@@ -10,28 +10,11 @@ from hypothesis import strategies as st
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import Continuous, Shape, shapes
-from tests.scenarios import properties
-from tests.small import SMALL, small_pieces
-
-
-def check(shape: Shape, stops: Sequence[int]) -> None:
-    """Runs a query batch by batch, with new processes after some of them, and compares all results."""
-    case = Continuous(shape)
-    disk = MemoryFilesystem()
-    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
-    run = LocalRun(case.query, disk, tables=tables)
-    found: oracle.Bag = Counter()
-    for number in range(len(case.batches) + 1):
-        rows = case.batches[number] if number < len(case.batches) else {}
-        found += oracle.bag(run.step(number, rows).results)
-        if number in stops:
-            run = LocalRun(case.query, disk, tables=tables)
-    wanted = oracle.expected(case.query, case.batches, tables)
-    problem = oracle.difference(found, wanted)
-    assert not problem, f"{case.sql}\n{problem}"
-
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.continuous_runs import check
+from tests.support.scenarios import properties
+from tests.support.small_pieces import SMALL, small_pieces
 
 test_queries, test_queries_long = properties(
     check, 100, 5_000, shape=shapes(), stops=st.lists(st.integers(0, 7), max_size=3)

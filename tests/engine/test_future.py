@@ -12,7 +12,7 @@ import pytest
 from anabranch.drive.local import LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
+from tests.support import oracle
 
 SECOND_US = 1_000_000
 FAR_US = 253_370_764_800 * SECOND_US

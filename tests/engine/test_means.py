@@ -11,7 +11,7 @@ import pytest
 from anabranch.drive.local import LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
+from tests.support import oracle
 
 STREAM = "CREATE STREAM s (k BIGINT, load DOUBLE, ts TIMESTAMP) TIME ts;"
 ABOVE = """SELECT p.k, p.load, m.mean FROM s [NOW] p

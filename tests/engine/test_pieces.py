@@ -31,9 +31,9 @@ from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.container import ContainerWriter
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.engine.test_oracle import state_of
-from tests.small import SMALL, small_pieces
+from tests.support import oracle
+from tests.support.local_runs import state_of
+from tests.support.small_pieces import SMALL, small_pieces
 
 LARGEST_PEAK_MB = 700
 SECOND_US = 1_000_000

@@ -18,10 +18,10 @@ from anabranch.plan.query import Query
 from anabranch.plan.routes import indexes, routes
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import shapes
-from tests.engine.test_continuous import check
-from tests.scenarios import properties
+from tests.support import oracle
+from tests.support.continuous import shapes
+from tests.support.continuous_runs import check
+from tests.support.scenarios import properties
 
 COLUMNS = {
     "n": ("BIGINT", pa.int64(), [-7, -2, -1, 0, 1, 2, 9, None]),

@@ -10,14 +10,13 @@ from anabranch.storage import cache as caching
 from anabranch.storage.cache import Cache, CachedFilesystem
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import located
-from tests import oracle
-from tests.cases import Part
-from tests.engine.test_crash import Caller
-from tests.engine.test_oracle import assert_same, start, step
-from tests.s3 import Bucket
-from tests.spark.alone import many_batches
-from tests.spark.feeding import scenario_of
-from tests.storage.faulty import Fault, FaultyFilesystem
+from tests.support import oracle
+from tests.support.caller import Caller
+from tests.support.cases import Part
+from tests.support.faulty import Fault, FaultyFilesystem
+from tests.support.fixed_scenarios import many_batches, scenario_of
+from tests.support.local_runs import assert_same, start, step
+from tests.support.s3 import Bucket
 
 SCENARIOS = (1, 3, 10)
 

@@ -23,9 +23,9 @@ from anabranch.plan.query import BEGINNING_US, Query
 from anabranch.sql import parse_script
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.scenarios import properties, random_plan
-from tests.workloads import Workload, workloads
+from tests.support import oracle
+from tests.support.scenarios import properties, random_plan
+from tests.support.workloads import Workload, workloads
 
 STRATEGIES = list(Strategy)
 

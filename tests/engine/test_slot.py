@@ -19,12 +19,12 @@ from anabranch.errors import MigrationError
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import Continuous, Shape, shapes
-from tests.engine.test_migration import random_selects
-from tests.engine.test_oracle import assert_swept
-from tests.scenarios import properties, random_plan
-from tests.small import SMALL, small_pieces
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.local_runs import assert_swept
+from tests.support.migrating import random_selects
+from tests.support.scenarios import properties, random_plan
+from tests.support.small_pieces import SMALL, small_pieces
 
 Action = tuple[str, int, Strategy]
 KINDS = st.sampled_from(["go on", "switch", "restart", "again", "plan", "select"])

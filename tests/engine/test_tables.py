@@ -14,9 +14,9 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.routes import routes, views
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.engine.test_oracle import state_of
-from tests.scenarios import random_plan
+from tests.support import oracle
+from tests.support.local_runs import state_of
+from tests.support.scenarios import random_plan
 
 SQL = """CREATE STREAM s (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
 CREATE TABLE t (k BIGINT, j BIGINT, name STRING);

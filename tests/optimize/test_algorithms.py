@@ -19,7 +19,7 @@ from anabranch.optimize.state_removal import state_removal
 from anabranch.optimize.state_selection import edge_frequencies, state_selection
 from anabranch.optimize.trees import MJOIN, Pricer, parts_of, views_of
 from anabranch.optimize.two_layer import two_layer
-from tests.optimize.graphs import LOOKUPS, all_plans, random_graph
+from tests.support.graphs import LOOKUPS, all_plans, random_graph
 
 
 def graph_of(rates, selectivities, window=1.0):

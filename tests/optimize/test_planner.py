@@ -20,7 +20,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import check, parse, show
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.optimize.graphs import LOOKUPS, random_graph
+from tests.support.graphs import LOOKUPS, random_graph
 
 SCRIPT = """
     CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;

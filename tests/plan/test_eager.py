@@ -11,9 +11,9 @@ from anabranch.drive.local import LocalRun
 from anabranch.plan.eager import pushable_inputs, with_groups_below
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.continuous import COLUMNS, Continuous, Shape, shapes
-from tests.scenarios import properties
+from tests.support import oracle
+from tests.support.continuous import COLUMNS, Continuous, Shape, shapes
+from tests.support.scenarios import properties
 
 STREAMS = "".join(f"CREATE STREAM {s} ({COLUMNS}) TIME ts;\n" for s in ("a", "b"))
 STREAMS += "CREATE TABLE t (k BIGINT, name STRING);\n"

@@ -17,7 +17,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.query import NOW, STORED, UNBOUNDED, Equality, Field, Input, Query, Table, range_window
 from anabranch.sql import parse_script
-from tests.plan.queries import BOOL, INT, TIME, column, graph, less, planned, query, stream
+from tests.support.queries import BOOL, INT, TIME, column, graph, less, planned, query, stream
 
 GOLDEN = Path(__file__).parent / "golden"
 SECOND_US = 1_000_000

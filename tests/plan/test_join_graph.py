@@ -10,7 +10,7 @@ from anabranch.errors import PlanError
 from anabranch.plan.expression import Call, Column, Literal, ResultTime, aliases_of
 from anabranch.plan.join_graph import JoinGraph, Key
 from anabranch.plan.query import Equality, Input, Query
-from tests.plan.queries import BOOL, INT, SECOND, TIME, column, components, equal, graph, graphs, less, query, stream
+from tests.support.queries import BOOL, INT, SECOND, TIME, column, components, equal, graph, graphs, less, query, stream
 
 
 def classes(equalities, aliases="A B C D"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from anabranch.errors import PlanError
 from anabranch.plan.jtree import Join, Leaf, check, default_orders, join, joins_of, left_deep, parse, show
-from tests.plan.queries import graph, graphs, planned, plans_for
+from tests.support.queries import graph, graphs, planned, plans_for
 
 CHAIN = graph("A B C D", "A.x = B.x, B.y = C.y, C.z = D.z")
 STAR = graph("A B C", "A.x = B.x, A.y = C.y")

@@ -12,7 +12,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.ranges import has_ordered_words
 from anabranch.plan.routes import indexes, routes
 from anabranch.sql import parse_script
-from tests.plan.queries import graph, less, planned
+from tests.support.queries import graph, less, planned
 
 COLUMNS = "k BIGINT, h INT, x DOUBLE, f FLOAT, d DECIMAL(9,2), e DECIMAL(30,2), g STRING, day DATE, ts TIMESTAMP"
 

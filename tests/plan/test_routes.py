@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from anabranch.plan.expression import Call, ResultTime, aliases_of, walk
 from anabranch.plan.jtree import Join, Leaf, joins_of, left_deep, parse
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
-from tests.plan.queries import column, components, graph, less, planned
+from tests.support.queries import column, components, graph, less, planned
 
 
 def needs(residual, found):

@@ -10,17 +10,24 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from anabranch.spark import host, sinks
 from anabranch.spark.create import create_session
 from anabranch.storage.cache import Cache
 from anabranch.storage.location import located
-from tests import oracle
-from tests.scenarios import Scenario
 from tests.spark.failing import LethalTask, TroubledTask
-from tests.spark.feeding import Feed, bag, expected, read_parquet, scenario_of
+from tests.support import oracle
+from tests.support.feeding import Feed, bag, expected, read_parquet
+from tests.support.fixed_scenarios import many_batches, scenario_of
+from tests.support.scenarios import Scenario
+
+ROOT = Path(__file__).parents[2]
+START_S = 300.0
+"""How long a driver of its own may take, on a busy machine."""
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -29,6 +36,16 @@ SPECULATION = {
     "spark.speculation.quantile": "0.1",
     "spark.speculation.minTaskRuntime": "20ms",
 }
+
+
+def run_alone(*arguments: str, timeout_s: float = START_S) -> str:
+    """Runs this module in a process of its own; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.alone", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + "\n".join(done.stderr.splitlines()[-40:])
+    return done.stdout
 
 
 def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024]") -> int:
@@ -108,28 +125,6 @@ def drain(folder: str, scenario: Scenario, route: str, local: str) -> int:
     spark = create_session("local[2]", {"spark.local.dir": local})
     Feed(scenario, folder, route).run(spark, sinks.parquet(os.path.join(folder, "out")))
     return 0
-
-
-def many_batches(count: int) -> Scenario:
-    """Three streams, joined by different columns, whose rows are valid for two or three batches."""
-    return Scenario(
-        """
-    CREATE STREAM a (id BIGINT, k BIGINT, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;
-    CREATE STREAM b (id BIGINT, k BIGINT, j STRING, ts TIMESTAMP) TIME ts;
-    CREATE STREAM c (id BIGINT, j STRING, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;
-    CREATE QUERY q AS SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id, RESULT_TIME AS at
-    FROM a [RANGE 2 SECONDS], b [RANGE 3 SECONDS], c [RANGE 2 SECONDS] WHERE a.k = b.k AND b.j = c.j
-    """,
-        plans=("((a b) c)", "(a b c)"),
-        batches=tuple(
-            {
-                "a": [(20 * n + i, (3 * i + n) % 7, n * 1_000_000 + i * 50_000) for i in range(20)],
-                "b": [(20 * n + i, (5 * i + n) % 7, f"key {i % 3}", n * 1_000_000 + i * 40_000) for i in range(20)],
-                "c": [(20 * n + i, f"key {i % 4}", n * 1_000_000 - i * 100_000) for i in range(20)],
-            }
-            for n in range(count)
-        ),
-    )
 
 
 def main() -> int:

@@ -15,9 +15,9 @@ from anabranch.plan.query import Stream
 from anabranch.session import Session
 from anabranch.spark import sinks
 from anabranch.spark.types import spark_schema, zoned_schema
-from tests import oracle
-from tests.continuous import Continuous, Shape
-from tests.spark.feeding import finish
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape
+from tests.support.feeding import finish
 
 CASES, LONG_CASES = range(10), range(10, 160)
 

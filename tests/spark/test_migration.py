@@ -15,14 +15,19 @@ from anabranch.errors import MigrationError, PlanError, SessionError
 from anabranch.session import Run, Session
 from anabranch.settings import Adapt
 from anabranch.spark import sinks
-from tests.engine.test_migration import PREDICATES, busy, random_selects
-from tests.oracle import bag, difference
-from tests.scenarios import Scenario
-from tests.spark.feeding import Feed, expected, finish
-from tests.spark.feeding import bag as feeding_bag
-from tests.spark.test_planning import BATCHES, SQL, folder, session_of, wanted  # noqa: F401
+from tests.support.feeding import Feed, expected, finish
+from tests.support.feeding import bag as feeding_bag
+from tests.support.migrating import PREDICATES, busy, random_selects
+from tests.support.oracle import bag, difference
+from tests.support.scenarios import Scenario
+from tests.support.uneven_streams import BATCHES, SQL, session_of, wanted, write_streams
 
 PLANS = ("((a b) c)", "(a (b c))", "(a b c)")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_streams(tmp_path_factory.mktemp("streams"))
 
 
 def events(run: Run) -> list[str]:
@@ -52,7 +57,7 @@ def started(spark: SparkSession, data: Path, checkpoint: Path, script: Script, *
 
 
 @pytest.mark.parametrize("strategy", ["moving-state", "parallel-track", "gradual", None])
-def test_a_plan_is_changed_by_request(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str | None) -> None:  # noqa: F811
+def test_a_plan_is_changed_by_request(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str | None) -> None:
     script = Script({
         1: lambda run: run.migrate("q", PLANS[1], strategy, pause="20 milliseconds"),
         7: lambda run: run.migrate("q", PLANS[0], strategy),
@@ -72,7 +77,7 @@ def test_a_plan_is_changed_by_request(spark: SparkSession, folder: Path, tmp_pat
         assert 4 <= len(on_the_way) <= 12, "two migrations of a window each"
 
 
-def test_a_migration_is_interrupted_and_cancelled(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_migration_is_interrupted_and_cancelled(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     script = Script({
         1: lambda run: run.migrate("q", PLANS[1], "parallel-track"),
         3: lambda run: run.migrate("q", PLANS[2], "gradual"),
@@ -87,7 +92,7 @@ def test_a_migration_is_interrupted_and_cancelled(spark: SparkSession, folder: P
 
 
 @pytest.mark.parametrize("strategy", ["parallel-track", "gradual"])
-def test_a_migration_survives_a_failure(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str) -> None:  # noqa: F811
+def test_a_migration_survives_a_failure(spark: SparkSession, folder: Path, tmp_path: Path, strategy: str) -> None:
     def fail(_: Run) -> None:
         raise RuntimeError("the sink is gone")
 
@@ -103,7 +108,7 @@ def test_a_migration_survives_a_failure(spark: SparkSession, folder: Path, tmp_p
     assert again.plans["q"] == PLANS[1]
 
 
-def test_a_change_waits_for_approval(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_change_waits_for_approval(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     agreed: list[bool] = []
     script = Script({BATCHES - 3: lambda run: agreed.append(run.approve("q"))})
     session, run = started(spark, folder, tmp_path / "checkpoint", script, adapt=Adapt(approve=True))
@@ -116,7 +121,7 @@ def test_a_change_waits_for_approval(spark: SparkSession, folder: Path, tmp_path
     assert run.approve("q") is False
 
 
-def test_what_cannot_be_asked_for(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_what_cannot_be_asked_for(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     session = session_of(spark, folder, tmp_path / "checkpoint")
     session.query("forever", SQL.replace("[RANGE 4 SECONDS], b", "[UNBOUNDED], b"), sinks.memory())
     run = session.start(processingTime="1 hour")
@@ -135,7 +140,7 @@ def test_what_cannot_be_asked_for(spark: SparkSession, folder: Path, tmp_path: P
         Adapt("often")
 
 
-def test_a_pinned_query_stays_until_it_is_unpinned(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_pinned_query_stays_until_it_is_unpinned(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     script = Script({})
     session, run = started(spark, folder, tmp_path / "checkpoint", script)
     run.pin("q")
@@ -144,7 +149,7 @@ def test_a_pinned_query_stays_until_it_is_unpinned(spark: SparkSession, folder: 
     assert script.bag() == wanted(session, folder)
 
 
-def test_results_in_parquet_are_exactly_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_results_in_parquet_are_exactly_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     session = session_of(spark, folder, tmp_path / "checkpoint", sinks.parquet(str(out)), adapt=Adapt("never"))
     run = session.start(availableNow=True)
@@ -196,7 +201,7 @@ GROUPED = """SELECT a.l, COUNT(*) AS n, MAX(b.l) AS m FROM a [RANGE 3 SECONDS], 
 
 @pytest.mark.parametrize("key", ["l", "k"])
 def test_groups_go_below_a_join_and_above_it_again(
-    spark: SparkSession, folder: Path, tmp_path: Path, key: str  # noqa: F811
+    spark: SparkSession, folder: Path, tmp_path: Path, key: str
 ) -> None:
     """Groups by the key that rows are spread by, and by another, of which slots have parts; with a failure on the way."""
 

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from anabranch.control.ledger import named_epochs
 from anabranch.session import Run
 from anabranch.spark import sinks
-from tests import oracle
-from tests.regressions import REGRESSIONS
-from tests.scenarios import Scenario
-from tests.spark.alone import many_batches
-from tests.spark.feeding import WAIT_S, Feed, assert_same, read_parquet, scenario_of
+from tests.support import oracle
+from tests.support.feeding import WAIT_S, Feed, assert_same, read_parquet
+from tests.support.fixed_scenarios import many_batches, scenario_of
+from tests.support.regressions import REGRESSIONS
+from tests.support.scenarios import Scenario
 
 CASES, LONG_CASES = range(12), range(12, 212)
 RESTARTS, LONG_RESTARTS = range(1000, 1005), range(1005, 1105)

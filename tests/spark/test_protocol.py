@@ -31,10 +31,9 @@ from anabranch.spark.host import Host
 from anabranch.spark.pack import pack
 from anabranch.spark.types import zoned_schema
 from anabranch.storage.filesystem import LocalFilesystem
-from tests import oracle
-from tests.scenarios import Scenario
-from tests.spark.feeding import Feed, bag, expected, read_parquet
-from tests.spark.test_recovery import wait_until
+from tests.support import oracle
+from tests.support.feeding import Feed, bag, expected, read_parquet, wait_until
+from tests.support.scenarios import Scenario
 
 
 class Cut(Exception):  # noqa: N818

@@ -20,8 +20,8 @@ from anabranch.session import Session
 from anabranch.spark import sinks
 from anabranch.spark.pushdown import spark_filter
 from anabranch.sql import parse_script
-from tests import oracle
-from tests.spark.feeding import finish
+from tests.support import oracle
+from tests.support.feeding import finish
 
 BATCHES, ROWS = 4, 200
 CLOCK_S, FUTURE_US = 100.0, 2 * 86_400 * 1_000_000

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,40 +25,14 @@ from anabranch.errors import CheckpointBusyError
 from anabranch.session import Run
 from anabranch.spark import sinks
 from anabranch.spark.create import use_java
-from tests import oracle
-from tests.cases import Part
-from tests.scenarios import Scenario
-from tests.spark.alone import many_batches
+from tests.spark.alone import ROOT, START_S, run_alone
 from tests.spark.failing import KILLS
-from tests.spark.feeding import WAIT_S, Feed, assert_same, bag, expected, finish, read_parquet, scenario_of
-
-ROOT = Path(__file__).parents[2]
-START_S = 300.0
-"""How long a driver of its own may take, on a busy machine."""
-
+from tests.support.cases import Part
+from tests.support.collector import Collector
+from tests.support.feeding import WAIT_S, Feed, assert_same, bag, finish, read_parquet, wait_until
+from tests.support.fixed_scenarios import many_batches, scenario_of
 
 # Sinks
-
-
-class Collector:
-    """A sink of at least once: remembers what each batch brought every time, and fails when told to."""
-
-    def __init__(self, scenario: Scenario, fail_in: dict[int, str]) -> None:
-        self.scenario, self.fail_in = scenario, dict(fail_in)
-        self.brought: dict[int, list[oracle.Bag]] = defaultdict(list)
-
-    def __call__(self, results: DataFrame, number: int) -> None:
-        fails = self.fail_in.pop(number, "")
-        if fails == "before":
-            raise ValueError("the sink is broken")
-        self.brought[number].append(bag(results.toArrow(), self.scenario))
-        if fails:
-            raise ValueError("the sink is broken")
-
-    def assert_right(self) -> None:
-        assert all(again == first for first, *others in self.brought.values() for again in others)
-        total = sum((bags[-1] for bags in self.brought.values()), oracle.Bag())
-        assert not (wrong := oracle.difference(total, expected(self.scenario))), wrong
 
 
 @pytest.mark.parametrize("route", ["frames", "files"])
@@ -160,13 +133,6 @@ def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path, a
     assert_same(kept.table(), scenario)
 
 
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
-
-
 # The checkpoint
 
 
@@ -234,15 +200,6 @@ def test_release_and_restart(spark: SparkSession, tmp_path: Path) -> None:
 
 
 # Tasks that fail, workers that are killed, attempts that lose: in a cluster
-
-
-def run_alone(*arguments: str, timeout_s: float = START_S) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.alone", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + "\n".join(done.stderr.splitlines()[-40:])
-    return done.stdout
 
 
 CLUSTER, LONG_CLUSTER = (2001, 2004), range(2005, 2065)

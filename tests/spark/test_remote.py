@@ -23,10 +23,12 @@ from anabranch.session import Session, read_journals
 from anabranch.spark import sinks
 from anabranch.spark.create import use_java
 from anabranch.storage.cache import Cache
-from tests.s3 import Bucket
-from tests.spark.alone import many_batches
-from tests.spark.feeding import Feed, assert_same, finish, scenario_of
-from tests.spark.test_recovery import Collector, run_alone
+from tests.spark.alone import run_alone
+from tests.support.collector import Collector
+from tests.support.feeding import Feed, assert_same, finish
+from tests.support.fixed_scenarios import many_batches, scenario_of
+from tests.support.s3 import Bucket
+from tests.support.stream_files import write_batch
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 600.0
@@ -176,8 +178,6 @@ def anabranch(*arguments: str, folder: Path, code: int = 0) -> str:
 
 @pytest.mark.spark
 def test_the_command_line(bucket: Bucket, tmp_path: Path) -> None:
-    from tests.test_cli import write_batch
-
     (tmp_path / "temporary").mkdir()
     script = tmp_path / "queries.sql"
     script.write_text(SCRIPT.format(folder=tmp_path))

@@ -14,8 +14,8 @@ from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.stage import STAGING
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 from anabranch.storage.location import located
-from tests.s3 import Bucket
-from tests.storage.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.s3 import Bucket
 
 ROWS = {0: [1, 2], 1: [3], 2: [4, 5, 6]}
 """The results of a batch by slot."""

@@ -36,7 +36,7 @@ from anabranch.spark import sinks
 from anabranch.spark.frames import UnsupportedFrameError
 from anabranch.spark.host import SETTINGS, Host
 from anabranch.storage.filesystem import LocalFilesystem
-from tests.spark.feeding import finish
+from tests.support.feeding import finish
 
 SQL = "SELECT a.k FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
 

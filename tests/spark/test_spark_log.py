@@ -11,8 +11,8 @@ import pytest
 from anabranch.errors import StateError
 from anabranch.spark.spark_log import COPIES, RECORDS, SparkLog
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.cases import Part
-from tests.storage.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.cases import Part
+from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
 RETAINED = 5
 """So many entries Spark keeps."""

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from anabranch.errors import SessionError
 from anabranch.session import Session
 from anabranch.spark import sinks
-from tests.spark.feeding import finish
+from tests.support.feeding import finish
 
 SECONDS = 8
 

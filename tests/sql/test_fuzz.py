@@ -25,10 +25,10 @@ from anabranch.plan.jtree import left_deep
 from anabranch.plan.query import Query, Stream, Table
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests import oracle
-from tests.scenarios import properties
 from tests.sql.grammar import Grammar, mutated
 from tests.sql.sources import CATALOG
+from tests.support import oracle
+from tests.support.scenarios import properties
 
 
 def accepted(sql: str) -> list[Query]:

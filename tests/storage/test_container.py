@@ -13,7 +13,7 @@ from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.container import HEADER, ContainerReader, ContainerWriter, Segment
 from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
 from anabranch.storage.record import seal
-from tests.storage.faulty import FaultyFilesystem
+from tests.support.faulty import FaultyFilesystem
 
 
 @pytest.fixture

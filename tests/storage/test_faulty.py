@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
-from tests.storage.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
 
 @pytest.fixture(params=[lambda path: MemoryFilesystem(), LocalFilesystem], ids=["memory", "local"])

@@ -10,7 +10,7 @@ zombie attempt writes again what others have long gone past.
 >>> disk.put("b", [b"second"])
 Traceback (most recent call last):
 ...
-tests.storage.faulty.Crash: tear at put 1, of b
+tests.support.faulty.Crash: tear at put 1, of b
 >>> disk.get("b").to_pybytes()
 b'se'
 """

@@ -1,7 +1,7 @@
 """Scenarios: a query, plans for it, and batches of rows, as data. Several suites run the same ones.
 
-A `Scenario` prints as the expression that makes it, so that what fails can be pasted into `tests/regressions.py`. The
-strategy `scenarios()` draws what should shrink (how many inputs, which shape, which features) with Hypothesis, and fills
+A `Scenario` prints as the expression that makes it, so that what fails can be pasted into `tests/support/regressions.py`.
+The strategy `scenarios()` draws what should shrink (how many inputs, which shape, which features) with Hypothesis, and fills
 in the bulk (columns, predicates, windows, rows) from a drawn seed: every aspect has a generator of its own, so that
 switching one feature off leaves the others as they were.
 """

@@ -7,11 +7,11 @@ batches of a scenario are the batches that Spark runs, and the oracle may recomp
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -20,48 +20,14 @@ from pyspark.sql import types as T
 from anabranch.session import Run, Session
 from anabranch.spark.sinks import Sink
 from anabranch.spark.types import spark_schema, zoned_schema
-from tests import oracle
-from tests.scenarios import EDGES, ROWS, TOPOLOGIES, Scenario, Shape, build
+from tests.support import oracle
+from tests.support.scenarios import Scenario
 
 WAIT_S = 300.0
 """Longer than any query of a test takes, on a busy machine, too: one that hangs fails."""
 
 
-# Random scenarios
-
-
-def scenario_of(seed: int) -> Scenario:
-    """A random scenario, always the same for a seed. Features take turns, so that a dozen scenarios have all of them."""
-    rng = np.random.default_rng(seed)
-    inputs = (2, 3, 2, 4, 3, 1, 3, 5)[seed % 8]
-    topologies = [t for t in TOPOLOGIES if t != "disconnected" or inputs <= 3]
-    kinds = [*EDGES, "mixed"]
-    flag: Callable[[], bool] = lambda: bool(rng.integers(2))  # noqa: E731
-    shape = Shape(
-        inputs=inputs,
-        topology=topologies[int(rng.integers(len(topologies)))],
-        batches=int(rng.integers(2, 5)),
-        rows=ROWS[inputs],
-        keys=kinds[seed % len(kinds)],
-        domain=int(rng.integers(2, 4)),
-        plans=3,
-        self_joins=seed % 3 == 0,
-        tables=seed % 3 == 1,
-        filters=flag(),
-        residuals=flag(),
-        nulls=seed % 4 != 3,
-        skewed=flag(),
-        disordered=seed % 4 != 0,
-        late=flag(),
-        uneven=flag(),
-        wide=True,
-        finite=False,
-        tight=False,
-        unit_us=int(rng.choice([1_000_000, 1, 1_000, 3_600_000_000])),
-        base_us=int(rng.choice([0, 1_700_000_000_000_000, -(10**14)])),
-    )
-    # RESULT_TIME in WHERE is not SQL: Session takes SQL only.
-    return replace(build(shape, int(rng.integers(2**32))), result_after_us=None)
+# Results
 
 
 def expected(scenario: Scenario) -> oracle.Bag:
@@ -162,3 +128,10 @@ def finish(run: Run) -> None:
         assert run.await_termination(WAIT_S), "the query hangs"
     finally:
         run.stop()
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()

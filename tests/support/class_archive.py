@@ -1,4 +1,4 @@
-"""Classes of Spark's as the JVM has them in memory: `python -m tests.spark.class_archive <file>` writes them to a file.
+"""Classes of Spark's as the JVM has them in memory: `python -m tests.support.class_archive <file>` writes them to a file.
 
 A JVM that is given the file (`-XX:SharedArchiveFile`) takes from it what it would else read from jars and verify, and has
 started a Spark with much less CPU. The tests start some thirty. A Java that the file does not fit passes it over.
@@ -27,8 +27,8 @@ def write(path: str) -> None:
     """Runs a query over frames and files, so that all classes are there that tests use."""
     from anabranch.spark import sinks
     from anabranch.spark.create import create_session
-    from tests.spark.alone import many_batches
-    from tests.spark.feeding import Feed
+    from tests.support.feeding import Feed
+    from tests.support.fixed_scenarios import many_batches
 
     unfinished = f"{path}.tmp"
     options = {"spark.driver.extraJavaOptions": f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"}
