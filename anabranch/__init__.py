@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.cost.facts import Given as Given
-    from anabranch.session import Run as Run
+    from anabranch.run import Run as Run
     from anabranch.session import Session as Session
     from anabranch.settings import Adapt as Adapt
     from anabranch.settings import Budget as Budget

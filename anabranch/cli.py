@@ -10,14 +10,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
-    from anabranch.session import Run
+    from anabranch.planning import Planning
+    from anabranch.run import Run
 
 
 TELL_WAITING_S = 10.0
@@ -65,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
         "--skip", action="append", default=[], metavar="STREAM=FILE",
         help="leave out a file of a stream, by its path or the last parts of it, also one that has changed or gone",
     )  # fmt: skip
+    run.add_argument(
+        "--drop", action="append", default=[], metavar="QUERY",
+        help="a query of the checkpoint that is not to go on: its state is given up",
+    )  # fmt: skip
+    run.add_argument("--no-share", action="store_true", help="run each query by itself, also those over the same streams")
     _add_budget(run)
     run.add_argument(
         "--adapt", default="data", choices=("data", "aggressive", "memory", "refined-memory", "never"),
@@ -79,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", help="show the plans of a SQL file without running it")
     explain.add_argument("file")
+    explain.add_argument("--slots", type=int, help="tasks per batch (default: the checkpoint's, else this machine's cores)")
+    explain.add_argument(
+        "--checkpoint", default="checkpoint", help="where queries that ran before keep their state (default: %(default)s)"
+    )
     explain.add_argument("--json", action="store_true", help="for programs")
     explain.add_argument("--draw", metavar="plan.svg", help="draw the plan; of several queries each in a file of its own")
     explain.add_argument(
@@ -138,14 +148,14 @@ def _run(given: argparse.Namespace) -> int:
     spark = create_session(given.master, {"spark.log.level": "INFO" if given.debug else "OFF"})
     adapt = Adapt(given.adapt, pause=given.pause, strategy=given.strategy)
     session = Session(spark, checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt,
-                      spark_checkpoint=given.spark_checkpoint)  # fmt: skip
+                      spark_checkpoint=given.spark_checkpoint, share=not given.no_share)  # fmt: skip
 
     def sink(query: str) -> sinks.Sink:
         return sinks.parquet(output.below(query)) if output is not None else sinks.console()
 
     session.script(text, sink, given.files_per_batch, skip)
     trigger = {"availableNow": True} if given.once else {"processingTime": "0 seconds"}
-    watch(lambda: session.start(**trigger), sys.stderr.isatty())
+    watch(lambda: session.start(given.drop, **trigger), sys.stderr.isatty())
     return 0
 
 
@@ -153,38 +163,49 @@ def _explain(given: argparse.Namespace) -> int:
     import json
 
     from anabranch.cost.facts import Given
-    from anabranch.cost.units import unit_costs
-    from anabranch.optimize.explain import decision_json, decision_svg, decision_text
-    from anabranch.optimize.group_placement import choose_groups
-    from anabranch.optimize.planner import Bounds, parse_bytes
-    from anabranch.plan.eager import Forms
-    from anabranch.plan.explain import explain_json, explain_text
-    from anabranch.plan.join_graph import JoinGraph
-    from anabranch.plan.jtree import parse
+    from anabranch.planning import Planning
+    from anabranch.settings import Budget
     from anabranch.sql import parse_script
+    from anabranch.storage.location import located
 
-    memory = float("inf") if given.memory is None else parse_bytes(given.memory)
-    bounds = Bounds(float("inf") if given.cpu is None else given.cpu, memory)
     facts = Given(_numbers("--rate", given.rate), {}, _numbers("--distinct", given.distinct))
-    texts, values, queries = [], [], parse_script(_read(given.file)).queries
-    for bound in queries:
-        graph = JoinGraph(bound.query)
-        if bound.plan:
-            texts.append(explain_text(parse(bound.plan, graph), graph))
-            values.append(explain_json(parse(bound.plan, graph), graph))
-            continue
-        chosen = choose_groups(Forms(bound.query), facts, unit_costs(), bounds, strict=given.strict)
-        decision, graph = chosen.decision, JoinGraph(chosen.query)
-        texts.append(explain_text(decision.plan, graph) + "\n\n" + decision_text(decision, graph))
-        values.append({**explain_json(decision.plan, graph), "costs": decision_json(decision, graph)})
-        if given.draw:
-            root, ending = os.path.splitext(given.draw)
-            path = given.draw if len(queries) == 1 else f"{root}-{bound.query.name}{ending}"
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(decision_svg(decision, graph))
-            print(f"drawn to {path}", file=sys.stderr)
-    print(json.dumps(values, indent=1) if given.json else "\n\n".join(texts))
+    budget = Budget(given.cpu, given.memory, given.strict)
+    planning = Planning(budget, facts, given.slots, located(given.checkpoint))
+    planning.add_script(parse_script(_read(given.file)))
+    _require_known("--rate", facts.rates, planning)
+    if given.json:
+        print(json.dumps([planning.explain_json(name) for name in planning.queries], indent=1))
+    else:
+        print("\n\n".join(planning.explain(name) for name in planning.queries))
+    if given.draw:
+        _draw(planning, given.draw)
     return 0
+
+
+def _require_known(option: str, rates: Iterable[str], planning: Planning) -> None:
+    """Refuses a rate of a stream that there is not: with its name mistyped, the plan would be one for assumed rates."""
+    blocks = [block for planned in planning.queries.values() for block in planned.forms.written.blocks]
+    known = {s.name for s in planning.catalog} | {i.source.name for block in blocks for i in block.inputs}
+    for name in rates:
+        if name not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise AnabranchError(f"{option} {name}: there is no such stream; there are: {there}")
+
+
+def _draw(planning: Planning, path: str) -> None:
+    """Writes a picture of each plan that was priced; of several queries each to a file with its name."""
+    root, ending = os.path.splitext(path)
+    for name in planning.queries:
+        drawn, own = planning.draw(name), path if len(planning.queries) == 1 else f"{root}-{name}{ending}"
+        if drawn is None:
+            print(f"{name} is not drawn: its plan is pinned, so it was not priced", file=sys.stderr)
+            continue
+        try:
+            with open(own, "w", encoding="utf-8") as file:
+                file.write(drawn)
+        except OSError as error:
+            raise AnabranchError(f"cannot write {own}: {error.strerror}") from None
+        print(f"drawn to {own}", file=sys.stderr)
 
 
 def _skipped(given: Sequence[str]) -> dict[str, list[str]]:

@@ -126,3 +126,19 @@ class ValueTooLargeError(AnabranchError):
 
 class MigrationError(AnabranchError):
     """A change of plan that cannot be made as asked."""
+
+
+class SinkError(AnabranchError):
+    """A sink that fails again and again: what waits for it is kept."""
+
+
+class QueryFailedError(AnabranchError):
+    """An error of a query's own expressions or rows: other queries of its pipeline go on without it."""
+
+    def __init__(self, query: str, error: Exception) -> None:
+        super().__init__(f"query {query}: {error}")
+        self.query, self.error = query, error
+
+
+class QueryError(AnabranchError):
+    """An error in computing a query, of a kind that has no name of its own here."""

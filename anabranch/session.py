@@ -4,106 +4,61 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from time import monotonic, sleep
 from time import time as wall_clock
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
-from anabranch.balance.partition import choose_distribution
+from anabranch.balance.explain import Origin, Slots
+from anabranch.balance.together import pipelines_of
+from anabranch.control.journal import FOLDER as JOURNALS
 from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
-from anabranch.control.loop import Loop, Wish
-from anabranch.control.table_files import put_table, table_file
+from anabranch.control.loop import Loop
+from anabranch.control.pipelines import KnownPipeline, known_pipelines, new_name
 from anabranch.cost.facts import EMPTY, Given
-from anabranch.cost.units import unit_costs
-from anabranch.drive.driver import ChangingTable, Driver, layout_of
-from anabranch.engine.accept import conform
-from anabranch.engine.log import encode
-from anabranch.errors import LocationError, MigrationError, SessionError
-from anabranch.optimize.explain import decision_text
-from anabranch.optimize.group_placement import choose_groups
-from anabranch.optimize.planner import Decision
-from anabranch.plan.demand import read_columns, source_filters
-from anabranch.plan.distribution import Distribution, all_inputs
+from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, first_waiting
+from anabranch.errors import LocationError, SessionError
+from anabranch.optimize.planner import parse_bytes
 from anabranch.plan.eager import Forms
-from anabranch.plan.explain import explain_text, times_text
-from anabranch.plan.expression import Expr
 from anabranch.plan.formats import format_of
-from anabranch.plan.grid import Grid
-from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.jtree import parse
-from anabranch.plan.migration import Execution, Strategy, why_not_raise
-from anabranch.plan.names import same_name
-from anabranch.plan.query import Field, Query, Stream, Table
-from anabranch.plan.selects import raise_selects
-from anabranch.settings import Adapt, Budget, strategy_of
+from anabranch.plan.query import Field, Stream, Table
+from anabranch.planning import Planning
+from anabranch.run import Run
+from anabranch.settings import Adapt, Budget
 from anabranch.spark.create import create_session
 from anabranch.spark.frames import check_stream, check_table, fields_of
-from anabranch.spark.host import Host, Progress
-from anabranch.spark.pack import pack, pack_blobs, packing_of
-from anabranch.spark.pauses import Pauses
-from anabranch.spark.reader import FileOptions, file_stream, infer_fields, read_table
-from anabranch.spark.sinks import OWNER, Sink, as_sink, console
-from anabranch.spark.spark_log import spark_log_of
-from anabranch.spark.visible import Sign, require_visible
-from anabranch.spark.waiting import Waiting, read_waiting
+from anabranch.spark.pipeline import Ground, Member, Pipeline
+from anabranch.spark.reader import FileOptions, infer_fields
+from anabranch.spark.sinks import Sink, as_sink, console
+from anabranch.spark.sources import Files, Sources
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
-from anabranch.storage.cache import Cache, CachedFilesystem
+from anabranch.storage.cache import Cache
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_private_folder
-from anabranch.storage.location import Folder, Place, located
+from anabranch.storage.location import Place, located, remove_all
 from anabranch.storage.record import damaged
-
-MOST_COPIED_BYTES = 64 << 20
-"""Stored tables up to this size are kept whole by every worker where that spares an exchange of rows."""
-POLL_S = 0.05
-"""How often queries are asked whether they have ended."""
-
-
-@dataclass
-class _Query:
-    forms: Forms
-    execution: Execution
-    sink: Sink
-    is_pinned: bool
-    decision: Decision | None = None
-    """Why the plan is what it is, unless it is pinned."""
-
-    @property
-    def query(self) -> Query:
-        """In the form that it starts with."""
-        return self.forms.query(self.execution.grouped_input)
-
-
-@dataclass(frozen=True)
-class _Files:
-    path: str
-    format: str
-    options: FileOptions
 
 
 class Session:
     """Streams, tables and continuous queries over them.
 
-    `spark` is your SparkSession, or None for a local one of our own. State and control records go below `checkpoint`, a
-    folder per query: a path, a URI (`s3://bucket/state`, `file:///…`, `gs://…`, `hdfs://…`), or a `pyarrow.fs.FileSystem`
-    with a path in it. State files of a remote one are kept on each machine too, as `cache` says. Spark's own log of a query
-    goes below `spark_checkpoint`: by default with the rest; where that is remote, to a temporary folder of this machine,
-    with a copy in the checkpoint. `slots` is the number of tasks of a batch (default: Spark's parallelism); it is
-    fixed when a query first starts. Plans that are not pinned are chosen within `budget`: at first by `facts` (rates and
-    distinct keys, as far as you know them), then by what was measured, and again when that changes, as `adapt` says. When no
-    rows have come for `idle_close`, a batch without rows gives what the last ones have made final (None: it does not).
-    `clock` gives seconds since the epoch: by it rows are too far ahead, and streams idle. A query that gives more than
-    `results_per_batch` results in one batch ends with `TooManyResultsError`, and nothing of that batch is delivered or
-    committed; None, the default: however many there are. (Groups that have rows in several slots are counted in each slot by
-    itself, before HAVING.)
+    `spark` is your SparkSession, or None for a local one of our own. Queries that read the same streams run together, in one
+    *pipeline*: one streaming query of Spark's, with one scan of each stream and one state (`share=False`: each by itself).
+    State and control records go below `checkpoint`: a path, a URI (`s3://bucket/state`, `file:///…`, `gs://…`, `hdfs://…`),
+    or a `pyarrow.fs.FileSystem` with a path in it. State files of a remote one are kept on each machine too, as `cache`
+    says. Spark's own log of a query goes below `spark_checkpoint`: by default with the rest; where that is remote, to a
+    temporary folder of this machine, with a copy in the checkpoint. `slots` is the number of tasks of a batch (default:
+    Spark's parallelism); it is fixed when a query first starts. Plans that are not pinned are chosen within `budget`: at
+    first by `facts` (rates and distinct keys, as far as you know them), then by what was measured, and again when that
+    changes, as `adapt` says. When no rows have come for `idle_close`, a batch without rows gives what the last ones have
+    made final (None: it does not). `clock` gives seconds since the epoch: by it rows are too far ahead, and streams idle. A
+    query that gives more than `results_per_batch` results in one batch ends with `TooManyResultsError`, and nothing of that
+    batch is delivered; None, the default: however many there are. (Groups that have rows in several slots are
+    counted in each slot by itself, before HAVING.) Results that a sink does not take, because it is slow or fails, wait on
+    disk, up to `most_staged` bytes ("1 GiB").
     """
 
     def __init__(
@@ -119,7 +74,10 @@ class Session:
         cache: Cache | None = None,
         spark_checkpoint: str | None = None,
         results_per_batch: int | None = None,
+        share: bool = True,
+        most_staged: int | str = MOST_STAGED_BYTES,
     ) -> None:
+        self.share, self._most_staged_bytes = share, int(parse_bytes(most_staged))
         self._idle_us = None
         if idle_close is not None:
             self._idle_us = self._positive_us(idle_close, f"idle_close cannot be {idle_close}")
@@ -128,13 +86,18 @@ class Session:
             raise SessionError(f"results_per_batch is a number of rows, 1 or more, or None: not {results_per_batch!r}")
         self.results_per_batch = results_per_batch
         self.adapt = adapt or Adapt()
-        self._spark, self.checkpoint, self.budget, self._slots = spark, located(checkpoint), budget, slots
+        self._spark, self.checkpoint = spark, located(checkpoint)
         self.cache, self.spark_checkpoint = cache or Cache(), spark_checkpoint
-        self.facts, self.units = facts, unit_costs()
-        self.catalog = Catalog()
-        self._frames: dict[str, DataFrame | Callable[[], DataFrame] | _Files] = {}
-        self._refresh_us: dict[str, int] = {}
-        self._queries: dict[str, _Query] = {}
+        self.planning = Planning(budget, facts, slots, self.checkpoint)
+        self._sources = Sources({}, {})
+        self._leaving: set[str] = set()
+        """The queries that leave their pipelines when their sinks fail for too long."""
+        self._sinks: dict[str, Sink] = {}
+
+    @property
+    def catalog(self) -> Catalog:
+        """The declared streams and tables."""
+        return self.planning.catalog
 
     @property
     def spark(self) -> SparkSession:
@@ -145,7 +108,7 @@ class Session:
 
     @property
     def slots(self) -> int:
-        return self._slots or int(self.spark.sparkContext.defaultParallelism)
+        return self.planning.slots or int(self.spark.sparkContext.defaultParallelism)
 
     def stream(
         self,
@@ -173,7 +136,7 @@ class Session:
         if isinstance(source, str):
             format = format or format_of(source)
             fields = columns or infer_fields(source, format)
-            frame: DataFrame | _Files = _Files(source, format, _file_options(max_files_per_trigger, skip))
+            frame: DataFrame | Files = Files(source, format, _file_options(max_files_per_trigger, skip))
         else:
             check_stream(name, source)
             fields = fields_of(name, source)
@@ -181,8 +144,8 @@ class Session:
         ahead_us = parse_duration(ahead) if ahead is not None else None
         idle_us = self._positive_us(idle, f"the stream {name} cannot be idle after {idle}") if idle is not None else None
         made = Stream(name, fields, time, parse_duration(lateness), ahead_us, idle_us)
-        self.catalog = self.catalog.with_stream(made)
-        self._frames[name] = frame
+        self.planning.catalog = self.catalog.with_stream(made)
+        self._sources.given[name] = frame
 
     def table(
         self,
@@ -197,17 +160,17 @@ class Session:
         if isinstance(rows, str):
             format = format or format_of(rows)
             fields = infer_fields(rows, format)
-            frame: DataFrame | Callable[[], DataFrame] | _Files = _Files(rows, format, FileOptions())
+            frame: DataFrame | Callable[[], DataFrame] | Files = Files(rows, format, FileOptions())
         else:
             now = rows() if callable(rows) else rows
             check_table(name, now)
             fields, frame = fields_of(name, now), rows
         problem = f"the table {name} cannot be read again every {refresh}"
         every_us = self._positive_us(refresh, problem) if refresh is not None else 0
-        self.catalog = self.catalog.with_table(Table(name, fields))
-        self._frames[name] = frame
+        self.planning.catalog = self.catalog.with_table(Table(name, fields))
+        self._sources.given[name] = frame
         if every_us:
-            self._refresh_us[name] = every_us
+            self._sources.refresh_us[name] = every_us
 
     @staticmethod
     def _positive_us(length: str, problem: str) -> int:
@@ -222,23 +185,22 @@ class Session:
         sql: str,
         sink: Sink | Callable[[DataFrame, int], None] | None = None,
         plan: str | None = None,
+        share: bool | None = None,
+        on_failure: str = "stop",
     ) -> None:
-        """Declares a continuous query. `plan` pins it, in the aliases of the query: `((t q) o)`."""
-        self._add(BoundQuery(bind_query(name, sql, self.catalog), plan), sink)
-
-    def _add(self, bound: BoundQuery, sink: Sink | Callable[[DataFrame, int], None] | None) -> None:
-        if taken := next((name for name in self._queries if same_name(name, bound.query.name)), None):
-            raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
-        forms = Forms(bound.query)
-        if bound.plan:
-            execution = Execution(parse(bound.plan, forms.graphs[None]))
-            declared = _Query(forms, execution, as_sink(sink or console()), is_pinned=True)
-        else:
-            budget = self.budget or Budget()
-            chosen = choose_groups(forms, self.facts, self.units, budget.bounds, budget.strict)
-            execution = Execution(chosen.decision.plan, grouped_input=chosen.grouped_input)
-            declared = _Query(forms, execution, as_sink(sink or console()), False, chosen.decision)
-        self._queries[bound.query.name] = declared
+        """Declares a continuous query. `plan` pins it, in the aliases of the query: `((t q) o)`. `share` says whether it may
+        run together with queries that read the same streams (None: as the session says). A sink that fails is tried again,
+        and its results wait; when too many wait, the queries that run together stop, or (`on_failure="leave"`) go on without
+        this one."""
+        if on_failure not in ("stop", "leave"):
+            raise SessionError(f"on_failure={on_failure!r}: the pipeline may 'stop', or the query 'leave' it")
+        made = as_sink(sink or console())
+        self.planning.add_query(BoundQuery(bind_query(name, sql, self.catalog), plan))
+        self._sinks[name] = made
+        if not (self.share if share is None else share):
+            self.planning.alone.add(name)
+        if on_failure == "leave":
+            self._leaving.add(name)
 
     def script(
         self,
@@ -256,189 +218,150 @@ class Session:
                 f"files of {unknown[0]} cannot be skipped: the script creates no such stream; it creates "
                 f"{', '.join(created) or 'none'}"
             )
+        files: dict[str, Files] = {}
+        refresh_us: dict[str, int] = {}
         for source in parsed.catalog:
-            location = parsed.catalog.location(source.name)
             if self.catalog.source(source.name) is not None:
                 continue
+            location = parsed.catalog.location(source.name)
             if location is None:
                 raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
             options = _file_options(max_files_per_trigger, skip.get(source.name, ()))
-            self._frames[source.name] = _Files(location.path, location.format, options)
+            files[source.name] = Files(location.path, location.format, options)
             if location.refresh_us:
-                self._refresh_us[source.name] = location.refresh_us
-        self.catalog = parsed.catalog
-        for bound in parsed.queries:
-            self._add(bound, sinks(bound.query.name) if sinks is not None else None)
+                refresh_us[source.name] = location.refresh_us
+        names = [bound.query.name for bound in parsed.queries]
+        made = {name: as_sink((sinks(name) if sinks is not None else None) or console()) for name in names}
+        self.planning.add_script(parsed)
+        self._sources.given |= files
+        self._sources.refresh_us |= refresh_us
+        self._sinks |= made
+        self.planning.alone |= set() if self.share else set(names)
 
     def explain(self, name: str) -> str:
-        """The plan of a query, and how its rows are spread."""
-        declared = self._declared(name)
-        graph = JoinGraph(declared.query)
-        parts = [explain_text(declared.execution.plan, graph)]
-        if declared.decision is not None:
-            parts.append(decision_text(declared.decision, graph))
-        written = declared.forms.written
-        distribution = _explain_distribution(choose_distribution(written, self.slots), JoinGraph(all_inputs(written)))
-        return "\n\n".join([*parts, times_text(written), distribution])
+        """The plan of a query, and how its rows are spread: over `slots`, else as the checkpoint has it, else by the
+        parallelism of the SparkSession in use, else by this machine's cores. No Spark is started for it."""
+        in_use = self._spark
+        parallelism = None if in_use is None else Slots(in_use.sparkContext.defaultParallelism, Origin.SPARK)
+        return self.planning.explain(name, parallelism)
 
-    def start(self, **trigger: Any) -> Run:
-        """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself."""
-        if not self._queries:
+    def start(self, drop: Sequence[str] = (), **trigger: Any) -> Run:
+        """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself. `drop`
+        names queries of the checkpoint that are not to go on: their state is given up."""
+        if not self.planning.queries:
             raise SessionError("there is no query to start: declare one with query()")
         if isinstance(self.checkpoint, LocalFilesystem):
             make_private_folder(self.checkpoint.root)  # Spark writes there, too, as the umask says
-        run = Run(self.spark)
+        trigger = trigger or {"processingTime": "0 seconds"}
+        holder = Holder(self.checkpoint)
         try:
-            for declared in self._queries.values():
-                run.add(self._start(declared, trigger or {"processingTime": "0 seconds"}))
+            holder.acquire()
+        except OSError as error:
+            raise LocationError(f"the checkpoint {self.checkpoint} cannot be used: {error}") from error
+        run = Run(holder)
+        try:
+            ground = self._ground(holder)
+            for pipeline in self._pipelines(ground, drop, _patience_s(trigger)):
+                pipeline.start(trigger)
+                run.pipelines.append(pipeline)
         except BaseException:
             run.stop()
             raise
         return run
 
-    def _declared(self, name: str) -> _Query:
-        if name not in self._queries:
-            known = ", ".join(self._queries) or "none"
-            raise SessionError(f"there is no query {name}; declared are: {known}")
-        return self._queries[name]
+    def _ground(self, holder: Holder) -> Ground:
+        idle_s = None if self._idle_us is None else self._idle_us / 1e6
+        return Ground(
+            self.spark, self.checkpoint, _checkpoint_id(self.checkpoint), holder, self._sources, self.cache, self.clock,
+            self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes,
+        )  # fmt: skip
 
-    def _start(self, declared: _Query, trigger: dict[str, Any]) -> Started:
-        query, execution = declared.forms.written, declared.execution
-        inputs = all_inputs(query)
-        folder = self.checkpoint.below(query.name)
-        filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), self.cache)
-        holder = Holder(filesystem)
-        try:
-            holder.acquire()
-        except OSError as error:
-            raise LocationError(f"the checkpoint {folder} cannot be used: {error}") from error
-        try:
-            columns, filters = read_columns(query), source_filters(query)
-            frames = {s.name: self._frames[s.name] for s in query.base_sources}
-            schemas = {
-                name: frame.schema if isinstance(frame, DataFrame) and not self._is_table(name) else None
-                for name, frame in frames.items()
-            }
-            packing = packing_of(columns, schemas)
-            tables = {
-                s.name: self._store_table(s, columns[s.name], filesystem)
-                for s in query.base_sources
-                if isinstance(s, Table)
-            }
-            distribution = self._distribution(query, filesystem, tables)
-            changing = [
-                ChangingTable(s.name, self._refresh_us[s.name], partial(self._read_table, s, columns[s.name]))
-                for s in query.base_sources
-                if s.name in self._refresh_us and isinstance(s, Table)
-            ]
-            loop = self._loop(query)
-            driver = Driver(query, execution, distribution, filesystem, tables, loop, holder, changing, self.clock)
-            driver.is_pinned = declared.is_pinned or not driver.has_choices or self.adapt.timing == "never"
-            driver.needs_approval = self.adapt.approve
-            host = Host(driver, packing, declared.sink, filters, self.results_per_batch)
-            host.open(uuid.uuid4().hex)
-            checkpoint_id = _checkpoint_id(filesystem)
-            declared.sink.open(checkpoint_id)
-            self._require_visible(filesystem, declared.sink, checkpoint_id)
-            log = spark_log_of(folder, filesystem, self.spark_checkpoint, query.name, checkpoint_id, holder.epoch)
-            host.spark_log, spark_folder = log, log.open()
-            host.settle(self.spark)
-            found, grid = folder.below("files"), distribution.exchange
-            files = {name: frame for name, frame in frames.items() if isinstance(frame, _Files) and not self._is_table(name)}
-            host.waiting = partial(_waiting, {name: found.below(name) for name in files})
-            for name, frame in files.items():
-                host.skips(name, frame.options.skip)
-            packed = [
-                self._packed(s, frames[s.name], inputs, grid, columns[s.name], filters.get(s.name, ()), packing, found)
-                for s in query.base_sources
-                if isinstance(s, Stream)
-            ]
-            streaming = host.start(reduce(DataFrame.unionByName, packed), spark_folder, trigger)
-        except BaseException:
-            holder.release()
-            raise
-        closes = bool(trigger.get("availableNow") or trigger.get("once"))
-        watched = self._idle_us is not None and not closes and not distribution.needs_no_exchange
-        pauses = Pauses(host, streaming, self.spark, (self._idle_us or 0) / 1e6) if watched else None
-        return Started(query, host, streaming, holder, closes, pauses)
+    def _pipelines(self, ground: Ground, drop: Sequence[str], patience_s: float | None) -> list[Pipeline]:
+        """The pipelines to start. A query that has run stays where it is; others get pipelines of their own."""
+        planned, known = self.planning.queries, known_pipelines(self.checkpoint)
+        committed = [each for each in known if each.is_committed]
+        places = {name: each for each in committed for name in each.layouts}
+        self._check_drop(drop, places, [name for each in committed for name in each.ended])
+        found = []
+        for each in committed:
+            names = [name for name in each.layouts if name in planned and name not in drop]
+            if not names:
+                self._forget(each)
+                continue
+            left = [name for name in each.ended if self._waits(each, name)]
+            dropped = self._members([name for name in [*each.layouts, *left] if name in planned and name not in names])
+            slots = self.planning.slots or max(len(layout.slots) for layout in each.layouts.values())
+            found.append(Pipeline(ground, each.name, self._members(names), slots, each, patience_s, dropped))
+        new = [p.forms.written for name, p in planned.items() if name not in places and name not in drop]
+        for workload in pipelines_of(new, self.planning.alone):
+            names = [query.name for query in workload.queries]
+            # One that was begun and never came to a commit is begun again where it was.
+            begun = next((each for each in known if not each.is_committed and [*each.layouts] == names), None)
+            name = begun.name if begun is not None else new_name(self.checkpoint, known)
+            found.append(Pipeline(ground, name, self._members(names), self.slots, None, patience_s))
+        return found
 
-    def _require_visible(self, filesystem: Filesystem, sink: Sink, checkpoint_id: str) -> None:
-        """Refuses a checkpoint or output folder that workers do not see."""
-        signs = {str(filesystem): Sign(filesystem, "id", checkpoint_id)}
-        if (staging := sink.staging()) is not None:
-            signs[str(staging)] = Sign(staging, OWNER, checkpoint_id)
-        require_visible(self.spark, signs)
+    def _waits(self, pipeline: KnownPipeline, name: str) -> bool:
+        """Whether results of a query wait for its sink."""
+        folder = self.checkpoint.below(pipeline.name)
+        return first_waiting(folder, commits_in(folder), name) is not None
 
-    def _distribution(self, query: Query, filesystem: Filesystem, tables: Mapping[str, str]) -> Distribution:
-        """How rows are spread: as they were when the query first started."""
-        latest = commits_in(filesystem).latest()
-        if latest is None:
-            are_small = sum(filesystem.size_bytes(path) for path in tables.values()) <= MOST_COPIED_BYTES
-            return choose_distribution(query, self.slots, are_small)
-        unexchanged = choose_distribution(query, self.slots)
-        was_unexchanged = latest[1].layout == layout_of(unexchanged) and latest[1].tables.keys() >= tables.keys()
-        return unexchanged if was_unexchanged else choose_distribution(query, self.slots, may_skip_exchange=False)
+    def _forget(self, pipeline: KnownPipeline) -> None:
+        """Deletes a pipeline all of whose queries are dropped."""
+        folder = self.checkpoint.below(pipeline.name)
+        for name in pipeline.layouts:
+            if (batch := first_waiting(folder, commits_in(folder), name)) is not None:
+                raise SessionError(
+                    f"{name} cannot be dropped: its results of batch {batch} wait for its sink; let it run until they have "
+                    "arrived"
+                )
+        remove_all(folder)
 
-    def _loop(self, query: Query) -> Loop:
-        """What decides about the plan while the query runs."""
-        bounds, forms = (self.budget or Budget()).bounds, Forms(query)
+    def _check_drop(self, drop: Sequence[str], places: Mapping[str, KnownPipeline], ended: Sequence[str]) -> None:
+        """Refuses to leave a query of the checkpoint behind unless it is named, and to name one that is not there, or that
+        has not left."""
+        declared = self.planning.queries
+        if unknown := [name for name in drop if name not in places and name not in ended]:
+            there = ", ".join(places) or "none"
+            raise SessionError(f"{unknown[0]} cannot be dropped: the checkpoint runs no such query; it runs {there}")
+        if missing := [name for name in places if name not in declared and name not in drop]:
+            raise SessionError(
+                f"the checkpoint {self.checkpoint} runs {', '.join(missing)} too: declare what it runs, or drop it by name: "
+                f"start(drop={missing!r})"
+            )
+
+    def _members(self, names: Sequence[str]) -> dict[str, Member]:
+        found = {}
+        for name in names:
+            planned = self.planning.query(name)
+            query, is_pinned = planned.forms.written, planned.is_pinned or self.adapt.timing == "never"
+            loop = self._loop(planned.forms)
+            found[name] = Member(query, planned.execution, loop, self._sinks[name], is_pinned, self.adapt.approve,
+                                 name in self._leaving)  # fmt: skip
+        return found
+
+    def _loop(self, forms: Forms) -> Loop:
+        """What decides about the plan of a query while it runs."""
+        planning, bounds = self.planning, self.planning.budget.bounds
         settings = self.adapt.settings(bounds)
-        return GroupingLoop(forms, Knowledge(forms.graphs[None], self.units, bounds, self.facts, self.slots, settings))
+        knowledge = Knowledge(forms.graphs[None], planning.units, bounds, planning.facts, self.slots, settings)
+        return GroupingLoop(forms, knowledge)
 
-    def _is_table(self, name: str) -> bool:
-        return isinstance(self.catalog.source(name), Table)
 
-    def _packed(
-        self,
-        source: Stream,
-        frame: DataFrame | Callable[[], DataFrame] | _Files,
-        query: Query,
-        grid: Grid,
-        columns: tuple[str, ...],
-        filters: tuple[tuple[Expr, ...], ...],
-        packing: Any,
-        found: Folder,
-    ) -> DataFrame:
-        if isinstance(frame, _Files):
-            files = frame.options
-            options = replace(files, log_path=found.below(source.name))
-            blobs = file_stream(self.spark, source, frame.path, frame.format, query, grid, columns, options, filters)
-            return pack_blobs(blobs, packing, source)
-        assert isinstance(frame, DataFrame), "streams are frames or files"
-        return pack(frame, packing, grid, query, source)
-
-    def _store_table(self, source: Table, columns: tuple[str, ...], filesystem: Filesystem) -> str:
-        """Writes the rows of a table to where tasks find them, until the query has taken them in with its first commit."""
-        path = table_file(source.name)
-        if not filesystem.list("commit"):
-            put_table(filesystem, path, self._read_table(source, columns))
-        return path
-
-    def _read_table(self, source: Table, columns: tuple[str, ...]) -> pa.Buffer:
-        frame = self._frames[source.name]
-        if isinstance(frame, _Files):
-            rows = read_table(frame.path, frame.format, source, columns)
-        else:
-            now = frame if isinstance(frame, DataFrame) else frame()
-            rows = now.select(*(f"`{c}`" for c in columns)).toArrow()
-        return encode(conform(source, rows, columns))
+def _patience_s(trigger: Mapping[str, Any]) -> float | None:
+    """How long a batch waits for its results to arrive: as long as its trigger's interval."""
+    interval = trigger.get("processingTime")
+    return (parse_duration(str(interval)) / 1e6 if interval else 0.0) or PATIENCE_S
 
 
 def _file_options(max_files_per_trigger: int | None, skip: Sequence[str]) -> FileOptions:
     return FileOptions(max_files_per_trigger, skip=(skip,) if isinstance(skip, str) else tuple(skip))
 
 
-def _waiting(lists: Mapping[str, Filesystem]) -> dict[str, Waiting]:
-    """The files that wait to be complete, by stream, as the readers last found them."""
-    found = {name: read_waiting(filesystem) for name, filesystem in lists.items()}
-    return {name: waiting for name, waiting in found.items() if waiting}
-
-
 def read_journals(checkpoint: Place) -> dict[str, list[Entry]]:
     """The journals of the queries below a checkpoint, running or not."""
     place = located(checkpoint)
-    folders = {name: place.below(name) for name in place.folders("")}
-    found = {name: Journal(folder).entries() for name, folder in folders.items() if folder.list("journal")}
+    found = {name: Journal(place, name).entries() for name in place.folders(JOURNALS)}
     if not found:
         raise SessionError(f"there is no checkpoint {place}: it holds no query's journal; name what was given as checkpoint")
     return found
@@ -455,155 +378,3 @@ def _checkpoint_id(filesystem: Filesystem) -> str:
     if len(found) != 32 or not set(found) <= set("0123456789abcdef"):
         raise damaged("id", f"{found[:40]!r} is no name of a checkpoint")
     return str(found)
-
-
-@dataclass
-class Started:
-    """A query that runs."""
-
-    query: Query
-    host: Host
-    streaming: StreamingQuery
-    holder: Holder
-    closes: bool
-    pauses: Pauses | None = None
-    ended: bool = False
-
-
-@dataclass
-class Run:
-    """The queries of a session, running."""
-
-    spark: SparkSession
-    started: dict[str, Started] = field(default_factory=dict)
-    stopped: bool = False
-
-    def add(self, started: Started) -> None:
-        self.started[started.query.name] = started
-
-    @property
-    def plans(self) -> dict[str, str]:
-        """The plan each query runs under."""
-        return {name: s.host.driver.plan_text for name, s in self.started.items()}
-
-    @property
-    def progress(self) -> dict[str, list[Progress]]:
-        """What each query did in its latest batches."""
-        return {name: list(s.host.progress) for name, s in self.started.items()}
-
-    @property
-    def waiting_files(self) -> dict[str, dict[str, Waiting]]:
-        """The files that each query does not read yet because they are not complete, by stream."""
-        return {name: s.host.waiting() for name, s in self.started.items()}
-
-    @property
-    def journal(self) -> dict[str, list[Entry]]:
-        """What was decided about each query and why, since its checkpoint was new."""
-        return {name: s.host.driver.journal.entries() for name, s in self.started.items()}
-
-    def migrate(
-        self,
-        name: str,
-        plan: str,
-        strategy: str | None = None,
-        pause: str = "500 milliseconds",
-        groups_below: str | None = None,
-        selects_above: Mapping[str, str] | None = None,
-    ) -> None:
-        """Changes the plan of a query from its next batch on, without a result lost or repeated. `strategy` is
-        "moving-state", "parallel-track" or "gradual", by default the cheapest of which no batch waits longer than `pause`.
-        A migration under way is given up for it. `groups_below` names an input whose rows are grouped before they are
-        joined, or "" to have the groups above the join again. `selects_above` names predicates that rows pass only where
-        they are joined: all of an input (`{"a": "a b"}`: above the join of a and b), those that read a column
-        (`{"a.s": "a b"}`), or single ones by their text as `explain` shows it; those that are not named are evaluated when
-        a row comes in, as all are by default."""
-        driver = self._driver(name)
-        way = strategy_of(strategy) if strategy is not None else None
-        grouped_input = driver.execution.grouped_input if groups_below is None else groups_below or None
-        if grouped_input not in driver.forms.graphs:
-            reason = driver.forms.why_not(driver.execution.grouped_input, grouped_input)
-            raise MigrationError(reason or f"there is no input {grouped_input}")
-        parsed = parse(plan, driver.forms.graphs[grouped_input])
-        selects = None if selects_above is None else raise_selects(driver.query, selects_above)
-        if selects is not None:
-            if grouped_input != driver.execution.grouped_input:
-                raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
-            if reason := why_not_raise(driver.execution, driver.graph, selects, way or Strategy.MOVING_STATE):
-                raise MigrationError(reason)
-        wish = Wish(parsed, grouped_input, way, parse_duration(pause), selects)
-        driver.request(driver.loop.granted(driver.execution, wish))
-
-    def pin(self, name: str) -> None:
-        """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
-        self._driver(name).is_pinned = True
-
-    def unpin(self, name: str) -> None:
-        """Lets the plan of a query change with what is measured."""
-        self._driver(name).is_pinned = False
-
-    def approve(self, name: str) -> bool:
-        """Agrees to the change that was last proposed for a query; False if there is none."""
-        return self._driver(name).approve()
-
-    def _driver(self, name: str) -> Driver:
-        if name not in self.started:
-            raise SessionError(f"no query {name} runs; running are: {', '.join(self.started) or 'none'}")
-        return self.started[name].host.driver
-
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""
-        deadline = None if timeout_s is None else monotonic() + timeout_s
-        while True:
-            left = [s for s in self.started.values() if not self._has_ended(s)]
-            if not left:
-                return True
-            if deadline is not None and monotonic() >= deadline:
-                return False
-            sleep(POLL_S if deadline is None else max(0.0, min(POLL_S, deadline - monotonic())))
-
-    def _has_ended(self, s: Started) -> bool:
-        """Whether a query is over. One that came to the end of its input is closed; one that failed raises its error."""
-        if s.streaming.isActive:
-            return False
-        if s.ended:
-            return True
-        s.ended = True
-        try:
-            if s.pauses is not None:
-                s.pauses.stop()
-            error = s.host.error or s.streaming.exception()
-            if error is not None and not self.stopped:
-                s.host.end("failed", (str(error).splitlines() or [type(error).__name__])[0][:300])
-                raise error from None
-            if s.closes and not self.stopped:
-                s.host.close(self.spark)
-                left = "".join(f"; {stream}: {waiting}" for stream, waiting in s.host.waiting().items())
-                s.host.end("ended", f"all input there was is processed{left}")
-        finally:
-            s.holder.release()
-        return True
-
-    def stop(self) -> None:
-        """Stops all queries. What was committed stays; start the session again to go on."""
-        self.stopped = True
-        for s in self.started.values():
-            if s.pauses is not None:
-                s.pauses.stop()
-            s.streaming.stop()
-            if not s.ended:
-                s.host.end("stopped", "by request")
-            s.holder.release()
-
-
-def _explain_distribution(distribution: Distribution, graph: JoinGraph) -> str:
-    grid = distribution.grid
-    lines = ["spread", f"  over {grid.cells} slots, fixed when the query first starts"]
-    for dimension, share in zip(grid.dimensions, grid.shares, strict=True):
-        lines.append(f"  {dimension} in {share} parts")
-    for alias in graph.query.aliases:
-        copies = len(grid.offsets(alias))
-        if copies > 1:
-            lines.append(f"  rows of {alias} go to {copies} slots each")
-    factor = grid.replication(dict.fromkeys(graph.query.aliases, 1.0))
-    lines.append(f"  replication {factor:.2f} rows sent per row, at equal rates")
-    return "\n".join(lines)

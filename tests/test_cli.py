@@ -18,6 +18,8 @@ import pytest
 from anabranch.cli import main
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
+from anabranch.control.ledger import commits_in
+from anabranch.control.records import Commit, ExecutionRecord, Layout, QueryCommit
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.support.stream_files import write_batch
 
@@ -63,12 +65,48 @@ def test_explain_for_programs(script: Path, capsys: pytest.CaptureFixture[str]) 
     assert "(b a)" in json.dumps(plans[0])
 
 
-def test_explain_needs_no_spark(script: Path) -> None:
-    code = "import sys; from anabranch.cli import main; main(sys.argv[1:]); print({'pyspark'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "explain", str(script)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "set()"
+NO_SPARK = """
+import sys
+from anabranch.cli import main
+
+class NoSpark:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
+            raise ImportError(f"{name} is not to be loaded")
+
+sys.meta_path.insert(0, NoSpark())
+sys.exit(main(["--debug", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--json", "--slots", "3"], ["--draw", "plan.svg"]])
+def test_explain_needs_no_spark(script: Path, options: list[str]) -> None:
+    script.write_text(script.read_text() + SECOND)
+    arguments = [sys.executable, "-c", NO_SPARK, "explain", str(script), *options]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(arguments, cwd=script.parent, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "spread" in done.stdout
+
+
+def test_explain_says_whose_slots_it_takes(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(script.parent)
+    assert main(["explain", str(script)]) == 0
+    assert "(this machine's cores)" in capsys.readouterr().out
+    assert main(["explain", str(script), "--slots", "3"]) == 0
+    assert "over 3 slots (as asked)" in capsys.readouterr().out
+    layout = Layout(("a.k = b.k",), (5,), tuple(range(5)))
+    for checkpoint, arguments in (("checkpoint", []), ("other", ["--checkpoint", "other"])):
+        folder = LocalFilesystem(str(script.parent / checkpoint / "pipeline-0"))
+        own = QueryCommit("", "", 0, ExecutionRecord("(a b)"), layout)
+        commits_in(folder, 1).write(0, Commit(0, 0, {"pairs": own}))
+        assert main(["explain", str(script), *arguments]) == 0
+        assert "over 5 slots (as the checkpoint has)" in capsys.readouterr().out
+    assert main(["explain", str(script), "--slots", "0"]) == 2
+    assert_told(capsys.readouterr().err, "slots is a number of tasks, 1 or more: not 0")
 
 
 def test_explain_tells_costs_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +124,19 @@ def test_explain_tells_costs_and_draws(tmp_path: Path, capsys: pytest.CaptureFix
     assert_told(capsys.readouterr().err, "query q: no plan within the budget", "CPU")
     assert main(["explain", str(file), "--rate", "a=fast"]) == 2
     assert_told(capsys.readouterr().err, "--rate a=fast", "number")
+    assert main(["explain", str(file), "--rate", "A=5"]) == 2
+    assert_told(capsys.readouterr().err, "--rate A: there is no such stream; there are: a, b, c")
+    assert main(["explain", str(file), "--cpu", "-1"]) == 2
+    assert_told(capsys.readouterr().err, "a budget cannot be negative")
+    assert main(["explain", str(file), "--draw", str(tmp_path / "none" / "plan.svg")]) == 2
+    assert_told(capsys.readouterr().err, "cannot write", "No such file")
+
+
+def test_pinned_plans_are_not_drawn(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.write_text(script.read_text() + SECOND)
+    assert main(["explain", str(script), "--draw", str(script.parent / "plan.svg")]) == 0
+    assert "pairs is not drawn: its plan is pinned" in capsys.readouterr().err
+    assert [path.name for path in script.parent.glob("*.svg")] == ["plan-same.svg"]
 
 
 # The journal
@@ -99,10 +150,10 @@ def test_the_journal_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_damaged_journal_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(LocalFilesystem(str(tmp_path / "pairs")))
+    journal = Journal(LocalFilesystem(str(tmp_path)), "pairs")
     for event in ("started", "migrated", "ended"):
         journal.note(0, event, f"{event} once")
-    (tmp_path / "pairs" / "journal" / f"{1:020d}-{0:010d}").write_bytes(b"anabranch")
+    (tmp_path / "journal" / "pairs" / f"{1:020d}-{0:010d}").write_bytes(b"anabranch")
     assert main(["journal", "--checkpoint", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[6] for line in shown] == ["started", "damaged", "ended"]
@@ -205,7 +256,7 @@ def test_results_are_printed_without_output(script: Path, capfd: pytest.CaptureF
 
 @on_spark
 def test_a_busy_checkpoint_is_told(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    holder = Holder(LocalFilesystem(str(script.parent / "checkpoint" / "pairs")))
+    holder = Holder(LocalFilesystem(str(script.parent / "checkpoint")))
     holder.acquire()
     try:
         assert run_once(script) == 2

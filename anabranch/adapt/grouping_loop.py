@@ -12,8 +12,7 @@ from dataclasses import replace
 from anabranch.adapt.arbiter import Change
 from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, expected_life_s, steady_s
 from anabranch.adapt.monitor import Monitor
-from anabranch.control.loop import Proposal, Remark, Wish
-from anabranch.control.records import Commit
+from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
@@ -33,13 +32,13 @@ class GroupingLoop:
         """When things have been as they are for so long, another form that was not worth the way there would be."""
         self.loops = {name: AdaptiveLoop(replace(known, graph=graph)) for name, graph in forms.graphs.items()}
 
-    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do. While a form is left, figures are those of two forms: none is used."""
         if execution.leaving is not None:
             self.loops[execution.grouped_input].state = LoopState()
             return None
         loop = self.loops[execution.grouped_input]
-        said = loop.after(execution, commit)
+        said = loop.after(execution, observed)
         if isinstance(said, Proposal) or len(self.loops) == 1:
             return said
         is_due = self.again_at_s is not None and loop.state.monitor.span_s > 0 and steady_s(loop.state) >= self.again_at_s

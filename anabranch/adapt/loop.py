@@ -21,8 +21,7 @@ from anabranch.adapt.library import PlanLibrary
 from anabranch.adapt.monitor import Monitor, Observation, Signal, observe
 from anabranch.adapt.scope import Scope, aliases_in, best_part, smallest_part, with_part
 from anabranch.adapt.timing import DataDriven, Timing
-from anabranch.control.loop import Proposal, Remark, Wish
-from anabranch.control.records import Commit
+from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.cost.facts import EMPTY, HORIZON_S, Given, Measured
 from anabranch.cost.model import Cost, CostModel, UnitCosts
 from anabranch.cost.refine import refined
@@ -269,9 +268,9 @@ class AdaptiveLoop:
     def __init__(self, known: Knowledge) -> None:
         self.known, self.state = known, LoopState()
 
-    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do."""
-        observation = observe(commit)
+        observation = observe(observed)
         if observation is None:
             return None
         self.state, said = step(self.known, self.state, execution, observation)

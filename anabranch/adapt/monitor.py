@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from anabranch.control.records import Commit, Statistics
+from anabranch.control.loop import Observed
+from anabranch.control.records import Statistics
 
 CHANCE = 4.0
 """A difference of fewer standard errors may be chance."""
@@ -71,12 +72,12 @@ class Signal:
         return apart(self.mean, other.mean, threshold) and abs(self.mean - other.mean) > by_chance
 
 
-def observe(commit: Commit) -> Observation | None:
-    """What a commit shows; None if no stream has shown a time yet."""
-    if not commit.largest_time_us:
+def observe(observed: Observed) -> Observation | None:
+    """What a batch shows; None if no stream has shown a time yet."""
+    if not observed.largest_time_us:
         return None
-    seen_us = min(commit.largest_time_us.values())
-    return Observation(commit.batch, seen_us, commit.statistics)
+    seen_us = min(observed.largest_time_us.values())
+    return Observation(observed.batch, seen_us, observed.statistics)
 
 
 @dataclass(frozen=True)

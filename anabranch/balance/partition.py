@@ -18,6 +18,9 @@ from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import GROUP, Derived, Input, Query
 
+MOST_COPIED_BYTES = 64 << 20
+"""Stored tables that together have at most so many bytes are kept whole by every slot where that spares an exchange."""
+
 Terms = dict[tuple[int, str], Expr]
 """The term of each input by the place of its block and its alias."""
 

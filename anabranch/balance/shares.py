@@ -19,16 +19,24 @@ from anabranch.plan.join_graph import JoinGraph
 
 def choose_grid(graph: JoinGraph, cells: int, rates: Mapping[str, float] | None = None) -> Grid:
     """The grid of so many cells that moves the fewest rows; `rates` are rows per second of each input (default: equal)."""
+    return grids(graph, cells, rates)[0]
+
+
+def grids(graph: JoinGraph, cells: int, rates: Mapping[str, float] | None = None) -> list[Grid]:
+    """The grids of so many cells, those that move the fewest rows first."""
     aliases = graph.query.aliases
     rates = {alias: float((rates or {}).get(alias, 1.0)) for alias in aliases}
     dimensions = [Dimension(terms) for terms in graph.classes if all(is_routable(t) for t in terms)]
     dimensions += [Dimension((), alias) for alias in aliases]
-    grids = (Grid(tuple(dimensions), shares) for shares in _factorisations(cells, len(dimensions)))
-    best = min(
-        grids, key=lambda g: (round(g.replication(rates), 9), _fullest(g, rates), _row_dimensions(g), g.shares[::-1])
-    )
-    kept = [i for i, share in enumerate(best.shares) if share > 1]
-    return Grid(tuple(best.dimensions[i] for i in kept), tuple(best.shares[i] for i in kept))
+    every = [Grid(tuple(dimensions), shares) for shares in _factorisations(cells, len(dimensions))]
+    every.sort(key=lambda g: (round(g.replication(rates), 9), _fullest(g, rates), _row_dimensions(g), g.shares[::-1]))
+    return list(dict.fromkeys(_without_whole(grid) for grid in every))
+
+
+def _without_whole(grid: Grid) -> Grid:
+    """A grid without the dimensions that are not cut."""
+    kept = [i for i, share in enumerate(grid.shares) if share > 1]
+    return Grid(tuple(grid.dimensions[i] for i in kept), tuple(grid.shares[i] for i in kept))
 
 
 def _fullest(grid: Grid, rates: Mapping[str, float]) -> float:

@@ -17,6 +17,7 @@ from anabranch.control.ledger import Ledger
 from anabranch.errors import StateError
 from anabranch.storage.filesystem import Filesystem
 
+FOLDER = "journal"
 DAMAGED = "damaged"
 """The event of an entry that stands for one that cannot be read."""
 
@@ -39,17 +40,17 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The entries of one query.
+    """The entries of one query, below its name.
 
     >>> from anabranch.storage.filesystem import MemoryFilesystem
-    >>> journal = Journal(MemoryFilesystem())
+    >>> journal = Journal(MemoryFilesystem(), "q")
     >>> journal.note(-1, "started", "a new checkpoint", plan="(a b)")
     >>> [(e.event, e.text, e.details) for e in journal.entries()]
     [('started', 'a new checkpoint', {'plan': '(a b)'})]
     """
 
-    def __init__(self, filesystem: Filesystem) -> None:
-        self._ledger = Ledger(filesystem, "journal", "entry", Entry)
+    def __init__(self, filesystem: Filesystem, query: str) -> None:
+        self._ledger = Ledger(filesystem, f"{FOLDER}/{query}", "entry", Entry)
         self._next: int | None = None
 
     def note(self, batch: int, event: str, text: str, **details: Any) -> None:

@@ -4,12 +4,13 @@ Each driver that wants the checkpoint first writes a claim of its own, then look
 withdraws and is refused. So of two that try at once both may be refused, but never both be served. The holder renews its
 claim from a thread; a claim that has expired, or whose process on this host is no longer there, is swept aside.
 
-Each taking of the lease has an *epoch*: one more than the largest in the names of claims, control and commit records. Names
-of what the holder writes end in it. A driver that was thought dead and wakes up is fenced by that, without conditional
-writes, which not every store has. It looks (`require_held`) after it has written a commit and before it delivers:
+Each taking of the lease has an *epoch*: one more than the largest in the names of claims and of *marks*. A driver that has
+taken the lease leaves a mark of its epoch, which stays when the claim is gone. Names of the records that it writes end in
+the epoch. A driver that was thought dead and wakes up is fenced by that, without conditional writes, which not every store
+has. It looks (`require_held`) after it has written a commit and before it delivers:
 
-    old driver:  write commit 7 of epoch 1   look for claims and records of a higher epoch   deliver batch 7
-    new driver:  write a claim of epoch 2    look for the newest commit                      go on from there
+    old driver:  write commit 7 of epoch 1   look for claims and marks of a higher epoch   deliver batch 7
+    new driver:  write a claim of epoch 2    look for the newest commit                    go on from there
 
 If the old driver looks before the claim is written, its commit was written before that too: the new driver goes on from
 commit 7. Else the old driver sees the claim, and stops; its commit 7 counts less than one of epoch 2
@@ -27,18 +28,18 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
-from anabranch.control.ledger import EPOCH_DIGITS, named_epochs
+from anabranch.control.ledger import EPOCH_DIGITS
 from anabranch.errors import CheckpointBusyError, StateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
 
-FOLDER = "lease"
+FOLDER, MARKS = "lease", "epochs"
 EXPIRES_S = 60.0
 """A claim that was not renewed for so long is free."""
 RENEWALS = 4
@@ -102,6 +103,7 @@ class Holder:
             self._write()
             self._look_for_others()
             if highest_epoch(self.filesystem, but=self.claim) < self.epoch:
+                self._mark()
                 break
             # Another driver had the lease, and gave it back, since the epochs were looked at.
             self.filesystem.delete(f"{FOLDER}/{self.claim}")
@@ -137,9 +139,16 @@ class Holder:
             )
 
     def _is_superseded(self) -> bool:
-        """Whether there is a claim of another driver as new as this one's, or a record of a newer one."""
+        """Whether there is a claim of another driver as new as this one's, or the mark of a newer one."""
         claims = claimed_epochs(self.filesystem, but=self.claim)
-        return max(claims, default=0) >= self.epoch or highest_epoch(self.filesystem, but=self.claim) > self.epoch
+        return max(claims, default=0) >= self.epoch or max(marked_epochs(self.filesystem), default=0) > self.epoch
+
+    def _mark(self) -> None:
+        """Leaves the mark of its epoch; those of others before it go."""
+        self.filesystem.put(f"{MARKS}/{self.epoch:0{EPOCH_DIGITS}d}", [seal("mark", b"")])
+        for epoch in marked_epochs(self.filesystem):
+            if epoch < self.epoch:
+                self.filesystem.delete(f"{MARKS}/{epoch:0{EPOCH_DIGITS}d}")
 
     def release(self) -> None:
         """Gives the lease back; again does nothing."""
@@ -178,16 +187,22 @@ class Holder:
 
 
 def highest_epoch(filesystem: Filesystem, but: str = "") -> int:
-    """The largest epoch in the names of claims, control and commit records; 0 if there is none. `but` is a claim to pass
-    over."""
-    records = (epoch for folder in ("control", "commit") for _, epoch in named_epochs(filesystem.list(folder)))
-    return max([0, *claimed_epochs(filesystem, but), *records])
+    """The largest epoch in the names of claims and marks; 0 if there is none. `but` is a claim to pass over."""
+    return max([0, *claimed_epochs(filesystem, but), *marked_epochs(filesystem)])
 
 
 def claimed_epochs(filesystem: Filesystem, but: str) -> list[int]:
     """The epochs in the names of all claims but one."""
-    endings = [name.rpartition("-")[2] for name in filesystem.list(FOLDER) if name != but]
-    return [int(epoch) for epoch in endings if epoch.isascii() and epoch.isdigit()]
+    return _numbers(name.rpartition("-")[2] for name in filesystem.list(FOLDER) if name != but)
+
+
+def marked_epochs(filesystem: Filesystem) -> list[int]:
+    """The epochs of the marks that there are."""
+    return _numbers(filesystem.list(MARKS))
+
+
+def _numbers(texts: Iterable[str]) -> list[int]:
+    return [int(text) for text in texts if text.isascii() and text.isdigit()]
 
 
 def _is_alive(process: int) -> bool:

@@ -122,6 +122,13 @@ class Ledger(Generic[T]):
         """Return all numbers there are records of, whole or not, ascending; files with other names are not ours."""
         return sorted({number for number, _ in self._counting()})
 
+    def require_not_after(self, epoch: int) -> None:
+        """Refuse records of a later epoch than that of who is about to write: theirs would count for more."""
+        later = [(number, other) for number, other in self._written() if other > epoch]
+        if later:
+            path = self.path(*later[-1])
+            raise damaged(path, f"it is of epoch {later[-1][1]}, and the lease has only come to {epoch}")
+
     def prune(self, keep_from: int) -> None:
         """Delete the records below a number, oldest first, so that a crash in between leaves no gap.
 
@@ -193,15 +200,15 @@ def named_epochs(names: Iterable[str]) -> list[tuple[int, int]]:
 
 
 def controls_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Control]:
-    """What the batches of a checkpoint started from."""
+    """What the batches of a pipeline started from."""
     return Ledger(filesystem, "control", "control", Control, epoch)
 
 
 def commits_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Commit]:
-    """What the batches of a checkpoint left behind."""
+    """What the batches of a pipeline left behind."""
     return Ledger(filesystem, "commit", "commit", Commit, epoch)
 
 
-def deliveries_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Delivered]:
-    """The batches of a checkpoint whose results have arrived."""
-    return Ledger(filesystem, "delivered", "delivered", Delivered, epoch)
+def deliveries_in(filesystem: Filesystem, query: str, epoch: int = 0) -> Ledger[Delivered]:
+    """The batches of a pipeline whose results of a query have arrived."""
+    return Ledger(filesystem, f"delivered/{query}", "delivered", Delivered, epoch)

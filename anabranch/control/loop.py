@@ -1,5 +1,5 @@
-"""Where whoever drives a query meets whoever decides about what it runs: after each batch the one shows the commit, and the
-other may propose an action."""
+"""Where whoever drives a query meets whoever decides about what it runs: after each batch the one shows what the batch
+has shown of the query, and the other may propose an action."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from anabranch.control.records import Commit
+from anabranch.control.records import Statistics
 from anabranch.plan.actions import Action
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Strategy
@@ -46,10 +46,20 @@ class Wish:
     """The predicates that stand above a join; None: those that do."""
 
 
+@dataclass(frozen=True)
+class Observed:
+    """What a batch has shown of a query."""
+
+    batch: int
+    largest_time_us: Mapping[str, int]
+    """For each of its streams, as far as it has shown any."""
+    statistics: Statistics
+
+
 class Loop(Protocol):
     """Whoever decides about what one query runs."""
 
-    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch; says what to do about it."""
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:

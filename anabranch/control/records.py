@@ -214,20 +214,30 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """The batch that wrote the whole one."""
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """An error of a query's own expressions or rows."""
+
+    kind: str
+    """The class of the error."""
+    text: str
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """What a task that ran one batch of one slot reports."""
 
     slot: int
     token: str
-    """Names the attempt: in its files, and in the worker that may still have the box."""
+    """Names the attempt: in its files, and in the worker that may still have the boxes."""
     manifest: Manifest | None
     """None: the slot keeps nothing."""
-    statistics: Statistics
-    results: str = ""
-    """The file its results were written to, if the sink is one that tasks write to."""
-    results_bytes: int = 0
+    statistics: dict[str, Statistics]
+    """What was measured, by query."""
+    staged: dict[str, int] = msgspec.field(default_factory=dict)
+    """The queries that have results in the slot, and how many bytes of staged files they take."""
     dropped: tuple[str, ...] = ()
     """Files that the state it began with needed, and the state it left does not."""
+    failed: dict[str, Failure] = msgspec.field(default_factory=dict)
+    """Queries that failed by themselves. The attempt has done nothing else then: the batch runs again without them."""
 
 
 class SlotCommit(msgspec.Struct, frozen=True, array_like=True):
@@ -237,29 +247,39 @@ class SlotCommit(msgspec.Struct, frozen=True, array_like=True):
     manifest: Manifest | None
     dropped: tuple[str, ...] = ()
     left: int = 0
-    """What the slot has still to prepare for a migration."""
+    """What the slot has still to prepare for migrations."""
     rows: int = 0
     state_bytes: int = 0
     cpu_ns: int = 0
 
 
 def slot_commit(attempt: Attempt) -> SlotCommit:
-    """What stays of an attempt."""
-    counted = attempt.statistics
-    rows = sum(source.rows for source in counted.sources.values())
-    state_bytes = sum(source.state_bytes for source in counted.sources.values()) + sum(s.bytes for s in counted.states)
-    cpu_ns = sum(ns for what, ns in counted.cpu_ns.items() if not what.startswith("wall"))
-    cpu_ns += sum(step.cpu_ns for step in counted.steps)
-    left = counted.preparing.left
-    return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, rows, state_bytes, cpu_ns)
+    """What stays of an attempt. Queries that share rows or states each count them: of a source the most rows count that a
+    query has of it, and of states each once."""
+    rows: dict[str, int] = {}
+    state_bytes: dict[tuple[str, str], int] = {}
+    left = cpu_ns = 0
+    for counted in attempt.statistics.values():
+        for name, source in counted.sources.items():
+            rows[name] = max(rows.get(name, 0), source.rows)
+            state_bytes["log", name] = source.state_bytes
+        for state in counted.states:
+            state_bytes[state.kind, state.name] = state.bytes
+        cpu_ns += sum(ns for what, ns in counted.cpu_ns.items() if not what.startswith("wall"))
+        cpu_ns += sum(step.cpu_ns for step in counted.steps)
+        left += counted.preparing.left
+    sizes = sum(rows.values()), sum(state_bytes.values()), cpu_ns
+    return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, *sizes)
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How rows are spread: the grid, as its dimensions and shares, and the slot that owns each cell."""
+    """How rows of a query are spread: the grid, as its dimensions and shares, and the slot that owns each cell."""
 
     dimensions: tuple[str, ...] = ()
     shares: tuple[int, ...] = ()
     slots: tuple[int, ...] = (0,)
+    is_exchanged: bool = True
+    """Whether rows cross to the slots; else they are good wherever they come in."""
 
 
 class MigrationRecord(msgspec.Struct, frozen=True):
@@ -286,6 +306,42 @@ class SelectRecord(msgspec.Struct, frozen=True):
     until_us: int | None = None
 
 
+class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a batch runs of a query: see `anabranch.plan.migration.Execution`."""
+
+    plan: str
+    migration: MigrationRecord | None = None
+    grouped_input: str | None = None
+    """The input whose rows are grouped before they are joined; None: groups stand above the join."""
+    leaving: LeavingRecord | None = None
+    selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
+    """The predicates of single inputs that are evaluated above a join, by their texts."""
+
+
+class QueryControl(msgspec.Struct, frozen=True):
+    """What a batch starts from, of one query."""
+
+    identity: str
+    """The digest of what its state depends on, and `text` that of the whole query (`anabranch.control.query_texts`)."""
+    text: str
+    watermark_us: int
+    execution: ExecutionRecord
+    layout: Layout = Layout()
+    tables: dict[str, str] = msgspec.field(default_factory=dict)
+    """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
+    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
+    """The watermark at which each table that changes was last read."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A query that has left its pipeline: its results are not computed from a batch on."""
+
+    batch: int
+    reason: str
+    layout: Layout = Layout()
+    """How its rows were spread: results of it may still wait for its sink."""
+
+
 class Control(msgspec.Struct, frozen=True):
     """What a batch starts from, written before it runs. A batch that runs again starts from the same.
 
@@ -294,9 +350,7 @@ class Control(msgspec.Struct, frozen=True):
 
     batch: int
     trigger: int
-    watermark_us: int
-    query: str
-    plan: str
+    queries: dict[str, QueryControl]
     token: str = ""
     """Names the batch: drawn when its first control record is written, and kept in those that supersede it. The commit and
     what is published carry it."""
@@ -306,20 +360,33 @@ class Control(msgspec.Struct, frozen=True):
     base_epoch: int = 0
     runs: int = 1
     """How often the batch was begun."""
-    layout: Layout = Layout()
-    migration: MigrationRecord | None = None
-    grouped_input: str | None = None
-    """The input whose rows are grouped before they are joined; None: groups stand above the join."""
-    leaving: LeavingRecord | None = None
-    tables: dict[str, str] = msgspec.field(default_factory=dict)
-    """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
-    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
-    """The watermark at which each table that changes was last read."""
-    selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
-    """The predicates of single inputs that are evaluated above a join, by their texts."""
     planned_us: int = FOREVER_US
     """The driver's clock when the batch was first planned, in microseconds since the epoch: it tells which rows are early
     and which streams are idle. Nobody who runs the batch looks at a clock."""
+    ended: dict[str, Ended] = msgspec.field(default_factory=dict)
+    """The queries that have left the pipeline."""
+
+
+class QueryCommit(msgspec.Struct, frozen=True):
+    """What a batch left behind, of one query."""
+
+    identity: str
+    text: str
+    watermark_us: int
+    execution: ExecutionRecord
+    layout: Layout = Layout()
+    tables: dict[str, str] = msgspec.field(default_factory=dict)
+    """The file that each stored table was last read from."""
+    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
+    """The watermark at which each table that changes was read."""
+    slots: tuple[int, ...] = ()
+    """The slots that have results of it, in files that wait to be delivered."""
+    staged_bytes: int = 0
+    """What these results take in the files."""
+    has_own_files: bool = False
+    """Whether the files are the query's alone, in the folder of its sink; else results of several queries share them."""
+    statistics: Statistics = msgspec.field(default_factory=Statistics)
+    """What all slots measured."""
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -327,33 +394,20 @@ class Commit(msgspec.Struct, frozen=True):
 
     batch: int
     trigger: int
-    watermark_us: int
-    query: str
-    plan: str
-    largest_time_us: dict[str, int]
-    slots: dict[str, SlotCommit]
+    queries: dict[str, QueryCommit]
+    largest_time_us: dict[str, int] = msgspec.field(default_factory=dict)
+    slots: dict[str, SlotCommit] = msgspec.field(default_factory=dict)
     token: str = ""
     """That of the control record that the batch ran from."""
     epoch: int = 0
-    staged: tuple[str, ...] | None = None
-    """The files that hold the results until they are published; None: they were handed over as a DataFrame."""
-    layout: Layout = Layout()
-    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
-    """The watermark at which each table that changes was read."""
-    migration: MigrationRecord | None = None
-    tables: dict[str, str] = msgspec.field(default_factory=dict)
-    """The file that each stored table was last read from."""
-    grouped_input: str | None = None
-    leaving: LeavingRecord | None = None
-    selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
     last_seen_us: dict[str, int] = msgspec.field(default_factory=dict)
     """For each stream the `planned_us` of the batch that last brought rows of it; of the first batch if none has."""
-    statistics: Statistics = msgspec.field(default_factory=Statistics)
-    """What all slots measured."""
+    ended: dict[str, Ended] = msgspec.field(default_factory=dict)
+    """The queries that have left the pipeline."""
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """The results of a batch, and of all before it, have arrived where they go."""
+    """The results of a query in a batch, and in all before it, have arrived where they go."""
 
     batch: int
     token: str

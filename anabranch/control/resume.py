@@ -1,8 +1,8 @@
-"""What a checkpoint goes on with: which batch a trigger of Spark's stands for, what is only delivered, what is refused.
+"""What a checkpoint goes on with: which batch a trigger of Spark's stands for, what is done already, what is refused.
 
 **A batch whose commit is whole is never run again.** Let c be the newest whole commit:
 
-- Spark brings c's trigger: nothing is computed for the state; what has not been delivered is delivered;
+- Spark brings c's trigger: nothing is computed; what has not been delivered is delivered from the files that tasks staged;
 - Spark brings the next trigger: it runs as batch c+1, from the control record that is there if there is one;
 - a control record of batch c+1 that has c's own trigger is a closing step cut short (a closing step has no trigger of its
   own): it runs to its end before Spark brings anything;
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from anabranch.control.ledger import Ledger
-from anabranch.control.records import Commit, Control, Delivered
+from anabranch.control.records import Commit, Control
 from anabranch.errors import StateError
 
 REMEDY = "the checkpoint's parts do not belong together; restore all of it, or start with an empty one"
@@ -30,7 +30,7 @@ class Meaning(Enum):
     """What is done when Spark brings a trigger."""
 
     RUN = "run the batch after the newest commit"
-    DELIVER = "deliver what the newest commit has, if that was not done"
+    DONE = "the newest commit has it: there is nothing to run"
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,6 @@ class Standing:
     """The newest that is whole."""
     begun: Control | None = None
     """What the batch after it started from, if it was begun."""
-    delivered: int = -1
-    """The newest batch whose results have arrived."""
     torn: tuple[str, ...] = ()
     """Commits that are not whole."""
 
@@ -57,11 +55,6 @@ class Standing:
         return self.commit.batch if self.commit is not None else -1
 
     @property
-    def waits(self) -> bool:
-        """Whether the newest commit has results that may not have arrived."""
-        return self.delivered < self.batch
-
-    @property
     def is_cut_short(self) -> bool:
         """Whether a closing step was begun and is not committed."""
         return self.begun is not None and self.begun.trigger == self.trigger
@@ -69,14 +62,9 @@ class Standing:
     def meaning(self, trigger: int) -> Meaning:
         """What to do about a trigger of Spark's."""
         if self.commit is not None and trigger == self.trigger:
-            return Meaning.DELIVER
+            return Meaning.DONE
         if trigger != self.trigger + 1:
             raise StateError(f"Spark brings trigger {trigger}, but {self._newest()}: {REMEDY}")
-        if self.waits:
-            raise StateError(
-                f"Spark brings trigger {trigger}, but the results of batch {self.batch}, of trigger {self.trigger}, have "
-                f"not arrived yet, and Spark does not bring its rows again: {REMEDY}"
-            )
         return Meaning.RUN
 
     def _newest(self) -> str:
@@ -86,12 +74,12 @@ class Standing:
         return f"{found} ({' and '.join(self.torn)} torn or changed)" if self.torn else found
 
 
-def standing_of(commits: Ledger[Commit], controls: Ledger[Control], deliveries: Ledger[Delivered]) -> Standing:
+def standing_of(commits: Ledger[Commit], controls: Ledger[Control]) -> Standing:
     """Where a checkpoint stands, by its records."""
-    latest, delivered = commits.latest(), deliveries.latest()
+    latest = commits.latest()
     commit = latest[1] if latest is not None else None
     batch = commit.batch if commit is not None else -1
-    found = Standing(commit, controls.find(batch + 1), delivered[0] if delivered is not None else -1, tuple(commits.torn()))
+    found = Standing(commit, controls.find(batch + 1), tuple(commits.torn()))
     if (newest := max(controls.numbers(), default=-1)) > batch + 1:
         raise StateError(f"batch {newest} was begun ({controls.path_of(newest)}), but {found._newest()}: {REMEDY}")
     if found.begun is not None and found.begun.trigger not in (found.trigger, found.trigger + 1):

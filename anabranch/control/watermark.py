@@ -27,12 +27,13 @@ def watermark_of(query: Query, seen: Mapping[str, int], idle: Collection[str] = 
 
 
 def next_watermark(query: Query, base: Commit | None, planned_us: int) -> int:
-    """The watermark of the batch after a commit, planned at some time of the driver's clock. It never goes back."""
+    """The watermark of a query in the batch after a commit, planned at some time of the driver's clock. It never goes
+    back."""
     if base is None:
         return BEGINNING_US
     streams = [s for s in query.base_sources if isinstance(s, Stream)]
     idle = {s.name for s in streams if _is_idle(s, base.last_seen_us.get(s.name, planned_us), planned_us)}
-    return max(base.watermark_us, watermark_of(query, base.largest_time_us, idle))
+    return max(base.queries[query.name].watermark_us, watermark_of(query, base.largest_time_us, idle))
 
 
 def _is_idle(stream: Stream, last_seen_us: int, planned_us: int) -> bool:
@@ -49,10 +50,11 @@ def seen_after(seen: Mapping[str, int], reports: Iterable[Statistics]) -> dict[s
     return times
 
 
-def last_seen_after(query: Query, base: Commit | None, reports: Iterable[Statistics], planned_us: int) -> dict[str, int]:
+def last_seen_after(
+    streams: Iterable[str], base: Commit | None, reports: Iterable[Statistics], planned_us: int
+) -> dict[str, int]:
     """When each stream was last seen, by the driver's clock, with what the slots of a batch report that was planned at some
     time. Rows without a time, and early ones, are no sign of life: they do not tell how far the stream has come."""
     known = base.last_seen_us if base is not None else {}
-    streams = [s.name for s in query.base_sources if isinstance(s, Stream)]
     shown = {name for r in reports for name, counts in r.sources.items() if counts.largest_time_us is not None}
     return {name: planned_us if name in shown else known.get(name, planned_us) for name in streams}

@@ -1,59 +1,63 @@
 """The engine in one process: the same driver, work and files as on Spark, over batches that the caller hands in.
 
 The caller plays the part of a source that remembers what it handed out: it numbers the batches, and hands a batch in again,
-with the same rows, if it did not learn that the batch was done. A batch that is committed is not run again for that: its
-results are computed once more, and the commit stays. When the next batch comes, the results of the one before have arrived.
+with the same rows, if it did not learn that the batch was done. Results go back to the caller at once, and are in no file.
+So the newest batch, if it is handed in again, is computed once more, from the commit before it; its own commit stays.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
-from anabranch.balance.partition import choose_distribution
+from anabranch.balance.together import choose_together, restored
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
-from anabranch.control.ledger import Ledger
-from anabranch.control.loop import Proposal, Remark, Wish
+from anabranch.control.ledger import Ledger, commits_in
+from anabranch.control.loop import Observed, Proposal, Remark, Wish
+from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Attempt, Commit, Control, Statistics
+from anabranch.control.resume import REMEDY
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
-from anabranch.drive.driver import Driver
+from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
-from anabranch.drive.runner import Computed, Runner
+from anabranch.drive.steering import Steering
 from anabranch.drive.transition import Refusal, transition
-from anabranch.drive.work import Kept, SlotWork, order_after
+from anabranch.drive.work import Executions, Kept, SlotWork, order_after, slot_mask
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
-from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
 from anabranch.engine.slot import ONE_SLOT, Slot
-from anabranch.errors import MigrationError, SchemaMismatchError, StateError
+from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchError, StateError
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
 from anabranch.plan.demand import read_columns
-from anabranch.plan.distribution import all_inputs
+from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Table
 from anabranch.plan.selects import raise_selects
+from anabranch.plan.workload import Workload
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 
 SLOT = "0"
 STATE_FOLDER = f"state/{SLOT}"
 
-Take = Callable[[pa.RecordBatch], None]
+Take = Callable[[str, pa.RecordBatch], None]
+"""Takes some results of a query."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch gave."""
+    """What a batch gave, of one query."""
 
     batch: int
     watermark_us: int
@@ -64,92 +68,82 @@ class Step:
 class Steady:
     """A loop that proposes nothing, and grants every wish: callers decide by themselves."""
 
-    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
+    def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         return None
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
 
-@dataclass
-class Caller:
-    """Where results go: back to whoever handed the batch in."""
-
-    results: list[pa.RecordBatch] = field(default_factory=list)
-
-    def staging(self) -> None:
-        return None
-
-    def deliver(self, results: list[pa.RecordBatch], number: int) -> None:
-        self.results = results
-
-    def publish(self, files: object, number: int, token: str) -> None:
-        raise AssertionError("nothing is staged")
-
-
-class LocalRun:
-    """A query over batches that the caller hands in.
+class LocalPipeline:
+    """Queries that run together over batches that the caller hands in.
 
     >>> from anabranch.storage.filesystem import MemoryFilesystem
     >>> from anabranch.sql import parse_script
     >>> script = parse_script('''
     ...     CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
     ...     CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
-    ...     CREATE QUERY q AS SELECT a.k FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k''')
-    >>> run = LocalRun(script.queries[0].query, MemoryFilesystem())
+    ...     CREATE QUERY q AS SELECT a.k FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k;
+    ...     CREATE QUERY r AS SELECT k FROM a [NOW]''')
+    >>> pipeline = LocalPipeline([declared.query for declared in script.queries], MemoryFilesystem())
     >>> rows = pa.table({"k": [1, 2], "ts": pa.array([0, 0], pa.timestamp("us"))})
-    >>> run.step(0, {"a": rows, "b": rows}).results.to_pydict()
-    {'k': [1, 2]}
+    >>> {name: step.results.to_pydict() for name, step in pipeline.step(0, {"a": rows, "b": rows}).items()}
+    {'q': {'k': [1, 2]}, 'r': {'k': [1, 2]}}
     """
 
     def __init__(
         self,
-        query: Query,
+        queries: Sequence[Query],
         filesystem: Filesystem,
-        plan: Plan | str | None = None,
+        plans: Mapping[str, Plan | str] | None = None,
         tables: Mapping[str, Rows] | None = None,
         sweep_grace_s: float = SWEEP_GRACE_S,
         clock: Callable[[], float] = time.time,
         results_per_batch: int | None = None,
         slots: int = 1,
         release_every: int = RELEASE_EVERY,
+        dropped: Sequence[str] = (),
+        refresh: Mapping[str, tuple[int, Callable[[], Rows]]] | None = None,
     ) -> None:
-        self.forms, self.filesystem, self.results_per_batch = Forms(query), filesystem, results_per_batch
-        self.tables, self._sources = dict(tables or {}), {source.name: source for source in query.base_sources}
-        for source in query.base_sources:
-            if isinstance(source, Table) and source.name not in self.tables:
-                raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
-        self.distribution = ONE_SLOT if slots == 1 else choose_distribution(query, slots, may_skip_exchange=False)
-        graph = self.forms.graphs[None]
-        asked = left_deep(graph) if plan is None else parse(plan, graph) if isinstance(plan, str) else plan
-        check(asked, graph)
-        self._columns = read_columns(query)
+        """`dropped` are queries that ran so far, and are not to go on. `refresh` tells which tables are read again: every so
+        many microseconds of event time, and what gives their rows then."""
+        self.filesystem, self.results_per_batch = filesystem, results_per_batch
+        self.tables, workload = dict(tables or {}), Workload(tuple(queries))
+        self._sources = workload.sources
+        for query in queries:
+            for source in query.base_sources:
+                if isinstance(source, Table) and source.name not in self.tables:
+                    raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
+        self._columns = read_columns(workload)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
+        asked, texts, notes = plans or {}, QueryTexts(filesystem), MemoryFilesystem()
+        steerings, spread = [], self._spread(workload, slots)
+        for query in queries:
+            distribution = ONE_SLOT if slots == 1 else spread[query.name]
+            execution = Execution(_plan(query, asked.get(query.name)))
+            made = Steering(query, execution, distribution, Steady(), Journal(notes, query.name), texts)
+            made.is_pinned = query.name in asked
+            steerings.append(made)
+        changing = [
+            ChangingTable(name, every_us, partial(self._read, name, read))
+            for name, (every_us, read) in (refresh or {}).items()
+        ]
         self.driver = Driver(
-            query, Execution(asked), self.distribution, filesystem, self._stored, Steady(), Unshared(), clock=clock,
-            journal=Journal(MemoryFilesystem()), release_every=release_every, sweep_grace_s=sweep_grace_s,
+            steerings, filesystem, self._stored, Unshared(), changing, clock, release_every, sweep_grace_s
         )  # fmt: skip
-        self.driver.is_pinned = plan is not None
-        self.driver.open("to the caller")
-        self._caller, self._name = Caller(), uuid.uuid4().hex
+        self.driver.open(dropped=dropped)
+        self._name, self._executions = uuid.uuid4().hex, Executions()
         self.worker = Kept()
         """Who runs the slots: several may take turns."""
-        self._runner = Runner(self.driver, self._caller, is_acknowledged_later=True)
 
-    @property
-    def execution(self) -> Execution:
-        """What the next batch runs."""
-        return self.driver.execution
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that gives the results."""
-        return self.driver.plan
-
-    @property
-    def graph(self) -> JoinGraph:
-        """The form of the query that gives the results."""
-        return self.driver.graph
+    def _spread(self, workload: Workload, slots: int) -> dict[str, Distribution]:
+        """How rows are spread: as they were when the pipeline first started."""
+        latest = commits_in(self.filesystem).latest()
+        if latest is not None and slots > 1:
+            known = {name: query.layout for name, query in latest[1].queries.items()}
+            if all(query.name in known for query in workload.queries):
+                return restored(workload, known, slots)
+        return choose_together(workload, slots, may_skip_exchange=False)
 
     @property
     def commit(self) -> Commit | None:
@@ -169,64 +163,103 @@ class LocalRun:
         """The newest batch that was committed; -1 before the first."""
         return self.driver.standing.batch
 
-    def migrate(
+    def change(
         self,
+        name: str,
         target: Plan | str,
         strategy: Strategy = Strategy.MOVING_STATE,
         pause_us: int = 0,
         groups_below: str | None = None,
         selects: Mapping[str, str] | None = None,
     ) -> None:
-        """Goes over to another plan from the next batch on. A migration under way is given up for it, and what it has done
-        that serves this one too is kept. `groups_below` names the input whose rows are grouped before the join ("": none),
-        `selects` those that stand above a join (`anabranch.plan.selects.raise_selects`)."""
-        grouped_input = self.execution.grouped_input if groups_below is None else groups_below or None
-        graph = self.forms.graphs.get(grouped_input)
+        """Has a query go over to another plan from the next batch on. A migration under way is given up for it, and what it
+        has done that serves this one too is kept. `groups_below` names the input whose rows are grouped before the join ("":
+        none), `selects` those that stand above a join (`anabranch.plan.selects.raise_selects`)."""
+        query = self.driver.queries[name]
+        forms, execution = query.forms, query.execution
+        grouped_input = execution.grouped_input if groups_below is None else groups_below or None
+        graph = forms.graphs.get(grouped_input)
         if graph is None:
-            raise MigrationError(self.forms.why_not(self.execution.grouped_input, grouped_input) or "")
+            raise MigrationError(forms.why_not(execution.grouped_input, grouped_input) or "")
         plan = parse(target, graph) if isinstance(target, str) else target
         check(plan, graph)
         action: Action = ChangePlan(plan, strategy, pause_us)
-        if grouped_input != self.execution.grouped_input:
+        if grouped_input != execution.grouped_input:
             action = MoveGroups(grouped_input, plan, strategy, pause_us)
         elif selects is not None:
-            action = MoveSelects(raise_selects(self.forms.written, selects), plan, strategy, pause_us)
+            action = MoveSelects(raise_selects(forms.written, selects), plan, strategy, pause_us)
         seen = self.commit.largest_time_us if self.commit is not None else {}
-        after = transition(self.forms, self.execution, action, self.last_batch + 1, seen)
+        after = transition(forms, execution, action, self.last_batch + 1, seen)
         if isinstance(after, Refusal):
             raise MigrationError(after.reason)
-        self.driver.execution = after
+        query.execution = after
 
-    def step(self, batch: int, rows: Mapping[str, Rows], take: Take | None = None) -> Step:
+    def step(self, batch: int, rows: Mapping[str, Rows], take: Take | None = None) -> dict[str, Step]:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step. If `take` is given it is
         called with the results, piece by piece as they are found and before the batch is committed, and they are not kept
-        for the step."""
+        for the steps."""
         given, standing = self._conform(rows), self.driver.standing
-        is_again = batch == standing.batch and standing.waits
+        is_again = batch == standing.batch >= 0
         if batch != standing.batch + 1 and not is_again:
-            again = f", or batch {standing.batch} again" if standing.waits else ""
+            again = f", or batch {standing.batch} again" if standing.batch >= 0 else ""
             raise StateError(
                 f"batch {batch} cannot follow batch {standing.batch}: hand in batch {standing.batch + 1}{again}"
             )
+        found: dict[str, list[pa.RecordBatch]] = {name: [] for name in self.driver.queries}
+        hand_on = take or (lambda name, piece: found[name].append(piece))
         if is_again:
             self.worker.boxes.clear()  # they are past it
-        if batch == 0:
-            self._store_tables()
-        done: list[Attempt] = []
-        self._caller.results = []
-        self._runner.step(batch, lambda control: self._computed(control, given, take, done))
+            attempts = self._compute(self._begun(batch), given, hand_on)
+        else:
+            if batch == 0:
+                self._store_tables()
+            base, control = self.driver.newest, self.driver.begin(batch)
+            control, attempts = self._computed(control, given, hand_on, found)
+            self.driver.after(base, self.driver.commit(control, attempts))
         commit = self.driver.newest
         assert commit is not None
-        table = pa.Table.from_batches(self._caller.results, schema=self.forms.written.output_schema)
-        self._caller.results = []
-        return Step(batch, commit.watermark_us, table, summed(a.statistics for a in done))
+        steps: dict[str, Step] = {}
+        for name, query in self.driver.queries.items():
+            table = pa.Table.from_batches(found[name], schema=query.query.output_schema)
+            counted = summed(a.statistics[name] for a in attempts if name in a.statistics)
+            steps[name] = Step(batch, commit.queries[name].watermark_us, table, counted)
+        return steps
+
+    def _computed(
+        self, control: Control, rows: Mapping[str, pa.RecordBatch], take: Take, found: dict[str, list[pa.RecordBatch]]
+    ) -> tuple[Control, list[Attempt]]:
+        """Runs a batch; without queries that fail by themselves, if others are left."""
+        while True:
+            try:
+                return control, self._compute(control, rows, take)
+            except QueryFailedError as error:
+                self.worker.boxes.clear()
+                if len(self.driver.queries) == 1:
+                    raise error.error from None
+                control = self.driver.end(control, {error.query: str(error.error)})
+                for pieces in found.values():
+                    pieces.clear()
+
+    def _begun(self, batch: int) -> Control:
+        """What a batch that is committed was begun with."""
+        control, commit = self.controls.read(batch), self.driver.newest
+        if commit is None or control.token != commit.token:
+            paths = self.controls.path_of(batch), self.commits.path_of(batch)
+            raise StateError(f"{paths[0]} is not what {paths[1]} was made from: {REMEDY}")
+        return control
 
     def _store_tables(self) -> None:
         """Writes the rows of the tables to where the first batch finds them."""
         for name, path in self._stored.items():
-            put_table(
-                self.filesystem, path, encode(conform(self._sources[name], self.tables[name], self._columns[name]))
-            )
+            put_table(self.filesystem, path, self._encoded(name, self.tables[name]))
+
+    def _read(self, name: str, read: Callable[[], Rows]) -> pa.Buffer:
+        """The rows of a table as it is now."""
+        return self._encoded(name, read())
+
+    def _encoded(self, name: str, rows: Rows) -> pa.Buffer:
+        """Rows of a table, as an Arrow IPC stream."""
+        return encode(conform(self._sources[name], rows, self._columns[name]))
 
     def _conform(self, rows: Mapping[str, Rows]) -> dict[str, pa.RecordBatch]:
         """The rows in their declared types: what does not fit is refused before anything is written."""
@@ -235,52 +268,157 @@ class LocalRun:
                 f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables="
             )
         if unknown := rows.keys() - self._sources.keys():
-            name = self.forms.written.name
+            names = ", ".join(self.driver.queries)
             raise SchemaMismatchError(
-                f"query {name} does not read {', '.join(sorted(unknown))}; it reads {', '.join(self._sources)}"
+                f"query {names} does not read {', '.join(sorted(unknown))}; it reads {', '.join(self._sources)}"
             )
         return {name: conform(self._sources[name], given, self._columns[name]) for name, given in rows.items()}
 
-    @contextmanager
-    def _computed(
-        self, control: Control, rows: Mapping[str, pa.RecordBatch], take: Take | None, done: list[Attempt]
-    ) -> Iterator[Computed]:
+    def _compute(self, control: Control, rows: Mapping[str, pa.RecordBatch], take: Take) -> list[Attempt]:
         """Runs the batch in one slot after the other."""
-        query, commit = self.forms.written, self.driver.newest
-        base = commit if commit is None or commit.batch < control.batch else None
-        if base is None and control.batch > 0:
-            base = self.commits.read(control.batch - 1)
-        work = SlotWork(self._name, query, self.distribution, self.filesystem, self.worker, self.results_per_batch)
-        order, results = order_after(control, base, self.forms), list[pa.RecordBatch]()
-        hand_on = results.append if take is None or self.distribution.groups_span_slots else take
+        base = self.driver.newest
+        if base is not None and base.batch == control.batch:
+            base = self.commits.read(control.batch - 1) if control.batch > 0 else None
+        queries = {name: (query.query, query.distribution) for name, query in self.driver.queries.items()}
+        work = SlotWork(self._name, queries, self.filesystem, self.worker, self.results_per_batch)
+        forms = {name: query.forms for name, query in self.driver.queries.items()}
+        order, done = order_after(control, base, forms, self._executions), list[Attempt]()
+        parts: dict[str, list[pa.RecordBatch]] = {n: [] for n, (_, d) in queries.items() if d.groups_span_slots}
         for slot in range(self.driver.slots):
-            token = uuid.uuid4().hex[:12]
-            boxes = work.boxes(order, slot)
-            for piece in work.step(order, slot, boxes, self._share(slot, rows)):
-                hand_on(piece)
+            token, boxes = uuid.uuid4().hex[:12], work.boxes(order, slot)
+            for name, piece in work.step(order, slot, boxes, self._share(slot, rows)):
+                parts[name].append(piece) if name in parts else take(name, piece)
             done.append(work.save(order, slot, boxes, token))
-        if self.distribution.groups_span_slots:
+        for name, pieces in parts.items():
+            query = queries[name][0]
             assert query.grouping is not None
-            results = Aggregator(query.grouping, query.row_schema).combine(results) if results else []
-            if take is not None:
-                for piece in results:
-                    take(piece)
-        yield Computed(done, [] if take is not None else results, None)
+            for piece in Aggregator(query.grouping, query.row_schema).combine(pieces) if pieces else ():
+                take(name, piece)
+        return done
 
     def _share(self, slot: int, rows: Mapping[str, pa.RecordBatch]) -> Mapping[str, pa.RecordBatch]:
         """The rows that belong to a slot."""
         if self.driver.slots == 1:
             return rows
-        grid, inputs = self.distribution.grid, all_inputs(self.forms.written)
-        return {n: r.filter(pa.array(source_mask(grid, slot, inputs, self._sources[n], r))) for n, r in rows.items()}
+        spread = [(query.query, query.distribution) for query in self.driver.queries.values()]
+        return {name: given.filter(pa.array(slot_mask(spread, name, slot, given))) for name, given in rows.items()}
 
-    @property
-    def _slot(self) -> Slot | None:
-        """The boxes of the first slot, if they are attached; for tests."""
-        kept = self.worker.boxes.get(f"{self._name}/0")
+    def slot(self, number: int = 0) -> Slot | None:
+        """The boxes of a slot, if they are attached; for tests."""
+        kept = self.worker.boxes.get(f"{self._name}/{number}")
         return kept[1] if kept is not None else None
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory; for tests."""
         for _, boxes in self.worker.boxes.values():
             boxes.verify()
+
+
+class LocalRun:
+    """One query over batches that the caller hands in: a pipeline of its own.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> from anabranch.sql import parse_script
+    >>> script = parse_script('''
+    ...     CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
+    ...     CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+    ...     CREATE QUERY q AS SELECT a.k FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND] WHERE a.k = b.k''')
+    >>> run = LocalRun(script.queries[0].query, MemoryFilesystem())
+    >>> rows = pa.table({"k": [1, 2], "ts": pa.array([0, 0], pa.timestamp("us"))})
+    >>> run.step(0, {"a": rows, "b": rows}).results.to_pydict()
+    {'k': [1, 2]}
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        filesystem: Filesystem,
+        plan: Plan | str | None = None,
+        tables: Mapping[str, Rows] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `LocalPipeline`."""
+        plans = {query.name: plan} if plan is not None else {}
+        self.pipeline = LocalPipeline([query], filesystem, plans, tables, **settings)
+        self.driver, self.steering = self.pipeline.driver, self.pipeline.driver.queries[query.name]
+        self.filesystem, self.forms, self.name = filesystem, self.steering.forms, query.name
+
+    @property
+    def execution(self) -> Execution:
+        """What the next batch runs."""
+        return self.steering.execution
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that gives the results."""
+        return self.steering.plan
+
+    @property
+    def graph(self) -> JoinGraph:
+        """The form of the query that gives the results."""
+        return self.steering.graph
+
+    @property
+    def commit(self) -> Commit | None:
+        """The newest."""
+        return self.driver.newest
+
+    @property
+    def observed(self) -> Observed:
+        """What the newest batch has shown."""
+        assert self.commit is not None, "no batch has run yet"
+        return self.steering.observed(self.commit)
+
+    @property
+    def commits(self) -> Ledger[Commit]:
+        return self.driver.commits
+
+    @property
+    def controls(self) -> Ledger[Control]:
+        return self.driver.controls
+
+    @property
+    def last_batch(self) -> int:
+        """The newest batch that was committed; -1 before the first."""
+        return self.driver.standing.batch
+
+    @property
+    def worker(self) -> Kept:
+        """Who runs the slots: several may take turns."""
+        return self.pipeline.worker
+
+    @worker.setter
+    def worker(self, worker: Kept) -> None:
+        self.pipeline.worker = worker
+
+    @property
+    def slot(self) -> Slot | None:
+        """The boxes of the first slot, if they are attached; for tests."""
+        return self.pipeline.slot()
+
+    def migrate(
+        self,
+        target: Plan | str,
+        strategy: Strategy = Strategy.MOVING_STATE,
+        pause_us: int = 0,
+        groups_below: str | None = None,
+        selects: Mapping[str, str] | None = None,
+    ) -> None:
+        """Goes over to another plan from the next batch on: see `LocalPipeline.change`."""
+        self.pipeline.change(self.name, target, strategy, pause_us, groups_below, selects)
+
+    def step(self, batch: int, rows: Mapping[str, Rows], take: Callable[[pa.RecordBatch], None] | None = None) -> Step:
+        """Runs a batch: see `LocalPipeline.step`."""
+        hand_on = None if take is None else lambda name, piece: take(piece)
+        return self.pipeline.step(batch, rows, hand_on)[self.name]
+
+    def verify(self) -> None:
+        """Checks the invariants of the state in memory; for tests."""
+        self.pipeline.verify()
+
+
+def _plan(query: Query, asked: Plan | str | None) -> Plan:
+    graph = Forms(query).graphs[None]
+    plan = left_deep(graph) if asked is None else parse(asked, graph) if isinstance(asked, str) else asked
+    check(plan, graph)
+    return plan

@@ -1,7 +1,8 @@
 """Which files and records a checkpoint still needs: those of the newest commit, and of the one before it.
 
-The results of a batch may have to be computed once more for delivery, from the commit before its own; so what that one names
-stays until the batch after it is committed.
+Who runs the newest batch again (`anabranch.drive.local` does, if it is handed in again) starts from the commit before it; so
+what that one names stays until the batch after it is committed. Commits whose results have not arrived stay as records; the
+state that they name does not.
 
 An attempt reports the files that it dropped: the state that it began with needed them, the state that it left does not. Of
 a commit these go when the commit after it is written. So nobody reads manifests while a query runs. Files of attempts that
@@ -15,10 +16,13 @@ has it as dropped. When commit 8 is written, commits 7 and 8 are kept, and neith
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 
 from anabranch.control.ledger import Ledger
 from anabranch.control.manifest import files_of
-from anabranch.control.records import Commit, Control, Delivered
+from anabranch.control.records import Commit, Control
 from anabranch.control.sweep import batch_of, state_prefix, sweep
 from anabranch.control.table_files import release_versions
 from anabranch.errors import StateError
@@ -32,17 +36,49 @@ SWEEP_GRACE_S = 600.0
 """At start, files that no commit names are deleted when they are older than this: a slower attempt may still write them."""
 
 
-class Retention:
-    """Lets go of what no commit needs any more, every so many batches."""
+Work = Callable[[], None]
 
-    def __init__(self, filesystem: Filesystem, every: int = RELEASE_EVERY) -> None:
-        self.filesystem, self.every = filesystem, every
+
+def at_once(work: Work) -> None:
+    """Does what is to be done."""
+    work()
+
+
+class Background:
+    """Does one thing after the other in a thread of its own: nobody waits for files to be deleted. What fails is left to the
+    sweep at the next start."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="anabranch-release", daemon=True)
+        self._thread.start()
+
+    def __call__(self, work: Work) -> None:
+        self._waiting.put(work)
+
+    def stop(self) -> None:
+        """Ends when all that was asked for is done."""
+        self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            with contextlib.suppress(OSError):
+                work()
+
+
+class Retention:
+    """Lets go of what no commit needs any more, every so many batches. `do` has it done: at once, or in the background."""
+
+    def __init__(
+        self, filesystem: Filesystem, every: int = RELEASE_EVERY, do: Callable[[Work], None] = at_once
+    ) -> None:
+        self.filesystem, self.every, self._do = filesystem, every, do
         self._dropped: list[str] = []
         self._tokens: dict[int, dict[str, str]] = {}
         """For the latest batches the attempts that won, by slot."""
 
     def won(self, commit: Commit) -> None:
-        """Notes whose files a batch's are: its results may be computed once more, for delivery alone."""
+        """Notes whose files a batch's are."""
         self._tokens[commit.batch] = {
             slot: kept.token for slot, kept in commit.slots.items() if kept.manifest is not None
         }
@@ -53,28 +89,35 @@ class Retention:
         commit: Commit,
         commits: Ledger[Commit],
         controls: Ledger[Control],
-        deliveries: Ledger[Delivered],
+        kept_from: int | None = None,
     ) -> None:
-        """After a commit and the delivery of its results; `base` is the commit that its batch started from."""
+        """After a commit; `base` is the commit that its batch started from. Commits from `kept_from` on stay, whose results
+        have not arrived yet."""
         self.won(commit)
         if base is None:
             return
         self._dropped += [path for slot in base.slots.values() for path in slot.dropped]
         if commit.batch % self.every:
             return
-        for path in self._dropped:
-            with contextlib.suppress(FileNotFoundError):
-                self.filesystem.delete(path)
-        self._dropped = []
-        self._sweep_losers(commit.batch)
-        commits.prune(base.batch)
-        controls.prune(base.batch)
-        deliveries.prune(base.batch)
-        release_versions(self.filesystem, {*base.tables.values(), *commit.tables.values()}, base.batch)
+        dropped, self._dropped = self._dropped, []
+        over = {number: tokens for number, tokens in self._tokens.items() if number < commit.batch - 1}
+        self._tokens = {number: tokens for number, tokens in self._tokens.items() if number not in over}
+        first = base.batch if kept_from is None else min(base.batch, kept_from)
+        named = {path for each in (base, commit) for query in each.queries.values() for path in query.tables.values()}
 
-    def _sweep_losers(self, batch: int) -> None:
-        """Deletes the files of attempts that lost, in batches that are over."""
-        over = {number: tokens for number, tokens in self._tokens.items() if number < batch - 1}
+        def release() -> None:
+            for path in dropped:
+                with contextlib.suppress(FileNotFoundError):
+                    self.filesystem.delete(path)
+            self._sweep_losers(over)
+            commits.prune(first)
+            controls.prune(base.batch)
+            release_versions(self.filesystem, named, base.batch)
+
+        self._do(release)
+
+    def _sweep_losers(self, over: Mapping[int, Mapping[str, str]]) -> None:
+        """Deletes the files of attempts that lost, in batches that are over; the attempts that won are by batch and slot."""
         for slot in {slot for tokens in over.values() for slot in tokens}:
             folder = f"state/{slot}"
             for name in self.filesystem.list(folder):
@@ -85,7 +128,6 @@ class Retention:
                 if not f"{folder}/{name}".startswith(f"{state_prefix(folder, number, token)}."):
                     with contextlib.suppress(FileNotFoundError):
                         self.filesystem.delete(f"{folder}/{name}")
-        self._tokens = {number: tokens for number, tokens in self._tokens.items() if number not in over}
 
 
 def sweep_unnamed(

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from anabranch.control.records import SourceStatistics
 from anabranch.engine.accept import Rows, accept
+from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import member_mask
 from anabranch.engine.combination import Delta
 from anabranch.engine.expressions import predicate_mask
@@ -93,7 +94,8 @@ class Arrival:
             for i in reader.inputs_over(source.name):
                 asked = (frozenset(i.asked), limits[reader.query])
                 if asked not in known:
-                    mask = mask_of(tuple(i.asked.values()), rows)
+                    with errors_of(reader.query):
+                        mask = mask_of(tuple(i.asked.values()), rows)
                     if asked[1] > least_us:
                         mask = both(mask, starts >= asked[1])
                     known[asked] = None if mask is None or mask.all() else mask

@@ -9,7 +9,7 @@ Exempt is what is state: rows that a plan keeps in a view, and partial rows of g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -74,15 +74,6 @@ def _lengths(box: Box, rows: Combination) -> npt.NDArray[np.int64]:
 
 def _varying(segment: pa.RecordBatch) -> list[pa.Array]:
     return [column for column in segment.columns if varies(column.type)]
-
-
-def limited(results: Iterable[pa.RecordBatch], most: int | None, query: str, batch: int) -> Iterator[pa.RecordBatch]:
-    """The results of a batch, as long as there are not more than a user allows."""
-    found = 0
-    for piece in results:
-        found += piece.num_rows
-        check_results(found, most, query, batch)
-        yield piece
 
 
 def check_results(found: int, most: int | None, query: str, batch: int) -> None:

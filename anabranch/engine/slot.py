@@ -27,7 +27,7 @@ Each combination has one row of the grouped input, an old or a new one, so each 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import thread_time_ns
@@ -39,6 +39,7 @@ from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
 from anabranch.engine.arrival import Arrival, delta_of
+from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, horizon_us
 from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.log import starts_of
@@ -300,7 +301,8 @@ class Slot:
         state = self.checkpoint.read(manifest)
         if any(state.versions.get(name, {}) != tenant.versions for name, tenant in self.tenants.items()):
             return False
-        self.store.purge(self._horizons(times))
+        # What was needed when the commit was made may be needed by another form in the next batch.
+        self.store.purge(self._horizons({name: Times(own.emitted_us, own.emitted_us) for name, own in times.items()}))
         last = self.checkpoint.catch_up(state, self._emitted(times))
         if last is None:
             return False
@@ -322,11 +324,14 @@ class Slot:
 
     # -- a batch -----------------------------------------------------------------------------------------------------
 
-    def replace_table(self, name: str, batch: int, rows: Rows, times: Mapping[str, Times]) -> None:
-        """Takes other rows for a stored table, before the batch is processed. What is kept of it is derived anew, and
-        nothing emitted: rows that have met the old ones do not meet the new ones again."""
-        for tenant in self.tenants.values():
-            tenant.versions = {**tenant.versions, name: batch}
+    def replace_table(
+        self, name: str, batch: int, rows: Rows, times: Mapping[str, Times], queries: Collection[str]
+    ) -> None:
+        """Takes other rows for a stored table, for some queries, before the batch is processed. What is kept of it is
+        derived anew, and nothing emitted: rows that have met the old ones do not meet the new ones again."""
+        for query, tenant in self.tenants.items():
+            if query in queries:
+                tenant.versions = {**tenant.versions, name: batch}
         replaced = self._place()
         self.store.serve([box.reader for box in self.boxes.values()], keeps=set(replaced.values()))
         Arrival(batch).store_table(self.store, self._sources[name], rows)
@@ -341,7 +346,12 @@ class Slot:
         what two forms have of the same groups."""
         arrival = self._begin(batch, rows, times, planned_us)
         for name, tenant in self.tenants.items():
-            for piece in self._results(tenant, arrival, times[name].watermark_us):
+            results = self._results(tenant, arrival, times[name].watermark_us)
+            while True:
+                with errors_of(name):
+                    piece = next(results, None)
+                if piece is None:
+                    break
                 yield name, piece
         self._end(arrival)
 
@@ -388,7 +398,8 @@ class Slot:
         self.store.settle(arrival.batch)
         arrival.cpu_ns["settle"] = thread_time_ns() - began
         self.statistics = {name: self._measured(tenant, arrival) for name, tenant in self.tenants.items()}
-        next(iter(self.statistics.values())).add_cpu(Statistics(cpu_ns=arrival.cpu_ns))
+        for first in [*self.statistics.values()][:1]:
+            first.add_cpu(Statistics(cpu_ns=arrival.cpu_ns))
 
     def _measured(self, tenant: Tenant, arrival: Arrival) -> Statistics:
         main, own = self.boxes[tenant.main], [b for b in self.boxes.values() if b.reader.query == tenant.name]

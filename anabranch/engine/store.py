@@ -54,6 +54,10 @@ class Store:
     """Who keeps the rows of a view: the last batch that added to it, and the reader that did."""
 
     _read: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _viewers: dict[ViewKey, set[str]] = field(default_factory=dict)
+    """The readers of each view."""
+    _keepers: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
+    """For each source the readers that need its rows after their batch, and for how long."""
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -61,6 +65,13 @@ class Store:
         """Has what some readers want, and nothing else but what others have who are not replaced yet. What was not there
         before begins empty."""
         self.readers = tuple(readers)
+        self._viewers, self._keepers = {}, {}
+        for reader in readers:
+            for view in reader.views.values():
+                self._viewers.setdefault(view, set()).add(reader.name)
+            for i in reader.inputs:
+                if reader.keeps(i):
+                    self._keepers.setdefault(i.source.name, set()).add((reader.name, i.window_us))
         sources = {source.name: source for reader in readers for source in reader.sources}
         for name in self.logs.keys() - sources.keys():
             del self.logs[name]
@@ -170,10 +181,8 @@ class Store:
         self.horizons = horizons
         for name, log in self.logs.items():
             ended = [
-                BEGINNING_US if i.window_us == FOREVER_US else max(BEGINNING_US, horizons[reader.name] - i.window_us)
-                for reader in self.readers
-                for i in reader.inputs_over(name)
-                if reader.keeps(i)
+                BEGINNING_US if window_us == FOREVER_US else max(BEGINNING_US, horizons[reader] - window_us)
+                for reader, window_us in self._keepers.get(name, ())
             ]
             limit_us = min(ended, default=BEGINNING_US)
             if log.purge(limit_us):
@@ -196,7 +205,7 @@ class Store:
 
     def horizon_us(self, key: ViewKey) -> int:
         """The least horizon of those who read a view."""
-        return min(self.horizons[r.name] for r in self.readers if key in r.views.values())
+        return min([self.horizons[name] for name in self._viewers[key]])
 
     def settle(self, batch: int) -> None:
         """Ends a batch: what arrived at indexes becomes runs, and merges that are due are made."""
@@ -210,12 +219,7 @@ class Store:
         retention_us = self.spines[key].retention_us
         if retention_us == FOREVER_US:
             return BEGINNING_US
-        ended = [
-            self.horizons[reader.name] - i.window_us
-            for reader in self.readers
-            for i in reader.inputs_over(key.rows.source)
-            if reader.keeps(i)
-        ]
+        ended = [self.horizons[reader] - window_us for reader, window_us in self._keepers[key.rows.source]]
         return max(BEGINNING_US, min(ended) + retention_us)
 
     # -- for people and tests ----------------------------------------------------------------------------------------

@@ -6,10 +6,14 @@ that can be of use, and the columns that must be looked at, stay the same.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
 from anabranch.plan.expression import Call, Expr, columns_of
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Query, Stream, Table
+from anabranch.plan.workload import Workload
 
 
 def asked_of(graph: JoinGraph, alias: str) -> tuple[Expr, ...]:
@@ -27,30 +31,53 @@ def stored_columns(query: Query, source: Stream | Table) -> set[str]:
     return found
 
 
-def read_columns(query: Query) -> dict[str, tuple[str, ...]]:
-    """The columns of each stream and table that some block reads, in declared order."""
+def read_columns(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """The columns of each stream and table that some block of some query reads, in declared order."""
     read: dict[str, set[str]] = {}
-    for block in query.blocks:
+    for block in _blocks(workload):
         graph = JoinGraph(block)
         for source in block.sources:
             read.setdefault(source.name, set()).update(stored_columns(block, source))
         for i in block.inputs:
             read[i.source.name] |= {c.name for f in asked_of(graph, i.alias) for c in columns_of(f)}
-    return {s.name: tuple(f.name for f in s.fields if f.name in read[s.name]) for s in query.base_sources}
+    return {name: tuple(f.name for f in s.fields if f.name in read[name]) for name, s in workload.sources.items()}
 
 
-def source_filters(query: Query) -> dict[str, tuple[tuple[Expr, ...], ...]]:
-    """For each stream the sets of predicates that some input has: a row that passes none of the sets is of no use. A stream
-    of which some input takes all rows that have its keys is not there: NULLs are few, and found on the way."""
-    found: dict[str, dict[frozenset[str], tuple[Expr, ...]]] = {}
-    for block in query.blocks:
-        graph = JoinGraph(block)
-        for i in block.inputs:
-            asked = asked_of(graph, i.alias)
-            found.setdefault(i.source.name, {}).setdefault(frozenset(named(f, i.source.name) for f in asked), asked)
-    streams = {s.name for s in query.base_sources if isinstance(s, Stream)}
-    sets = {name: tuple(known.values()) for name, known in found.items() if name in streams}
-    return {name: groups for name, groups in sets.items() if all(map(_selects, groups))}
+@dataclass(frozen=True)
+class Asked:
+    """All that some inputs ask of a row."""
+
+    predicates: tuple[Expr, ...]
+    owners: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The queries whose inputs these are, each with the texts of the predicates as it writes them."""
+
+    def texts(self, place: int) -> frozenset[tuple[str, str]]:
+        """A predicate as the queries write it that ask it."""
+        return frozenset((query, texts[place]) for query, texts in self.owners)
+
+    def left(self, raised: Collection[tuple[str, str]]) -> tuple[Expr, ...]:
+        """The predicates that no query has above a join."""
+        return tuple(p for place, p in enumerate(self.predicates) if not self.texts(place) & set(raised))
+
+
+def source_filters(workload: Workload) -> dict[str, tuple[Asked, ...]]:
+    """For each stream what its inputs ask: a row that passes none of these sets of predicates is of no use. A stream of
+    which some input takes all rows that have its keys is not there: NULLs are few, and found on the way."""
+    found: dict[str, dict[tuple[str, ...], Asked]] = {}
+    for query in workload.queries:
+        for block in query.blocks:
+            graph = JoinGraph(block)
+            for i in block.inputs:
+                asked = sorted(((named(f, i.source.name), f) for f in asked_of(graph, i.alias)), key=lambda one: one[0])
+                key, texts = tuple(text for text, _ in asked), (query.name, tuple(str(f) for _, f in asked))
+                known = found.setdefault(i.source.name, {}).get(key, Asked(tuple(f for _, f in asked)))
+                found[i.source.name][key] = replace(known, owners=(*known.owners, texts))
+    sets = {name: tuple(known.values()) for name, known in found.items() if name in workload.streams}
+    return {name: groups for name, groups in sets.items() if all(_selects(group.predicates) for group in groups)}
+
+
+def _blocks(workload: Workload) -> list[Query]:
+    return [block for query in workload.queries for block in query.blocks]
 
 
 def _selects(predicates: tuple[Expr, ...]) -> bool:

@@ -6,7 +6,7 @@ came for others, a block looks again which rows are its own, where that can diff
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from anabranch.plan.expression import Column, Expr, aliases_of
@@ -88,12 +88,21 @@ def in_form(distribution: Distribution, written: Query, form: Query) -> Distribu
     return replace(distribution, grid=Grid(tuple(dimensions), distribution.grid.shares))
 
 
-def parted_sources(queries: Iterable[tuple[Query, Grid]]) -> frozenset[str]:
+Spread = Sequence[tuple[Query, Grid]]
+"""The inputs of queries (`all_inputs`), and the grids that their rows are spread by."""
+
+
+def way_of(grid: Grid, alias: str) -> tuple[object, ...]:
+    """What decides where rows of an input go, by itself: two inputs of one way go to the same cells, of grids of the same
+    size."""
+    own = ((place, grid.dimensions[place].term_of(alias)) for place in grid.own(alias))
+    return tuple((grid.shares[p], grid.stride(p), None if t is None else renamed(t, "")) for p, t in own)
+
+
+def parted_sources(queries: Spread) -> frozenset[str]:
     """The sources whose rows may be in a slot for the sake of one input and not of another, of the same query or not."""
     found: dict[str, set[tuple[object, ...]]] = {}
     for query, grid in queries:
         for i in all_inputs(query).inputs:
-            own = ((place, grid.dimensions[place].term_of(i.alias)) for place in grid.own(i.alias))
-            way = tuple((grid.shares[p], grid.stride(p), None if t is None else renamed(t, "")) for p, t in own)
-            found.setdefault(i.source.name, set()).add(way)
+            found.setdefault(i.source.name, set()).add(way_of(grid, i.alias))
     return frozenset(name for name, ways in found.items() if len(ways) > 1)

@@ -175,6 +175,15 @@ def times_text(query: Query) -> str:
     return "\n".join(lines)
 
 
+def times_json(query: Query) -> list[dict[str, Any]]:
+    """The same as plain values."""
+    return [
+        {"stream": s.name, "lateness_us": s.lateness_us, "ahead_us": s.ahead_us, "idle_us": s.idle_us}
+        for s in query.base_sources
+        if isinstance(s, Stream)
+    ]
+
+
 def length_text(length_us: int) -> str:
     """A length of time in the largest unit that fits.
 

@@ -1,4 +1,14 @@
-"""Subqueries without groups taken apart: their inputs and predicates become those of the query around them."""
+"""Subqueries without groups taken apart: their inputs and predicates become those of the query around them.
+
+    SELECT x.k FROM (SELECT a.k FROM a [NOW], b [NOW] WHERE a.k = b.k) AS x, c [NOW] WHERE x.k = c.k
+
+becomes
+
+    SELECT x_a.k FROM a [NOW] AS x_a, b [NOW] AS x_b, c [NOW] WHERE x_a.k = x_b.k AND x_a.k = c.k
+
+Predicates that read columns of a subquery read other inputs then, perhaps several, perhaps none: they become residuals, and
+`anabranch.plan.predicates` finds where they stand.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +17,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from anabranch.errors import PlanError
-from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, walk
+from anabranch.plan.expression import Call, Column, Expr, ResultTime
 from anabranch.plan.expression import replace as rewrite
-from anabranch.plan.query import Derived, Equality, Grouping, Input, Query, Stream
+from anabranch.plan.predicates import reads_result_time
+from anabranch.plan.query import Derived, Equality, Input, Query, Stream
 
 
 class CannotFlattenError(PlanError):
@@ -20,7 +31,7 @@ class CannotFlattenError(PlanError):
         self.hint = hint
 
 
-def flat(query: Query) -> Query:
+def subqueries_to_inputs(query: Query) -> Query:
     """The query with the inputs of its ungrouped subqueries in their place. Their aliases are `x_a` for `a` in `x`."""
     inner = {i.alias: i.source.query for i in query.inputs if isinstance(i.source, Derived)}
     taken_apart = {alias: q for alias, q in inner.items() if q is not None and q.grouping is None}
@@ -28,7 +39,8 @@ def flat(query: Query) -> Query:
         return query
     names = _names(query, taken_apart)
     selected = {
-        alias: {name: _renamed(_timed(expr, q), alias, names) for name, expr in q.select} for alias, q in taken_apart.items()
+        alias: {name: _renamed(_timed(expr, q), alias, names) for name, expr in q.select}
+        for alias, q in taken_apart.items()
     }
 
     def moved(expr: Expr) -> Expr:
@@ -48,28 +60,16 @@ def flat(query: Query) -> Query:
         for part in q.inputs:
             filters = tuple(_renamed(f, i.alias, names) for f in part.filters)
             inputs.append(replace(part, alias=names[i.alias, part.alias], filters=filters))
-        equalities += [Equality(_renamed(e.left, i.alias, names), _renamed(e.right, i.alias, names)) for e in q.equalities]
+        equalities += [
+            Equality(_renamed(e.left, i.alias, names), _renamed(e.right, i.alias, names)) for e in q.equalities
+        ]
         conjuncts += [_renamed(_timed(r, q), i.alias, names) for r in q.residuals]
         conjuncts += [moved(f) for f in i.filters]
     for equality in query.equalities:
-        left, right = moved(equality.left), moved(equality.right)
-        sides = aliases_of(left), aliases_of(right)
-        if len(sides[0]) == 1 and len(sides[1]) == 1 and sides[0] != sides[1]:
-            equalities.append(Equality(left, right))
-        else:
-            conjuncts.append(Call(pa.bool_(), "eq", (left, right)))
+        conjuncts.append(Call(pa.bool_(), "eq", (moved(equality.left), moved(equality.right))))
     conjuncts += [moved(r) for r in query.residuals]
-    residuals: list[Expr] = []
-    for conjunct in conjuncts:
-        read = aliases_of(conjunct)
-        place = next((p for p, i in enumerate(inputs) if {i.alias} == read), None)
-        if place is not None and not any(isinstance(n, ResultTime) for n in walk(conjunct)):
-            inputs[place] = replace(inputs[place], filters=(*inputs[place].filters, conjunct))
-        else:
-            residuals.append(conjunct)
     select = tuple((name, moved(expr)) for name, expr in query.select)
-    grouping: Grouping | None = query.grouping
-    return Query(query.name, tuple(inputs), tuple(equalities), tuple(residuals), select, query.sql, grouping)
+    return replace(query, inputs=tuple(inputs), equalities=tuple(equalities), residuals=tuple(conjuncts), select=select)
 
 
 def _names(query: Query, inner: dict[str, Query]) -> dict[tuple[str, str], str]:
@@ -94,14 +94,17 @@ def _renamed(expr: Expr, alias: str, names: dict[tuple[str, str], str]) -> Expr:
 
 def _timed(expr: Expr, query: Query) -> Expr:
     """RESULT_TIME of a subquery over one stream is that stream's time; over several it is not a column of any."""
-    if not any(isinstance(n, ResultTime) for n in walk(expr)):
+    if not reads_result_time(expr):
         return expr
     streams = [i for i in query.inputs if isinstance(i.source, Stream)]
     if len(streams) != 1:
         raise CannotFlattenError(
-            "RESULT_TIME in a subquery that joins streams is not supported", "select the time column of a stream instead"
+            "RESULT_TIME in a subquery that joins streams is not supported",
+            "select the time column of a stream instead",
         )
     source = streams[0].source
     assert isinstance(source, Stream)
     time = Column(expr.type, streams[0].alias, source.time)
-    return rewrite(expr, lambda node: Column(node.type, time.alias, time.name) if isinstance(node, ResultTime) else node)
+    return rewrite(
+        expr, lambda node: Column(node.type, time.alias, time.name) if isinstance(node, ResultTime) else node
+    )

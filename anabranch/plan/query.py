@@ -63,7 +63,7 @@ class Stream:
 @dataclass(frozen=True)
 class Derived(Stream):
     """The results of a subquery in FROM. Those of a grouping are a stream whose event time is the instant; others are taken
-    apart into their inputs before anything runs (`flat`)."""
+    apart into their inputs before anything runs (`anabranch.plan.flat`)."""
 
     query: Query | None = None
 
@@ -191,7 +191,8 @@ class Query:
     """A bound query: a join of its inputs, and a grouping of what it gives, if it has one.
 
     `equalities` connect two inputs each; `residuals` are all other predicates over two or more inputs (or over none);
-    predicates over one input stand in its `filters`. Inputs stand in order of appearance.
+    predicates over one input stand in its `filters`. Inputs stand in order of appearance. When SQL is bound, all
+    predicates are residuals at first; `anabranch.plan.rewrites` puts them where they belong.
     """
 
     name: str

@@ -9,27 +9,31 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from anabranch.engine.cells import DECIMAL_PRIME
+from anabranch.plan.distribution import Spread, way_of
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Grid
-from anabranch.plan.query import Query, Stream, Table
+from anabranch.plan.query import Stream, Table
 from anabranch.spark.types import to_spark
 
 Fetch = Callable[[str], SparkColumn]
 
 
-def cells(grid: Grid, query: Query, source: Stream | Table, fetch: Fetch) -> tuple[SparkColumn, bool]:
-    """The cell of a row of a source, or the array of them; and whether it is an array."""
-    targets: list[SparkColumn] = []
-    for i in query.inputs:
-        if i.source is not source:
-            continue
-        base = F.lit(0)
-        for place in grid.own(i.alias):
-            base = base + _coordinate(grid, place, i.alias, source, fetch) * F.lit(grid.stride(place))
-        targets += [(base + F.lit(offset)).cast("int") for offset in grid.offsets(i.alias)]
+def cells(spread: Spread, source: Stream | Table, fetch: Fetch) -> tuple[SparkColumn, bool]:
+    """The slot of a row of a source, or the array of them; and whether it is an array. Equal expressions are written once:
+    queries whose rows go the same way cost no more than one of them."""
+    targets: dict[tuple[object, ...], SparkColumn] = {}
+    for query, grid in spread:
+        for i in query.inputs:
+            if i.source != source:
+                continue
+            base = F.lit(0)
+            for place in grid.own(i.alias):
+                base = base + _coordinate(grid, place, i.alias, source, fetch) * F.lit(grid.stride(place))
+            for offset in grid.offsets(i.alias):
+                targets.setdefault((way_of(grid, i.alias), offset), (base + F.lit(offset)).cast("int"))
     if len(targets) == 1:
-        return targets[0], False
-    return F.array_distinct(F.array(*targets)), True
+        return next(iter(targets.values())), False
+    return F.array_distinct(F.array(*targets.values())), True
 
 
 def _coordinate(grid: Grid, place: int, alias: str, source: Stream | Table, fetch: Fetch) -> SparkColumn:

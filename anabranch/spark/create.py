@@ -16,7 +16,9 @@ from collections.abc import Iterator
 
 import pyspark
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from anabranch.errors import AnabranchError
 
@@ -73,6 +75,9 @@ exec {java} "$@"
 
 class JavaNotFoundError(AnabranchError):
     """No Java that Spark can run on."""
+
+QUERY_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 17)}
+"""Spark's, for our queries: slots are not to be merged, and few and large Arrow batches cost least."""
 
 
 def create_session(master: str = "local[*]", settings: dict[str, str] | None = None) -> SparkSession:
@@ -171,3 +176,16 @@ def _version(java: str) -> int:
             major = int(found[1])
             return int(found[2] or 0) if major == 1 else major
     return 0
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session with our settings, as Spark makes one for each streaming query: what is set in the user's stays as it is."""
+    own = spark.newSession()
+    for name, value in QUERY_SETTINGS.items():
+        own.conf.set(name, value)
+    return own
+
+
+def empty_frame(spark: SparkSession, schema: T.StructType) -> DataFrame:
+    """No rows. `createDataFrame` would make a session of our own the active one of the whole process, for users too."""
+    return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields))

@@ -1,7 +1,7 @@
 """Pack: rows of all sources in one schema, so that one union and one shuffle carry them.
 
 Columns of a source are laid onto shared physical columns by type (`long0_0`, `long0_1`, …, `string1_0`, …): a row is as wide
-as the widest source, not as the sum of all. Only columns that the query reads are packed. Rows of our own file reader come
+as the widest source, not as the sum of all. Only columns that some query reads are packed. Rows of our own file reader come
 as blobs (one Arrow IPC stream per file and cell) in a column of their own.
 """
 
@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from anabranch.errors import SchemaMismatchError
-from anabranch.plan.grid import Grid
-from anabranch.plan.query import Query, Stream, Table
+from anabranch.plan.distribution import Spread
+from anabranch.plan.query import Stream, Table
 from anabranch.spark.cells import cells
 from anabranch.spark.reader import PASSED_OVER
 
@@ -29,7 +29,7 @@ SOURCE, CELL, BLOB = "_source", "_cell", "_blob"
 
 @dataclass(frozen=True)
 class Packing:
-    """Which physical column holds which column of a source; sources are numbered as in the query."""
+    """Which physical column holds which column of a source; sources are numbered in the order of the workload."""
 
     sources: tuple[str, ...]
     places: tuple[tuple[tuple[str, str], ...], ...]
@@ -70,12 +70,12 @@ def packing_of(columns: Mapping[str, tuple[str, ...]], schemas: Mapping[str, T.S
     return Packing(tuple(columns), tuple(places), tuple(physical.items()), any(schemas[n] is None for n in columns))
 
 
-def pack(frame: DataFrame, packing: Packing, grid: Grid, query: Query, source: Stream | Table) -> DataFrame:
+def pack(frame: DataFrame, packing: Packing, spread: Spread, source: Stream | Table) -> DataFrame:
     """The rows of a source with their cells, in the packed schema. Rows that go to one cell are not exploded."""
     number = packing.sources.index(source.name)
     places = dict(packing.places[number])
     by_physical = {physical: column for column, physical in places.items()}
-    target, several = cells(grid, query, source, lambda name: F.col(f"`{name}`"))
+    target, several = cells(spread, source, lambda name: F.col(f"`{name}`"))
     columns = [F.lit(number).cast("tinyint").alias(SOURCE), (F.explode(target) if several else target).alias(CELL)]
     for name, type in packing.types:
         if name in by_physical:

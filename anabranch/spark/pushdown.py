@@ -20,8 +20,10 @@ from pyspark.sql import types as T
 
 from anabranch.control.records import SourceStatistics, Statistics
 from anabranch.errors import StateError
+from anabranch.plan.demand import Asked
 from anabranch.plan.expression import Call, Column, Expr, Literal
-from anabranch.plan.query import BEGINNING_US, Query, Stream
+from anabranch.plan.query import BEGINNING_US, Stream
+from anabranch.plan.workload import Workload
 from anabranch.spark.pack import SOURCE, Packing
 from anabranch.spark.types import to_spark
 
@@ -36,46 +38,59 @@ COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">
 
 
 class Pushdown:
-    """The predicates of a query that Spark can evaluate on packed rows; sources of our own reader are not among them."""
+    """The predicates of queries that Spark can evaluate on packed rows; sources of our own reader are not among them."""
 
-    def __init__(self, query: Query, packing: Packing, filters: Mapping[str, Sequence[Sequence[Expr]]]) -> None:
+    def __init__(self, workload: Workload, packing: Packing, filters: Mapping[str, Sequence[Asked]]) -> None:
         types = dict(packing.types)
         self.idle: dict[str, tuple[Stream, int, str, str]] = {}
         """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
+        self._readers = {name: [query.name for query in workload.readers(name)] for name in workload.streams}
         self._sources = len(packing.sources)
         self._variables: BatchVariables | None = None
-        self._switches: dict[str, list[int]] = {}
-        """For each predicate that may stand above a join the variables that say so: blocks may share its text."""
+        self._switches: dict[int, frozenset[tuple[str, str]]] = {}
+        """For each variable that says whether a predicate need not be asked, the predicate as queries write it that have it:
+        it need not, if one of them has it above a join."""
         self._most_switches = 0
         """How many of these a source has at most."""
-        self._raised: frozenset[str] = frozenset()
+        self._raised: frozenset[tuple[str, str]] = frozenset()
         self._running: Any = None
         """What the JVM knows the streaming query as, once it has run a batch."""
-        for source in query.base_sources:
+        joins = [query for query in workload.queries if len(query.inputs) > 1]
+        movable = frozenset((query.name, str(f)) for query in joins for i in query.inputs for f in i.filters)
+        for source in workload.streams.values():
             number = packing.sources.index(source.name)
             places = dict(packing.places[number])
-            if not isinstance(source, Stream) or source.name not in filters or source.time not in places:
+            if source.name not in filters or source.time not in places:
                 continue
             # Times without a zone are no instants to Spark.
             if not isinstance(types[places[source.time]], T.TimestampType):
                 continue
             instants = [p for p in places.values() if isinstance(types[p], T.TimestampType)]
-            switches = self._switches_of(query, number, filters[source.name])
-            wanted = spark_filter(filters[source.name], places, instants, switches)
+            groups = [asked.predicates for asked in filters[source.name]]
+            switches = self._switches_of(number, filters[source.name], movable)
+            wanted = spark_filter(groups, places, instants, switches)
             if wanted is not None:
                 instant = f"unix_micros(`{places[source.time]}`)"
                 idle = f"{SOURCE} = {number} AND NOT coalesce({wanted}, FALSE) AND {instant}"
                 self.idle[source.name] = source, number, idle, instant
 
-    def _switches_of(self, query: Query, number: int, groups: Sequence[Sequence[Expr]]) -> dict[str, str]:
-        """SQL for whether predicates of a source stand above a join, by their texts."""
-        movable = {str(f) for i in query.inputs for f in i.filters} if len(query.inputs) > 1 else set()
-        found = {}
-        for place, text in enumerate(sorted(movable & {str(f) for group in groups for f in group})):
-            offset = self._sources * (place + 2)
-            self._switches.setdefault(text, []).append(number + offset)
-            found[text] = f"{variable_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
-        self._most_switches = max(self._most_switches, len(found))
+    def _switches_of(
+        self, number: int, asked: Sequence[Asked], movable: frozenset[tuple[str, str]]
+    ) -> dict[tuple[int, int], str]:
+        """SQL for whether predicates of a source need not be asked, by their places."""
+        found: dict[tuple[int, int], str] = {}
+        known: dict[frozenset[tuple[str, str]], str] = {}
+        for group, each in enumerate(asked):
+            for place in range(len(each.predicates)):
+                texts = each.texts(place) & movable
+                if not texts:
+                    continue
+                if texts not in known:
+                    offset = self._sources * (len(known) + 2)
+                    self._switches[number + offset] = texts
+                    known[texts] = f"{variable_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
+                found[group, place] = known[texts]
+        self._most_switches = max(self._most_switches, len(known))
         return found
 
     def apply(self, frame: DataFrame) -> DataFrame:
@@ -102,19 +117,22 @@ class Pushdown:
         watched = frame.observe(OBSERVED, *seen).withColumn(VARIABLES, self._variables.column)
         return watched.where(" AND ".join(kept)).drop(VARIABLES)
 
-    def set(self, watermark_us: int, planned_us: int, raised: Collection[str] = ()) -> None:
-        """Tells the next batch its watermark, when it was planned, and which predicates stand above a join: Spark need not
-        evaluate these."""
+    def set(self, watermarks: Mapping[str, int], planned_us: int, raised: Collection[tuple[str, str]] = ()) -> None:
+        """Tells the next batch the watermarks of the queries, when it was planned, and which predicates (of which query)
+        stand above a join: Spark need not evaluate these. A row is late if it is for any of its readers."""
         if self._variables is None:
             return
+        # One for each source, also of those that are not looked at: an optimiser may look up any.
         for entry in range(self._sources):
-            self._variables.set(entry, watermark_us)
+            self._variables.set(entry, max(watermarks.values()))
         for source, number, _, _ in self.idle.values():
+            self._variables.set(number, max(us for name, us in watermarks.items() if name in self._readers[source.name]))
             self._variables.set(self._sources + number, source.early_after_us(planned_us))
-        for text in self._raised ^ frozenset(raised):
-            for entry in self._switches.get(text, ()):
-                self._variables.set(entry, int(text in raised))
+        changed = self._raised ^ frozenset(raised)
         self._raised = frozenset(raised)
+        for entry, texts in self._switches.items():
+            if texts & changed:
+                self._variables.set(entry, int(bool(texts & self._raised)))
 
     def seen(self, spark: SparkSession) -> Statistics | None:
         """Rows and the largest event time of each source that rows stay behind of, in the batch that the streaming query of
@@ -172,15 +190,15 @@ def spark_filter(
     groups: Sequence[Sequence[Expr]],
     places: Mapping[str, str],
     instants: Collection[str] = (),
-    switches: Mapping[str, str] | None = None,
+    switches: Mapping[tuple[int, int], str] | None = None,
 ) -> str | None:
     """SQL for whether a row passes one of some sets of predicates, as far as Spark can tell: it may pass more. None if it
     cannot. `places` are the physical columns of the source's; `instants` are those of them that Spark knows as instants;
-    `switches` are conditions under which predicates need not be asked."""
+    `switches` are conditions under which predicates need not be asked, by the set and the place in it."""
     writer, skipped = _Writer(places, instants), switches or {}
     found = []
-    for group in groups:
-        asked = [(str(predicate), writer.sql(predicate)) for predicate in group]
+    for number, group in enumerate(groups):
+        asked = [((number, place), writer.sql(predicate)) for place, predicate in enumerate(group)]
         known = [f"({skipped[p]} OR {t})" if p in skipped else t for p, t in asked if t is not None]
         if not known:
             return None

@@ -38,10 +38,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from anabranch.plan import expression
-from anabranch.plan.expression import Column, Expr
+from anabranch.plan.demand import Asked
+from anabranch.plan.distribution import Spread, way_of
+from anabranch.plan.expression import Column
 from anabranch.plan.grid import Grid
-from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.plan.query import Field, Stream, Table
 from anabranch.spark.file_formats import FilesError, check_format, gone, read_fields, read_rows
 from anabranch.spark.file_list import FileList, FileListing, FoundFile, Skipped
 from anabranch.spark.waiting import waiting_of
@@ -99,11 +100,10 @@ class FileSource:
     source: Stream
     path: str
     format: str
-    query: Query
-    grid: Grid
+    spread: Spread
     columns: tuple[str, ...]
     options: FileOptions
-    filters: tuple[tuple[Expr, ...], ...] = ()
+    filters: tuple[Asked, ...] = ()
     """Rows that pass none of these sets of predicates are passed over: of them only the times are sent."""
 
 
@@ -112,11 +112,10 @@ def file_stream(
     source: Stream,
     location_path: str,
     format: str,
-    query: Query,
-    grid: Grid,
+    spread: Spread,
     columns: tuple[str, ...],
     options: FileOptions,
-    filters: tuple[tuple[Expr, ...], ...] = (),
+    filters: tuple[Asked, ...] = (),
 ) -> DataFrame:
     """A streaming DataFrame (cell INT, blob BINARY) of the files under a path; a blob holds rows with the named columns."""
     check_format(format)
@@ -127,7 +126,7 @@ def file_stream(
         raise FilesError(f"{source.name}: FileOptions.log_path must name a folder for the list of files found")
     log = LocalFilesystem(options.log_path) if isinstance(options.log_path, str) else options.log_path
     settled = replace(options, partitions=options.partitions or spark.sparkContext.defaultParallelism, log_path=log)
-    files = FileSource(source, path, format, query, grid, columns, settled, filters)
+    files = FileSource(source, path, format, tuple(spread), columns, settled, filters)
     if spark not in _registered:
         spark.dataSource.register(FileDataSource)
         _registered.add(spark)
@@ -304,7 +303,9 @@ Cells = tuple[int, ...]
 def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.RecordBatch]:
     """The rows of some files as (cell, blob): one blob for each cell, or a few if there are very many rows."""
     settle()
-    router = CellRouter(files.query, files.grid, files.source)
+    if not files.spread:  # nobody reads the stream, and Spark goes on counting its files
+        return
+    router = CellRouter(files.spread, files.source)
     held: dict[Cells, list[pa.RecordBatch]] = {}
     held_bytes = 0
     passed_over: list[pa.RecordBatch] = []
@@ -325,11 +326,11 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
         yield from _encoded({(0,): passed_over})
 
 
-def _raised() -> frozenset[str]:
-    """The predicates that stand above a join in the batch that a task reads for."""
+def _raised() -> frozenset[tuple[str, str]]:
+    """The predicates that stand above a join in the batch that a task reads for, each with its query."""
     context = TaskContext.get()
     told = context.getLocalProperty(RAISED) if context is not None else None
-    return frozenset(json.loads(told)) if told else frozenset()
+    return frozenset((query, text) for query, text in json.loads(told)) if told else frozenset()
 
 
 def _useful(rows: pa.RecordBatch, files: FileSource) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
@@ -340,7 +341,7 @@ def _useful(rows: pa.RecordBatch, files: FileSource) -> tuple[pa.RecordBatch, li
 
     raised, wanted = _raised(), np.zeros(rows.num_rows, np.bool_)
     for group in files.filters:
-        asked = [predicate for predicate in group if str(predicate) not in raised] if raised else group
+        asked = group.left(raised) if raised else group.predicates
         mask = predicate_mask(asked, lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows)
         if mask is None:
             return rows, []
@@ -383,31 +384,35 @@ def encode(pieces: Sequence[pa.RecordBatch]) -> pa.Buffer:
 
 
 class CellRouter:
-    """Splits rows of a source by cell."""
+    """Splits rows of a source by the slots they go to."""
 
-    def __init__(self, query: Query, grid: Grid, source: Stream) -> None:
-        self.grid, self.source = grid, source
-        aliases = [i.alias for i in query.inputs if i.source.name == source.name]
-        self.aliases = tuple({_route(grid, alias): alias for alias in reversed(aliases)}.values())
-        """One input of each way of routing: inputs that differ in their alias alone go to the same cells."""
+    def __init__(self, spread: Spread, source: Stream) -> None:
+        self.source = source
+        inputs = [(grid, i.alias) for query, grid in spread for i in query.inputs if i.source.name == source.name]
+        # Rows that go to every slot have the same way as those that all go to the only one of a smaller grid.
+        known = {(way_of(grid, alias), grid.offsets(alias)): (grid, alias) for grid, alias in reversed(inputs)}
+        self.ways = tuple(known.values())
+        """One input of each way: inputs that differ in their alias alone, of one query or of several, go to the same."""
 
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[Cells, pa.RecordBatch]]:
         """The rows that go to each cell; cells that get the same rows together. Rows that all go there are not copied."""
-        if len(self.aliases) == 1:
-            offsets = self.grid.offsets(self.aliases[0])
-            for base, positions in _positions_by_value(self._bases(self.aliases[0], rows)):
+        if len(self.ways) == 1:
+            grid, alias = self.ways[0]
+            offsets = grid.offsets(alias)
+            for base, positions in _positions_by_value(self._bases(grid, alias, rows)):
                 yield tuple(base + offset for offset in offsets), _take(rows, positions)
             return
-        bases = [(alias, self._bases(alias, rows)) for alias in self.aliases]
-        for cell in range(self.grid.cells):
+        bases = [(grid, alias, self._bases(grid, alias, rows)) for grid, alias in self.ways]
+        for cell in range(max(grid.cells for grid, _ in self.ways)):
             mask = np.zeros(rows.num_rows, np.bool_)
-            for alias, values in bases:
-                mask |= values == self._base_of(alias, cell)
+            for grid, alias, values in bases:
+                if cell < grid.cells:
+                    mask |= values == self._base_of(grid, alias, cell)
             positions = np.flatnonzero(mask)
             if len(positions):
                 yield (cell,), _take(rows, positions)
 
-    def _bases(self, alias: str, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    def _bases(self, grid: Grid, alias: str, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
         # Numba takes a second to import, and only workers need it: not the processes that plan.
         from anabranch.engine.cells import base_cells
 
@@ -415,21 +420,11 @@ class CellRouter:
             return rows.column(rows.schema.get_field_index(column.name))
 
         times = rows.column(rows.schema.get_field_index(self.source.time)).view(pa.int64())
-        return base_cells(self.grid, alias, fetch, times, rows.num_rows)
+        return base_cells(grid, alias, fetch, times, rows.num_rows)
 
-    def _base_of(self, alias: str, cell: int) -> int:
+    def _base_of(self, grid: Grid, alias: str, cell: int) -> int:
         """What `_bases` gives for the rows of an input that go to a cell."""
-        return sum(self.grid.coordinate(cell, place) * self.grid.stride(place) for place in self.grid.own(alias))
-
-
-def _route(grid: Grid, alias: str) -> tuple[tuple[int, Expr | None], ...]:
-    """What decides where the rows of an input go: its terms, without the alias."""
-
-    def nameless(expr: Expr) -> Expr:
-        return Column(expr.type, "", expr.name) if isinstance(expr, Column) else expr
-
-    terms = [(place, grid.dimensions[place].term_of(alias)) for place in grid.own(alias)]
-    return tuple((place, None if term is None else expression.replace(term, nameless)) for place, term in terms)
+        return sum(grid.coordinate(cell, place) * grid.stride(place) for place in grid.own(alias))
 
 
 def _positions_by_value(values: npt.NDArray[np.int64]) -> Iterable[tuple[int, npt.NDArray[Any]]]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from anabranch.errors import StateError
 from anabranch.spark.published import (
@@ -32,7 +32,7 @@ from anabranch.spark.published import (
     other_results,
     published_in,
 )
-from anabranch.spark.stage import STAGING
+from anabranch.spark.stage import STAGING, Takes
 from anabranch.storage.filesystem import Filesystem
 
 
@@ -45,6 +45,7 @@ class RemoteParquetSink:
         "exactly once for readers that go by batch=<n>/_published, as ab.sinks.read does; others may see a part of the "
         "newest batch, never a result twice"
     )
+    takes = Takes.FILES
 
     def open(self, owner: str) -> None:
         """Marks the folder as this checkpoint's: batches are told apart by number, so two runs must not share it."""
@@ -59,7 +60,7 @@ class RemoteParquetSink:
     def staging(self) -> Filesystem | None:
         return self.folder
 
-    def deliver(self, results: DataFrame, number: int) -> None:
+    def deliver(self, results: Any, number: int) -> None:
         raise AssertionError("tasks write the results")
 
     def publish(self, files: Sequence[str], number: int, token: str) -> None:

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,72 +20,90 @@ from pyspark.sql import DataFrame
 from anabranch.errors import StateError
 from anabranch.spark.published import MARKER, OWNER, UnsupportedSinkError, is_mark_of, other_owner, other_results, read
 from anabranch.spark.remote_parquet import RemoteParquetSink
-from anabranch.spark.stage import STAGING
+from anabranch.spark.stage import STAGING, Takes
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 from anabranch.storage.location import Place, located
 
 __all__ = [
-    "OWNER", "CallableSink", "Deliver", "MemorySink", "ParquetSink", "RemoteParquetSink", "Sink", "UnsupportedSinkError",
-    "as_sink", "console", "memory", "parquet", "read", "table",
+    "OWNER", "ArrowSink", "CallableSink", "Deliver", "MemorySink", "ParquetSink", "RemoteParquetSink", "Sink", "Takes",
+    "UnsupportedSinkError", "arrow", "as_sink", "console", "memory", "parquet", "read", "table",
 ]  # fmt: skip
 
 Deliver = Callable[[DataFrame, int], None]
 
 
 class Sink(Protocol):
-    """Takes the results of one batch, numbered by the trigger that brought its rows."""
+    """Takes the results of a query, batch by batch. A batch without results is not brought."""
 
     @property
     def guarantee(self) -> str:
-        """What happens when a batch runs again."""
+        """What happens when a batch is delivered again."""
+
+    @property
+    def takes(self) -> Takes:
+        """In which form results are brought."""
 
     def open(self, owner: str) -> None:
         """Called when a query starts, with the name of its checkpoint: refuses what holds the results of another."""
 
     def staging(self) -> Filesystem | None:
-        """Where tasks write results themselves; None: they are handed over as a DataFrame."""
+        """Where tasks write files (sinks that take files)."""
 
-    def deliver(self, results: DataFrame, number: int) -> None:
-        """Takes a DataFrame (sinks without staging)."""
+    def deliver(self, results: Any, number: int) -> None:
+        """Takes the results of a batch as a DataFrame, or as an Arrow table (sinks that take these)."""
 
     def publish(self, files: Sequence[str], number: int, token: str) -> None:
-        """Makes staged files visible, all at once (sinks with staging). The token tells a batch that is delivered again from
-        another of the same number."""
+        """Makes staged files visible, all at once (sinks that take files). The token tells a batch that is delivered again
+        from another of the same number."""
 
 
-@dataclass(frozen=True)
-class CallableSink:
-    """Calls a function with the results and the number of the batch."""
-
-    function: Deliver
-    guarantee: str = "at least once, with the same number and the same multiset each time"
+class Called:
+    """What sinks have in common that are no files."""
 
     def open(self, owner: str) -> None:
-        pass
+        """Whatever the checkpoint."""
 
     def staging(self) -> Filesystem | None:
         return None
 
-    def deliver(self, results: DataFrame, number: int) -> None:
-        self.function(results, number)
-
     def publish(self, files: Sequence[str], number: int, token: str) -> None:
-        raise AssertionError("nothing is staged")
+        raise AssertionError("it takes no files")
 
 
 @dataclass(frozen=True)
-class MemorySink(CallableSink):
-    """Keeps results in the driver, by batch: a batch that runs again replaces what it gave before."""
+class CallableSink(Called):
+    """Calls a function with the results as a DataFrame and the number of the batch."""
 
-    function: Deliver = field(init=False, repr=False)
+    function: Deliver
+    guarantee: str = "at least once, with the same number and the same multiset each time"
+    takes = Takes.FRAME
+
+    def deliver(self, results: DataFrame, number: int) -> None:
+        self.function(results, number)
+
+
+@dataclass(frozen=True)
+class ArrowSink(Called):
+    """Calls a function with the results as an Arrow table and the number of the batch. No Spark job is run for it."""
+
+    function: Callable[[pa.Table, int], None]
+    guarantee: str = "at least once, with the same number and the same multiset each time"
+    takes = Takes.ARROW
+
+    def deliver(self, results: pa.Table, number: int) -> None:
+        self.function(results, number)
+
+
+@dataclass(frozen=True)
+class MemorySink(Called):
+    """Keeps results in the driver, by batch: a batch that is delivered again replaces what it gave before."""
+
     batches: dict[int, pa.Table] = field(default_factory=dict)
     guarantee: str = "exactly once, as long as the driver lives"
+    takes = Takes.ARROW
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "function", self._keep)
-
-    def _keep(self, results: DataFrame, number: int) -> None:
-        self.batches[number] = results.toArrow()
+    def deliver(self, results: pa.Table, number: int) -> None:
+        self.batches[number] = results
 
     def table(self) -> pa.Table:
         """All results so far."""
@@ -103,6 +121,7 @@ class ParquetSink:
 
     path: str
     guarantee: str = "exactly once"
+    takes = Takes.FILES
 
     def open(self, owner: str) -> None:
         """Marks the folder as this checkpoint's: batches are told apart by number, so two runs must not share it."""
@@ -122,7 +141,7 @@ class ParquetSink:
     def staging(self) -> Filesystem | None:
         return LocalFilesystem(self.path, shared=True)  # results are for whom the folder and the umask let in
 
-    def deliver(self, results: DataFrame, number: int) -> None:
+    def deliver(self, results: Any, number: int) -> None:
         raise AssertionError("tasks write the results")
 
     def publish(self, files: Sequence[str], number: int, token: str) -> None:
@@ -182,6 +201,12 @@ def parquet(place: Place) -> Sink:
     a store `read` sees whole batches; readers that do not go by the marker may see a part of the newest."""
     folder = located(place)
     return ParquetSink(folder.root) if isinstance(folder, LocalFilesystem) else RemoteParquetSink(folder)
+
+
+def arrow(function: Callable[[pa.Table, int], None]) -> ArrowSink:
+    """Calls a function with the results of a batch as a table of pyarrow's, in the driver, and the number of the batch. It
+    may be called from another thread than the one that started the session."""
+    return ArrowSink(function)
 
 
 def console(rows: int = 20) -> CallableSink:

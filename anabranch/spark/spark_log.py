@@ -182,9 +182,9 @@ class OwnLog:
 
 
 def spark_log_of(
-    folder: Folder, filesystem: Filesystem, spark_checkpoint: str | None, query: str, checkpoint_id: str, epoch: int = 0
+    folder: Folder, filesystem: Filesystem, spark_checkpoint: str | None, pipeline: str, checkpoint_id: str, epoch: int = 0
 ) -> SparkLog | OwnLog:
-    """Where Spark's log of a query goes, and whether a copy of it is kept with the checkpoint.
+    """Where Spark's log of a pipeline goes, and whether a copy of it is kept with the checkpoint.
 
     It is not if Spark can write to where the rest is, or to a URI that it was given: a copy is for folders of this machine.
     """
@@ -194,7 +194,7 @@ def spark_log_of(
         scratch = os.path.join(tempfile.gettempdir(), f"anabranch-spark-{os.getuid()}")
         if not is_ours(scratch):
             raise LocationError(f"{scratch} is writable by others: name a spark_checkpoint, a folder of your own")
-        return SparkLog(filesystem, os.path.join(scratch, checkpoint_id), epoch)
+        return SparkLog(filesystem, os.path.join(scratch, checkpoint_id, pipeline), epoch)
     if not is_local(spark_checkpoint):
-        return OwnLog(f"{spark_checkpoint.rstrip('/')}/{query}")
-    return SparkLog(filesystem, LocalFilesystem(str(located(spark_checkpoint))).below(query).root, epoch)
+        return OwnLog(f"{spark_checkpoint.rstrip('/')}/{pipeline}")
+    return SparkLog(filesystem, LocalFilesystem(str(located(spark_checkpoint))).below(pipeline).root, epoch)

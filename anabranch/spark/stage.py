@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
-from time import perf_counter_ns
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anabranch.engine import bounds
+from anabranch.drive.staging import gathered
 from anabranch.spark.types import zoned_schema
 from anabranch.storage.filesystem import Filesystem
 
@@ -17,46 +18,36 @@ STAGING = "_staging"
 """The folder of a parquet sink in which files wait for their batch to be committed."""
 
 
-class Clocked:
-    """Results as they are found, and how long the finding took: not what becomes of them in between."""
-
-    def __init__(self, results: Iterable[pa.RecordBatch]) -> None:
-        self._results, self.spent_ns = iter(results), 0
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        began = perf_counter_ns()
-        try:
-            return next(self._results)
-        finally:
-            self.spent_ns += perf_counter_ns() - began
+def staged_path(name: str) -> str:
+    """Where a parquet sink has a staged file."""
+    return f"{STAGING}/{name}.parquet"
 
 
-def stage(staging: Filesystem, name: str, results: Iterator[pa.RecordBatch], output: pa.Schema) -> tuple[str, int]:
-    """Writes results, as they come, to a file nobody reads until the batch is committed. Returns its name and size; no name
-    if there are no results."""
-    groups = row_groups(results)
-    first = next(groups, None)
-    if first is None:
-        return "", 0
-    path, file = f"{STAGING}/{name}.parquet", _Written()
-    staging.put(path, file.parquet(first, groups, zoned_schema(output)))
-    return path, file.size
+@dataclass(frozen=True)
+class ParquetStaging:
+    """Writes results, as they come, to files that nobody reads until their batch is committed."""
+
+    folder: Filesystem
+    """That of the sink."""
+    output: pa.Schema
+
+    def __call__(self, name: str, results: Iterator[pa.RecordBatch]) -> int:
+        """Writes a file, and returns its size; no file, and 0, if there are no results."""
+        groups = gathered(results)
+        first = next(groups, None)
+        if first is None:
+            return 0
+        file = _Written()
+        self.folder.put(staged_path(name), file.parquet(first, groups, zoned_schema(self.output)))
+        return file.size
 
 
-def row_groups(results: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Results in row groups: small pieces go together, none is larger than a piece and what had gathered before it."""
-    gathered: list[pa.RecordBatch] = []
-    for piece in results:
-        gathered.append(piece)
-        rows, size = sum(p.num_rows for p in gathered), sum(p.nbytes for p in gathered)
-        if rows >= bounds.RESULT_ROWS or size >= bounds.RESULT_BYTES:
-            yield pa.Table.from_batches(gathered)
-            gathered = []
-    if gathered:
-        yield pa.Table.from_batches(gathered)
+class Takes(Enum):
+    """In which form a sink takes results."""
+
+    FILES = "files that tasks have written for it"
+    ARROW = "a table of pyarrow's, in the driver"
+    FRAME = "a DataFrame"
 
 
 class _Written(io.RawIOBase):

@@ -1,13 +1,13 @@
 """What runs in a Python worker: one batch of one slot.
 
-A query has one task for all its batches, part of the streaming query. It takes the rows of its slot out of what the exchange
-brought, has `anabranch.drive.work` run the batch, hands the results on or stages them, and reports.
+A pipeline has one task for all its batches, part of the streaming query. It takes the rows of its slot out of what the
+exchange brought, has `anabranch.drive.work` run the batch, stages the results in files, and reports.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -16,24 +16,23 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import types as T
 
-from anabranch.control.records import SourceStatistics
+from anabranch.control.ledger import controls_in
+from anabranch.control.records import Attempt, SourceStatistics, Statistics
+from anabranch.drive.queries import BoundQueries
+from anabranch.drive.staging import Result, Staging, staged_name
 from anabranch.drive.work import Kept, Order, SlotWork
-from anabranch.engine.aggregation import Aggregator
-from anabranch.errors import DamagedStateError, StateError
-from anabranch.plan.distribution import Distribution
-from anabranch.plan.query import FOREVER_US, Query, Stream
+from anabranch.errors import DamagedStateError, QueryFailedError, StateError
+from anabranch.plan.query import FOREVER_US, Stream
 from anabranch.spark.pack import Packing, unpack
-from anabranch.spark.stage import Clocked, stage
-from anabranch.spark.types import spark_schema, zoned
 from anabranch.spark.visible import require_seen
 from anabranch.spark.workers import settle
 from anabranch.storage.filesystem import Filesystem
 
-META = "_meta"
+REPORT = "report"
 BATCH, EPOCH = "anabranch.batch", "anabranch.epoch"
 """The local properties of Spark's that tell tasks which batch they run, and which driver's control record says how."""
 
-_KEPT = Kept()
+_KEPT, _BOUND = Kept(), BoundQueries()
 """What this worker keeps."""
 
 
@@ -51,31 +50,24 @@ def _told(context: TaskContext, name: str) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """Runs every batch of every slot of a query; what `mapInArrow` calls in each of its partitions."""
+    """Runs every batch of every slot of a pipeline; what `mapInArrow` calls in each of its partitions. It hands on nothing
+    but its report: results are in files."""
 
     run: str
     """Names the run: boxes kept in a worker belong to one."""
-    query: Query
-    distribution: Distribution
+    slots: int
     packing: Packing
     filesystem: Filesystem
-    staging: Filesystem | None = None
-    """Where results are written to as parquet; None: they are handed to Spark."""
+    staging: Staging
+    root: Filesystem
+    """That of the checkpoint, by which a worker can tell whether it sees it."""
     results_per_batch: int | None = None
-    """More results of a batch in a slot are an error."""
+    """More results of a query in a batch in a slot are an error."""
 
     @property
     def schema(self) -> T.StructType:
-        """Results and, in one row per slot, the report."""
-        columns = spark_schema(self.output_schema) if self.staging is None else T.StructType()
-        return T.StructType([*columns.fields, T.StructField(META, T.BinaryType())])
-
-    @property
-    def output_schema(self) -> pa.Schema:
-        """Results, or partial values of them."""
-        if self.distribution.groups_span_slots and self.query.grouping is not None:
-            return Aggregator(self.query.grouping, self.query.row_schema).parts_schema
-        return self.query.output_schema
+        """One row per slot: the report."""
+        return T.StructType([T.StructField(REPORT, T.BinaryType())])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -83,8 +75,7 @@ class Task:
         assert context is not None
         slot = context.partitionId()
         began = perf_counter_ns()
-        work = SlotWork(self.run, self.query, self.distribution, self.filesystem, _KEPT, self.results_per_batch)
-        order = self._order(work, batch_of(context), _told(context, EPOCH))
+        work, order = self._order(batch_of(context), _told(context, EPOCH))
         told = perf_counter_ns()
         unpacked = unpack(self.packing, batches)
         received = perf_counter_ns()
@@ -92,49 +83,66 @@ class Task:
         boxes = work.boxes(order, slot)
         attached = perf_counter_ns()
         results = Clocked(work.step(order, slot, boxes, unpacked.rows))
-        staged, bytes_staged = "", 0
-        if self.staging is None:
-            for piece in results:
-                yield self._with_meta(piece)
-        else:
-            name = f"{order.batch:010d}-{order.token}-{slot}-{token}"
-            staged, bytes_staged = stage(self.staging, name, results, self.query.output_schema)
+        try:
+            staged = self.staging.stage(staged_name(order.batch, order.token, slot, token), results)
+        except QueryFailedError as error:
+            yield self._row(work.failed(slot, token, error))
+            return
         stepped = perf_counter_ns()
         attempt = work.save(order, slot, boxes, token)
-        statistics = attempt.statistics
         saved = perf_counter_ns()
-        for source in self.query.base_sources:
-            if isinstance(source, Stream) and source.name in unpacked.passed_over:
-                counts = statistics.sources.setdefault(source.name, SourceStatistics())
-                early_after_us = source.early_after_us(order.planned_us)
-                count_passed_over(counts, unpacked.passed_over[source.name], order.watermark_us, early_after_us)
-        statistics.cpu_ns |= {
+        count_all_passed_over(work, attempt, order, unpacked.passed_over)
+        first = next(iter(attempt.statistics.values()), Statistics())
+        first.cpu_ns |= {
             "wall order": told - began, "wall receive": received - told, "wall attach": attached - received,
             "wall step": results.spent_ns, "wall stage": stepped - attached - results.spent_ns,
             "wall save": saved - stepped,
         }  # fmt: skip
-        report = msgspec.structs.replace(attempt, results=staged, results_bytes=bytes_staged)
-        yield self._meta_row(msgspec.json.encode(report))
+        yield self._row(msgspec.structs.replace(attempt, staged=staged))
 
-    def _order(self, work: SlotWork, batch: int, epoch: int) -> Order:
+    def _row(self, attempt: Attempt) -> pa.RecordBatch:
+        report = msgspec.json.encode(attempt)
+        return pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=[REPORT])
+
+    def _order(self, batch: int, epoch: int) -> tuple[SlotWork, Order]:
+        """What a batch asks for, and of which queries. Those whose results go to files of their own stand first."""
         try:
-            return work.order(batch, epoch)
+            control = controls_in(self.filesystem).read(batch, epoch)
+            queries = _BOUND.of(control, self.slots, self.root, [*self.staging.own_files])
+            work = SlotWork(self.run, queries, self.filesystem, _KEPT, self.results_per_batch)
+            return work, work.order(control)
         except DamagedStateError:
-            require_seen(self.filesystem)
+            require_seen(self.root)
             raise
 
-    def _with_meta(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [c.cast(zoned(c.type)) for c in batch.columns]
-        return pa.RecordBatch.from_arrays(
-            [*columns, pa.nulls(batch.num_rows, pa.binary())], names=[*batch.schema.names, META]
-        )
 
-    def _meta_row(self, report: bytes) -> pa.RecordBatch:
-        fields = self.output_schema if self.staging is None else []
-        columns = [pa.nulls(1, zoned(f.type)) for f in fields]
-        return pa.RecordBatch.from_arrays(
-            [*columns, pa.array([report], pa.binary())], names=[*(f.name for f in fields), META]
-        )
+class Clocked:
+    """Results as they are found, and how long the finding took: not what becomes of them in between."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._results, self.spent_ns = iter(results), 0
+
+    def __iter__(self) -> Iterator[Result]:
+        return self
+
+    def __next__(self) -> Result:
+        began = perf_counter_ns()
+        try:
+            return next(self._results)
+        finally:
+            self.spent_ns += perf_counter_ns() - began
+
+
+def count_all_passed_over(
+    work: SlotWork, attempt: Attempt, order: Order, passed_over: Mapping[str, list[pa.Array]]
+) -> None:
+    """Counts rows that the reader has passed over, for each query that reads their stream."""
+    for name, statistics in attempt.statistics.items():
+        for source in work.queries[name][0].base_sources:
+            if isinstance(source, Stream) and source.name in passed_over:
+                counts = statistics.sources.setdefault(source.name, SourceStatistics())
+                early_after_us = source.early_after_us(order.planned_us)
+                count_passed_over(counts, passed_over[source.name], order.queries[name].watermark_us, early_after_us)
 
 
 def count_passed_over(
@@ -151,43 +159,3 @@ def count_passed_over(
         if len(in_time):
             largest = int(in_time.max())
             counts.largest_time_us = largest if counts.largest_time_us is None else max(largest, counts.largest_time_us)
-
-
-@dataclass(frozen=True)
-class CombiningTask:
-    """What puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups'."""
-
-    name: str
-    """How the names of staged files begin: with batch and token."""
-    query: Query
-    staging: Filesystem | None = None
-
-    @property
-    def schema(self) -> T.StructType:
-        """Results; or, if they are written to files, their names and sizes."""
-        if self.staging is None:
-            return spark_schema(self.query.output_schema)
-        return T.StructType([T.StructField("file", T.StringType()), T.StructField("bytes", T.LongType())])
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        grouping = self.query.grouping
-        assert grouping is not None
-        aggregator = Aggregator(grouping, self.query.row_schema)
-        schema = aggregator.parts_schema
-        rows = [
-            pa.RecordBatch.from_arrays([_plain(c, t) for c, t in zip(b.columns, schema.types, strict=True)], schema=schema)
-            for b in batches
-            if b.num_rows
-        ]
-        results = aggregator.combine(rows) if rows else []
-        if self.staging is None:
-            for found in results:
-                yield pa.RecordBatch.from_arrays([c.cast(zoned(c.type)) for c in found.columns], names=found.schema.names)
-        elif results:
-            token = uuid.uuid4().hex[:12]
-            name, size = stage(self.staging, f"{self.name}-{token}", iter(results), self.query.output_schema)
-            yield pa.RecordBatch.from_pydict({"file": [name], "bytes": [size]})
-
-
-def _plain(column: pa.Array, type: pa.DataType) -> pa.Array:
-    return column if column.type == type else column.cast(type)

@@ -1,11 +1,5 @@
-"""A SELECT becomes a `Query`: sources found, windows given, predicates put where they belong.
-
-Where a conjunct of WHERE or ON goes is decided by the inputs it reads:
-
-- one input: a filter of that input;
-- `left = right`, each side over one input, not the same: an equality, which the join can use as a key;
-- everything else, also what reads no input at all: a residual.
-"""
+"""A SELECT becomes a `Query`: sources found, windows given, names and types resolved, then rewritten
+(`anabranch.plan.rewrites`). As it is bound, all conjuncts of WHERE and ON are residuals."""
 
 from __future__ import annotations
 
@@ -24,8 +18,8 @@ from anabranch.errors import (
     UnknownStreamError,
     UnsupportedSqlError,
 )
-from anabranch.plan.expression import Call, Column, Expr, ResultTime, aliases_of, walk
-from anabranch.plan.flat import CannotFlattenError, flat
+from anabranch.plan.expression import Call, Column, Expr, ResultTime
+from anabranch.plan.flat import CannotFlattenError
 from anabranch.plan.names import NAME_RULE, why_not_a_name
 from anabranch.plan.query import (
     FOREVER_US,
@@ -34,7 +28,6 @@ from anabranch.plan.query import (
     STORED,
     UNBOUNDED,
     Derived,
-    Equality,
     Field,
     Grouping,
     Input,
@@ -44,6 +37,7 @@ from anabranch.plan.query import (
     Window,
     range_window,
 )
+from anabranch.plan.rewrites import REWRITES, Rewrite, rewritten
 from anabranch.sql.catalog import Catalog
 from anabranch.sql.expressions import ExpressionBinder
 from anabranch.sql.group_by import GroupBinder, Groups, bind_keys, is_grouped
@@ -57,8 +51,8 @@ MOST_INSTANTS = 100_000
 """A window must not be longer than so many slides: every group has a result at each of them."""
 
 
-def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
-    """The query of one SELECT over the sources of a catalog.
+def bind_query(name: str, select_sql: str, catalog: Catalog, rewrites: Sequence[Rewrite] = REWRITES) -> Query:
+    """The query of one SELECT over the sources of a catalog, rewritten.
 
     >>> from anabranch.plan.query import Field
     >>> trades = Stream("trades", (Field("symbol", pa.string()), Field("ts", pa.timestamp("us"))), time="ts")
@@ -76,13 +70,15 @@ def bind_query(name: str, select_sql: str, catalog: Catalog) -> Query:
     statement = statements[0]
     if not isinstance(statement, CreateQuery) or statement.name is not None:
         raise text.error(SyntaxSqlError, "expected a SELECT, found a CREATE statement", 0)
-    return bind_select(name, statement.select, catalog, text)
+    return bind_select(name, statement.select, catalog, text, rewrites)
 
 
-def bind_select(name: str, select: Select, catalog: Catalog, text: SqlText) -> Query:
+def bind_select(
+    name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite] = REWRITES
+) -> Query:
     """The same for a SELECT that has been parsed; errors point into `text`."""
     try:
-        inputs = _bind_inputs(name, select, catalog, text)
+        inputs = _bind_inputs(name, select, catalog, text, rewrites)
         conjuncts: list[Expr] = []
         for position, item in enumerate(select.inputs):
             if item.on is not None:
@@ -92,11 +88,9 @@ def bind_select(name: str, select: Select, catalog: Catalog, text: SqlText) -> Q
         grouping, columns = _bind_columns(select, text, inputs)
     except RecursionError:
         raise text.error(SyntaxSqlError, "the statement is nested too deeply", 0) from None
-    filters, equalities, residuals = classify(conjuncts)
-    filtered = tuple(replace(i, filters=tuple(filters.get(i.alias, ()))) for i in inputs)
-    query = Query(name, filtered, tuple(equalities), tuple(residuals), columns, select.sql, grouping)
+    query = Query(name, inputs, (), tuple(conjuncts), columns, select.sql, grouping)
     try:
-        return flat(query)
+        return rewritten(query, rewrites)
     except CannotFlattenError as error:
         raise text.error(UnsupportedSqlError, str(error), select.inputs[0].source.at, error.hint) from None
 
@@ -113,7 +107,9 @@ def _bind_columns(
         return None, _bind_select_list(select.items, text, scope, ExpressionBinder(text, scope))
     starred = next((item for item in select.items if item.expr is None), None)
     if starred is not None:
-        raise text.error(UnsupportedSqlError, "* over groups is not supported", starred.at, "list the keys and aggregates")
+        raise text.error(
+            UnsupportedSqlError, "* over groups is not supported", starred.at, "list the keys and aggregates"
+        )
     groups = Groups(bind_keys(select, text, scope))
     binder = GroupBinder(text, scope, groups)
     selected = _bind_select_list(select.items, text, scope, binder)
@@ -126,29 +122,16 @@ def _bind_columns(
     return Grouping(len(groups.keys), tuple(groups.aggregates), selected, having, slide_us), groups.rows
 
 
-def classify(conjuncts: Sequence[Expr]) -> tuple[dict[str, list[Expr]], list[Equality], list[Expr]]:
-    """Conjuncts by where they belong: filters by input, equalities, residuals."""
-    filters: dict[str, list[Expr]] = {}
-    equalities: list[Equality] = []
-    residuals: list[Expr] = []
-    for conjunct in conjuncts:
-        read = aliases_of(conjunct)
-        if any(isinstance(node, ResultTime) for node in walk(conjunct)):
-            residuals.append(conjunct)  # belongs to the whole result, however few inputs it names
-        elif len(read) == 1:
-            filters.setdefault(next(iter(read)), []).append(conjunct)
-        elif isinstance(conjunct, Call) and conjunct.op == "eq" and all(len(aliases_of(a)) == 1 for a in conjunct.args):
-            equalities.append(Equality(*conjunct.args))
-        else:
-            residuals.append(conjunct)
-    return filters, equalities, residuals
-
-
-def _bind_inputs(name: str, select: Select, catalog: Catalog, text: SqlText) -> tuple[Input, ...]:
+def _bind_inputs(
+    name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite]
+) -> tuple[Input, ...]:
     inputs: list[Input] = []
     for item in select.inputs:
-        derived = _bind_subquery(f"{name}.{item.alias.text}", item.select, catalog, text) if item.select else None
-        source = derived or catalog.source(item.source.text)
+        source: Stream | Table | None
+        if item.select is not None:
+            source = _bind_subquery(f"{name}.{item.alias.text}", item.select, catalog, text, rewrites)
+        else:
+            source = catalog.source(item.source.text)
         if source is None:
             hint = did_you_mean(item.source.text, (s.name for s in catalog))
             message = f"there is no stream or table {item.source.text}"
@@ -166,9 +149,9 @@ def _bind_inputs(name: str, select: Select, catalog: Catalog, text: SqlText) -> 
     return tuple(inputs)
 
 
-def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText) -> Derived:
+def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite]) -> Derived:
     """A subquery as a source. The groups of one get their instant as a column, which is their event time."""
-    query = bind_select(name, select, catalog, text)
+    query = bind_select(name, select, catalog, text, rewrites)
     grouping = query.grouping
     if grouping is not None:
         instant = (INSTANT, ResultTime(TIMESTAMP))

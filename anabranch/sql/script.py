@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeColumnError
 from anabranch.plan.names import NAME_RULE, same_name, why_not_a_name
 from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.plan.rewrites import REWRITES, Rewrite
 from anabranch.sql.bind import bind_select
 from anabranch.sql.catalog import Catalog, Location
 from anabranch.sql.statements import parse_statements
@@ -30,7 +32,7 @@ class Script:
     queries: tuple[BoundQuery, ...]
 
 
-def parse_script(text: str, catalog: Catalog | None = None) -> Script:
+def parse_script(text: str, catalog: Catalog | None = None, rewrites: Sequence[Rewrite] = REWRITES) -> Script:
     """Read a whole text; either all of it is valid, or an error says what is not and nothing has happened.
 
     A SELECT without CREATE QUERY is called `query1`, `query2`, … by its place among the queries.
@@ -55,7 +57,7 @@ def parse_script(text: str, catalog: Catalog | None = None) -> Script:
             known = _with_source(known, statement, source, queries)
         else:
             name = _query_name(statement, known, queries, source)
-            queries.append(BoundQuery(bind_select(name, statement.select, known, source), statement.plan))
+            queries.append(BoundQuery(bind_select(name, statement.select, known, source, rewrites), statement.plan))
     return Script(known, tuple(queries))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -76,6 +77,17 @@ def _of_filesystem(filesystem: pafs.FileSystem, path: str) -> Folder:
     if not path.strip("/") and base is filesystem:
         raise LocationError(f"the root of {base.type_name} is no place: name a bucket or a folder in it")
     return ArrowFilesystem(filesystem, path)
+
+
+def remove_all(folder: Folder) -> None:
+    """Deletes a folder and all that is in it."""
+    if isinstance(folder, LocalFilesystem):
+        shutil.rmtree(folder.root, ignore_errors=True)
+        return
+    for name in folder.folders(""):
+        remove_all(folder.below(name))
+    for name in [*folder.list(""), *folder.unfinished("")]:
+        folder.delete(name)
 
 
 def is_local(place: str) -> bool:

@@ -53,7 +53,7 @@ def test_groups_follow_the_streams() -> None:
         found += oracle.bag(local.step(number, batches[-1]).results)
         grouped.append(local.execution.grouped_input)
         assert local.commit is not None
-        said = loop.after(local.execution, local.commit)
+        said = loop.after(local.execution, local.observed)
         if isinstance(said, Proposal):
             proposals.append(said)
             groups_below = said.action.grouped_input or "" if isinstance(said.action, MoveGroups) else None
@@ -76,7 +76,7 @@ def test_facts_are_the_same_in_both_forms(start: str | None) -> None:
     for number in range(8):
         local.step(number, batch_of(number, FEW_KEYS, rng))
         assert local.commit is not None
-        loop.loops[start].after(local.execution, local.commit)
+        loop.loops[start].after(local.execution, local.observed)
     facts = measured_facts(FORMS, local.execution, loop.loops[start].state.monitor, loop.known.otherwise)
     assert facts.rates["a"] == pytest.approx(30, rel=0.2)
     assert facts.rates["b"] == pytest.approx(2000, rel=0.2)

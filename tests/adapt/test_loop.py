@@ -74,7 +74,7 @@ def run(loop: AdaptiveLoop, phase_of: Callable[[int], Phase], batches: int, seed
     for number in range(batches):
         local.step(number, batch_of(number, phase_of(number), rng))
         assert local.commit is not None
-        found = loop.after(local.execution, local.commit)
+        found = loop.after(local.execution, local.observed)
         if isinstance(found, Proposal):
             local.migrate(found.action.plan, found.action.strategy, found.action.pause_us)
         if found is not None:

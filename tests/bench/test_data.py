@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.data import FIRST_EVENT_US, is_written, write_files
-from bench.rivals.spark_native import Spec, cascade, read_progress, settings, summary, tree_rss_bytes, written_rows
+from bench.processes import process_tree, tree_cpu_s, tree_rss_bytes
+from bench.rivals.spark_native import Spec, cascade, read_progress, settings, summary, written_rows
 from bench.workload import SHAPES, Workload
 
 TINY = Workload("3-way chain", rate_per_s=10, window_s=2, batch_s=0.5)
@@ -128,3 +131,20 @@ def test_progress_and_results_of_a_parquet_sink(tmp_path: Path) -> None:
 
 def test_memory_of_a_process() -> None:
     assert tree_rss_bytes(os.getpid())[os.getpid()] > 1_000_000
+
+
+def test_cpu_of_a_process_and_of_those_that_it_started() -> None:
+    def of_all() -> float:
+        return sum(tree_cpu_s(os.getpid()).values())
+
+    before = of_all()
+    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint('', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert process_tree(os.getpid()) >= {os.getpid(), child.pid}
+        running = of_all()
+        child.stdin.write(b"\n")
+    assert running >= before + 0.2
+    assert of_all() >= running

@@ -23,21 +23,21 @@ DAMAGES = {
 @pytest.fixture
 def disk() -> MemoryFilesystem:
     disk = MemoryFilesystem()
-    journal = Journal(disk)
+    journal = Journal(disk, "q")
     for number, event in enumerate(["started", "migrating", "migrated", "ended"]):
         journal.note(number, event, f"entry {number}")
     return disk
 
 
 def path(number: int) -> str:
-    return f"journal/{number:020d}-{0:010d}"
+    return f"journal/q/{number:020d}-{0:010d}"
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_a_damaged_entry_is_told_and_passed_over(disk: MemoryFilesystem, number: int, damage: str) -> None:
     disk.put(path(number), [DAMAGES[damage]])
-    journal = Journal(disk)
+    journal = Journal(disk, "q")
     entries = journal.entries()
     expected = ["started", "migrating", "migrated", "ended"]
     expected[number] = DAMAGED
@@ -54,7 +54,7 @@ def test_a_damaged_entry_is_told_and_passed_over(disk: MemoryFilesystem, number:
 
 def test_a_deleted_entry_leaves_the_others(disk: MemoryFilesystem) -> None:
     disk.delete(path(1))
-    journal = Journal(disk)
+    journal = Journal(disk, "q")
     assert [e.event for e in journal.entries()] == ["started", "migrated", "ended"]
     journal.note(4, "resumed", "")
     assert [e.event for e in journal.entries()] == ["started", "migrated", "ended", "resumed"]
@@ -62,7 +62,7 @@ def test_a_deleted_entry_leaves_the_others(disk: MemoryFilesystem) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_was_told_last(disk: MemoryFilesystem, damage: str) -> None:
-    journal = Journal(disk)
+    journal = Journal(disk, "q")
     for found in (journal.last_of("migrating", "migrated"), journal.last_of("migrated")):
         assert found is not None
         assert found.event == "migrated"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.control.ledger import commits_in, controls_in, deliveries_in
-from anabranch.control.records import Commit, Control, Delivered
+from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.records import Commit, Control
 from anabranch.control.resume import Meaning, Standing, standing_of
 from anabranch.errors import StateError
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -18,20 +18,14 @@ class Checkpoint:
     def __init__(self) -> None:
         self.disk = FaultyFilesystem(MemoryFilesystem())
         self.commits, self.controls = commits_in(self.disk, 1), controls_in(self.disk, 1)
-        self.deliveries = deliveries_in(self.disk)
 
     def begun(self, batch: int, trigger: int) -> Checkpoint:
-        self.controls.write(batch, Control(batch, trigger, 0, "q", "(a b)", f"token {batch}"))
+        self.controls.write(batch, Control(batch, trigger, {}, f"token {batch}"))
         return self
 
     def committed(self, batch: int, trigger: int) -> Checkpoint:
         self.begun(batch, trigger)
-        self.commits.write(batch, Commit(batch, trigger, 0, "q", "(a b)", {}, {}, f"token {batch}"))
-        return self
-
-    def delivered(self, batch: int, trigger: int) -> Checkpoint:
-        self.committed(batch, trigger)
-        self.deliveries.write(batch, Delivered(batch, f"token {batch}"))
+        self.commits.write(batch, Commit(batch, trigger, {}, token=f"token {batch}"))
         return self
 
     def torn(self, batch: int) -> Checkpoint:
@@ -40,7 +34,7 @@ class Checkpoint:
 
     @property
     def standing(self) -> Standing:
-        return standing_of(self.commits, self.controls, self.deliveries)
+        return standing_of(self.commits, self.controls)
 
 
 def refused(standing: Standing, trigger: int, match: str = "parts do not belong together") -> None:
@@ -52,27 +46,26 @@ def test_an_empty_checkpoint() -> None:
     standing = Checkpoint().standing
     assert standing == Standing()
     assert standing.meaning(0) is Meaning.RUN
-    assert not standing.waits
     assert not standing.is_cut_short
     refused(standing, 1, "Spark brings trigger 1, but there is no whole commit")
 
 
 def test_the_next_trigger_runs_and_the_same_is_delivered() -> None:
-    standing = Checkpoint().delivered(0, 0).delivered(1, 1).standing
-    assert standing.meaning(1) is Meaning.DELIVER
+    standing = Checkpoint().committed(0, 0).committed(1, 1).standing
+    assert standing.meaning(1) is Meaning.DONE
     assert standing.meaning(2) is Meaning.RUN
     for trigger in (0, 3):
         refused(standing, trigger, f"Spark brings trigger {trigger}, but the newest whole commit is that of batch 1")
 
 
 def test_a_closing_step_has_the_trigger_before_it() -> None:
-    standing = Checkpoint().delivered(0, 0).delivered(1, 0).standing
-    assert standing.meaning(0) is Meaning.DELIVER
+    standing = Checkpoint().committed(0, 0).committed(1, 0).standing
+    assert standing.meaning(0) is Meaning.DONE
     assert standing.meaning(1) is Meaning.RUN
 
 
 def test_a_batch_that_was_begun_runs_from_its_control_record() -> None:
-    standing = Checkpoint().delivered(0, 0).begun(1, 1).standing
+    standing = Checkpoint().committed(0, 0).begun(1, 1).standing
     assert standing.begun is not None
     assert standing.begun.token == "token 1"
     assert standing.meaning(1) is Meaning.RUN
@@ -87,19 +80,12 @@ def test_a_first_batch_that_was_begun() -> None:
 
 
 def test_a_closing_step_cut_short() -> None:
-    standing = Checkpoint().delivered(0, 0).begun(1, 0).standing
+    standing = Checkpoint().committed(0, 0).begun(1, 0).standing
     assert standing.is_cut_short
 
 
-def test_what_waits_must_be_brought_again() -> None:
-    standing = Checkpoint().delivered(0, 0).committed(1, 1).standing
-    assert standing.waits
-    assert standing.meaning(1) is Meaning.DELIVER
-    refused(standing, 2, "results of batch 1, of trigger 1, have not arrived yet")
-
-
 def test_a_torn_newest_commit_counts_as_none() -> None:
-    standing = Checkpoint().delivered(0, 0).delivered(1, 1).torn(1).standing
+    standing = Checkpoint().committed(0, 0).committed(1, 1).torn(1).standing
     assert standing.batch == 0
     assert standing.begun is not None
     assert standing.meaning(1) is Meaning.RUN
@@ -107,19 +93,19 @@ def test_a_torn_newest_commit_counts_as_none() -> None:
 
 
 def test_a_torn_closing_step_runs_again() -> None:
-    standing = Checkpoint().delivered(0, 0).delivered(1, 0).torn(1).standing
+    standing = Checkpoint().committed(0, 0).committed(1, 0).torn(1).standing
     assert standing.is_cut_short
 
 
 def test_a_torn_first_commit() -> None:
-    standing = Checkpoint().delivered(0, 0).torn(0).standing
+    standing = Checkpoint().committed(0, 0).torn(0).standing
     assert standing.commit is None
     assert standing.meaning(0) is Meaning.RUN
     refused(standing, 1)
 
 
 def test_commits_that_are_gone() -> None:
-    checkpoint = Checkpoint().delivered(0, 0).delivered(1, 1)
+    checkpoint = Checkpoint().committed(0, 0).committed(1, 1)
     for batch in range(2):
         checkpoint.disk.delete(checkpoint.commits.path(batch))
     with pytest.raises(StateError, match=r"batch 1 was begun \(control/0+1-0+1\), but there is no whole commit"):
@@ -130,10 +116,10 @@ def test_commits_that_are_gone() -> None:
 
 def test_a_control_record_of_another_trigger() -> None:
     with pytest.raises(StateError, match="batch 1 was begun for trigger 5"):
-        _ = Checkpoint().delivered(0, 0).begun(1, 5).standing
+        _ = Checkpoint().committed(0, 0).begun(1, 5).standing
 
 
 def test_a_torn_control_record_was_never_acted_upon() -> None:
-    checkpoint = Checkpoint().delivered(0, 0).begun(1, 1)
+    checkpoint = Checkpoint().committed(0, 0).begun(1, 1)
     checkpoint.disk.corrupt(checkpoint.controls.path(1))
     assert checkpoint.standing.begun is None

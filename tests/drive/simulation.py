@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,30 +18,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anabranch.balance.partition import choose_distribution
+from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
+from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.loop import Proposal
+from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Control
 from anabranch.control.table_files import put_table, table_file
+from anabranch.drive.delivery import Delivery, Results, rows_of
 from anabranch.drive.driver import Driver
 from anabranch.drive.local import Steady
 from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.drive.runner import Computed, Runner, Tasks
-from anabranch.drive.work import Kept, SlotWork
+from anabranch.drive.staging import FOLDER as STAGED
+from anabranch.drive.staging import Result, Staging, staged_name
+from anabranch.drive.steering import Steering
+from anabranch.drive.work import Kept, SlotWork, slot_mask
 from anabranch.engine.accept import conform
-from anabranch.engine.aggregation import Aggregator
-from anabranch.engine.cells import source_mask
 from anabranch.engine.log import encode
-from anabranch.errors import MigrationError
+from anabranch.errors import MigrationError, QueryFailedError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.demand import read_columns
-from anabranch.plan.distribution import all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query
+from anabranch.plan.workload import Workload
 from anabranch.spark.published import BATCH_PREFIX, published_in
 from anabranch.spark.remote_parquet import RemoteParquetSink
-from anabranch.spark.stage import STAGING, stage
+from anabranch.spark.stage import STAGING, ParquetStaging, staged_path
 from anabranch.storage.filesystem import MemoryFilesystem, Names
 from tests.support import oracle
 from tests.support.faulty import Crash, Fault, FaultyFilesystem
@@ -78,26 +82,32 @@ class Taken(Holder):
 
 @dataclass
 class Function:
-    """A sink of at least once, that fails when told to."""
+    """Where results go at least once: it fails, and dies with its driver, when told to."""
 
-    schema: pa.Schema
+    query: Query
+    checkpoint: Any
+    groups_span_slots: bool
     fails: dict[int, str] = field(default_factory=dict)
-    """By batch: "before" it has taken the results, or "after"."""
+    """By batch: whether the driver dies "before" it has taken the results, or "after"; or it "fails" before or after
+    that."""
     brought: dict[int, list[oracle.Bag]] = field(default_factory=lambda: defaultdict(list))
+    takes_files = False
 
-    def staging(self) -> None:
-        return None
-
-    def publish(self, files: Sequence[str], number: int, token: str) -> None:
-        raise AssertionError("nothing is staged")
-
-    def deliver(self, results: list[pa.RecordBatch], number: int) -> None:
-        fails = self.fails.pop(number, "")
+    def take(self, results: Results) -> None:
+        fails = self.fails.pop(results.batch, "")
         if fails == "before":
-            raise Crash("the sink fails")
-        self.brought[number].append(oracle.bag(pa.Table.from_batches(results, schema=self.schema)))
-        if fails:
-            raise Crash("the sink fails, and has the results")
+            raise Crash("the driver dies before the sink has the results")
+        if fails == "fails before":
+            raise OSError("the sink fails")
+        rows = rows_of(self.checkpoint, self.query, self.groups_span_slots, results)
+        self.bring(results.batch, pa.Table.from_batches(rows, schema=self.query.output_schema))
+        if fails == "after":
+            raise Crash("the driver dies when the sink has the results")
+        if fails == "fails after":
+            raise OSError("the sink fails, and has the results")
+
+    def bring(self, batch: int, rows: pa.Table) -> None:
+        self.brought[batch].append(oracle.bag(rows))
 
     def found(self) -> oracle.Bag:
         assert all(again == first for first, *others in self.brought.values() for again in others), "a batch is another"
@@ -105,24 +115,74 @@ class Function:
 
 
 @dataclass
-class Simulation:
-    """A query over batches, in so many slots; results go to files or to a function."""
+class Files:
+    """Where results go exactly once: parquet files, from tasks, or from here if groups span slots."""
 
     query: Query
+    checkpoint: Any
+    groups_span_slots: bool
+    out: Any
+
+    def __post_init__(self) -> None:
+        self.sink = RemoteParquetSink(self.out)
+
+    takes_files = True
+
+    @property
+    def has_own_files(self) -> bool:
+        return not self.groups_span_slots
+
+    @property
+    def write(self) -> ParquetStaging:
+        return ParquetStaging(self.out, self.query.output_schema)
+
+    def take(self, results: Results) -> None:
+        names = list(results.names)
+        if self.groups_span_slots:
+            names = [f"{results.batch:010d}-{results.token}-{uuid.uuid4().hex[:12]}"]
+            rows = rows_of(self.checkpoint, self.query, True, results)
+            names = names if self.write(names[0], rows) else []
+        self.sink.publish([staged_path(name) for name in names], results.batch, results.token)
+
+    def found(self) -> oracle.Bag:
+        total: oracle.Bag = Counter()
+        for folder in self.out.folders(""):
+            if folder.startswith(BATCH_PREFIX):
+                published = published_in(self.out, folder)
+                assert published is not None, f"{folder} was begun and never published"
+                for name in published.files:
+                    rows = pq.read_table(pa.BufferReader(self.out.get(f"{folder}/{name}")))
+                    total += oracle.bag(rows.cast(self.query.output_schema))
+        return total
+
+
+@dataclass
+class Simulation:
+    """Queries over batches, in so many slots; results of the first go to files or to a function, of the next to the
+    other."""
+
+    queries: Sequence[Query]
     batches: Sequence[Mapping[str, pa.Table]]
     tables: Mapping[str, pa.Table]
     plans: Sequence[str] = ()
+    """Of the first query."""
     slots: int = 2
     to_files: bool = True
     faults: Mapping[int, Fault] = field(default_factory=dict)
     """By the ordinal of the put that goes wrong."""
     asks: Mapping[int, tuple[int, Strategy]] = field(default_factory=dict)
-    """Before which triggers another plan is asked for, and how to get there."""
+    """Before which triggers another plan is asked for the first query, and how to get there."""
     workers: int = 1
     """So many take turns at the slots."""
     fails: Mapping[int, str] = field(default_factory=dict)
+    """What functions do in some batches."""
     pauses: Collection[int] = ()
     """After which triggers input pauses. (It changes no watermark that a batch with rows has.)"""
+    breaks: Mapping[str, int] = field(default_factory=dict)
+    """From which batch on queries cannot be computed: they fail where they have results."""
+    leaves: Collection[str] = ()
+    """Which queries leave when results of theirs wait that take more than `most_bytes`."""
+    most_bytes: int = 1 << 30
     done: int = -1
     """The last trigger that the source has noted as done."""
     lives: int = 0
@@ -131,18 +191,28 @@ class Simulation:
     """The batches whose tasks ran, and whether they were committed before."""
 
     def __post_init__(self) -> None:
-        self.world = FaultyFilesystem(MemoryFilesystem(), dict(self.faults))
-        self.checkpoint, self.out = Below(self.world, "checkpoint"), Below(self.world, "out")
-        self.function = Function(self.query.output_schema, dict(self.fails))
-        self.forms = Forms(self.query)
-        names = {s.name for s in self.query.base_sources}
-        self.tables = {name: rows for name, rows in self.tables.items() if name in names}
-        self.distribution = choose_distribution(self.query, self.slots)
-        self.columns = read_columns(self.query)
-        self.sources = {s.name: s for s in self.query.base_sources}
+        self.world, workload = FaultyFilesystem(MemoryFilesystem(), dict(self.faults)), Workload(tuple(self.queries))
+        self.checkpoint = Below(self.world, "checkpoint")
+        self.sources, self.columns = workload.sources, read_columns(workload)
+        self.tables = {name: rows for name, rows in self.tables.items() if name in self.sources}
+        self.forms = {query.name: Forms(query) for query in self.queries}
+        is_alone = len(self.queries) == 1
+        self.spread = {q.name: choose_distribution(q, self.slots, may_skip_exchange=is_alone) for q in self.queries}
+        self.outlets: dict[str, Files | Function] = {}
+        for place, query in enumerate(self.queries):
+            given = query, self.checkpoint, self.spread[query.name].groups_span_slots
+            if self.to_files == (place % 2 == 0):
+                self.outlets[query.name] = Files(*given, Below(self.world, f"out/{query.name}"))
+            else:
+                self.outlets[query.name] = Function(*given, dict(self.fails))
 
-    def run(self, most_lives: int = 60) -> oracle.Bag:
-        """Driver after driver, until the input has ended and is closed; what has arrived then."""
+    @property
+    def function(self) -> Function:
+        """The first function."""
+        return next(outlet for outlet in self.outlets.values() if isinstance(outlet, Function))
+
+    def run(self, most_lives: int = 60) -> dict[str, oracle.Bag]:
+        """Driver after driver, until the input has ended and is closed; what has arrived then, by query."""
         while self.lives < most_lives:
             try:
                 self.live()
@@ -171,18 +241,26 @@ class Simulation:
             holder.die()
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
-        plan = parse(self.plans[0], self.forms.graphs[None]) if self.plans else left_deep(self.forms.graphs[None])
         files = {name: table_file(name) for name in self.tables}
         if not self.checkpoint.list("commit"):
             for name, path in files.items():
                 rows = conform(self.sources[name], self.tables[name], self.columns[name])
                 put_table(self.checkpoint, path, encode(rows))  # type: ignore[arg-type]
-        driver = Driver(self.query, Execution(plan), self.distribution, self.checkpoint, files, Steady(), holder)  # type: ignore[arg-type]
-        driver.open("as it is")
-        sink: Any = RemoteParquetSink(self.out) if self.to_files else self.function  # type: ignore[arg-type]
-        if self.to_files:
-            sink.open("simulated")
-        runner = Runner(driver, sink)
+        latest = commits_in(self.checkpoint).latest()  # type: ignore[arg-type]
+        ended = latest[1].ended if latest is not None else {}
+        steerings = [self.steering(query) for query in self.queries if query.name not in ended]
+        driver = Driver(steerings, self.checkpoint, files, holder)  # type: ignore[arg-type]
+        driver.open()
+        for name, query in driver.queries.items():
+            outlet = self.outlets[name]
+            query.has_own_files = isinstance(outlet, Files) and outlet.has_own_files
+        for outlet in self.outlets.values():
+            if isinstance(outlet, Files):
+                outlet.sink.open("simulated")
+        delivery = Delivery(
+            self.checkpoint, self.outlets, None, self.most_bytes, holder.require_held, self.leaves  # type: ignore[arg-type]
+        )  # fmt: skip
+        runner = Runner(driver, delivery)
         run, kept = uuid.uuid4().hex, [Kept() for _ in range(self.workers)]
 
         def tasks(rows: Mapping[str, pa.Table]) -> Tasks:
@@ -191,72 +269,88 @@ class Simulation:
         runner.settle(lambda: tasks({}))
         return driver, runner, tasks
 
-    @contextmanager
+    def steering(self, query: Query) -> Steering:
+        graph = self.forms[query.name].graphs[None]
+        is_first = query is self.queries[0]
+        plan = parse(self.plans[0], graph) if self.plans and is_first else left_deep(graph)
+        journal, texts = Journal(self.checkpoint, query.name), QueryTexts(self.checkpoint)  # type: ignore[arg-type]
+        return Steering(query, Execution(plan), self.spread[query.name], Steady(), journal, texts)
+
     def work(
         self, driver: Driver, run: str, kept: Sequence[Kept], rows: Mapping[str, pa.Table], control: Control
-    ) -> Iterator[Computed]:
+    ) -> Computed:
         """The tasks of a batch."""
         newest = driver.newest
         self.computed.append((control.batch, newest is not None and newest.batch >= control.batch))
         given = {n: conform(self.sources[n], r, self.columns[n]) for n, r in rows.items() if n in self.sources}
-        attempts, results, files = [], list[pa.RecordBatch](), list[str]()
-        is_staged = self.to_files and not self.distribution.groups_span_slots
-        for slot in range(1 if self.distribution.needs_no_exchange else driver.slots):
+        own_files = {n: o.write for n, o in self.outlets.items() if isinstance(o, Files) and o.has_own_files}
+        staging = Staging(self.checkpoint, own_files)  # type: ignore[arg-type]
+        # Queries with files of their own come first.
+        running = [query for query in self.queries if query.name in control.queries]
+        spread = {q.name: (q, self.spread[q.name]) for q in sorted(running, key=lambda q: q.name not in own_files)}
+        attempts = []
+        for slot in range(1 if driver.needs_no_exchange else driver.slots):
             who = kept[(control.batch * 7 + slot) % len(kept)]
-            work = SlotWork(run, self.query, self.distribution, self.checkpoint, who)  # type: ignore[arg-type]
-            order, token = work.order(control.batch, control.epoch), uuid.uuid4().hex[:12]
+            work = SlotWork(run, spread, self.checkpoint, who)  # type: ignore[arg-type]
+            begun = controls_in(self.checkpoint).read(control.batch, control.epoch)  # type: ignore[arg-type]
+            order, token = work.order(begun), uuid.uuid4().hex[:12]
             boxes = work.boxes(order, slot)
-            pieces = work.step(order, slot, boxes, given if self.distribution.needs_no_exchange else self.share(slot, given))
-            file = ""
-            if is_staged:
-                name = f"{control.batch:010d}-{control.token}-{slot}-{token}"
-                file, _ = stage(self.out, name, pieces, self.query.output_schema)  # type: ignore[arg-type]
-            else:
-                results += pieces
-            attempts.append(msgspec.structs.replace(work.save(order, slot, boxes, token), results=file))
-            files += [file] if file else []
-        if self.distribution.groups_span_slots:
-            assert self.query.grouping is not None
-            results = Aggregator(self.query.grouping, self.query.row_schema).combine(results) if results else []
-            if self.to_files and results:
-                name = f"{control.batch:010d}-{control.token}-{uuid.uuid4().hex[:12]}"
-                files.append(stage(self.out, name, iter(results), self.query.output_schema)[0])  # type: ignore[arg-type]
-        yield Computed(attempts, results, tuple(files) if self.to_files else None)
+            mine = given
+            if not driver.needs_no_exchange:
+                mine = {n: r.filter(pa.array(slot_mask(spread.values(), n, slot, r))) for n, r in given.items()}
+            name = staged_name(control.batch, control.token, slot, token)
+            try:
+                staged = staging.stage(name, self.failing(work.step(order, slot, boxes, mine), control.batch))
+            except QueryFailedError as error:
+                return Computed([*attempts, work.failed(slot, token, error)])
+            attempts.append(msgspec.structs.replace(work.save(order, slot, boxes, token), staged=staged))
+        return Computed(attempts)
 
-    def share(self, slot: int, given: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
-        """The rows that the exchange brings to a slot."""
-        grid, inputs = self.distribution.grid, all_inputs(self.query)
-        return {n: r.filter(pa.array(source_mask(grid, slot, inputs, self.sources[n], r))) for n, r in given.items()}
+    def failing(self, results: Iterator[Result], batch: int) -> Iterator[Result]:
+        """Results, until a query fails by itself."""
+        for name, piece in results:
+            if batch >= self.breaks.get(name, batch + 1):
+                raise QueryFailedError(name, ArithmeticError("it cannot be computed"))
+            yield name, piece
 
     def ask(self, driver: Driver, plan: int, strategy: Strategy) -> None:
         """Asks for another plan, if it can be gone over to."""
-        target = parse(self.plans[plan % len(self.plans)], driver.graph)
+        query = driver.queries[self.queries[0].name]
+        target = parse(self.plans[plan % len(self.plans)], query.graph)
         try:
-            driver.request(Proposal(ChangePlan(target, strategy), "by the simulation"))
+            query.request(Proposal(ChangePlan(target, strategy), "by the simulation"))
         except MigrationError:
             return
 
-    def found(self) -> oracle.Bag:
-        """What readers see, as a multiset."""
-        if not self.to_files:
-            return self.function.found()
-        total: oracle.Bag = Counter()
-        for folder in self.out.folders(""):
-            if folder.startswith(BATCH_PREFIX):
-                published = published_in(self.out, folder)  # type: ignore[arg-type]
-                assert published is not None, f"{folder} was begun and never published"
-                for name in published.files:
-                    rows = pq.read_table(pa.BufferReader(self.out.get(f"{folder}/{name}")))
-                    total += oracle.bag(rows.cast(self.query.output_schema))
-        return total
+    def found(self) -> dict[str, oracle.Bag]:
+        """What readers see of each query, as a multiset."""
+        return {name: outlet.found() for name, outlet in self.outlets.items()}
+
+    def expected(self) -> dict[str, oracle.Bag]:
+        """What they should see."""
+        found = {}
+        for query in self.queries:
+            read = {source.name for source in query.base_sources}
+            batches = [{n: r for n, r in batch.items() if n in read} for batch in self.batches]
+            tables = {n: r for n, r in self.tables.items() if n in read}
+            found[query.name] = oracle.expected(query, batches, tables)
+        return found
+
+    def check(self, what: str = "") -> None:
+        """Runs all of it: every result arrives, and nothing else does."""
+        found, expected = self.run(), self.expected()
+        for name, wanted in expected.items():
+            assert not (wrong := oracle.difference(found[name], wanted)), f"{what} {name}: {wrong}"
+        self.verify()
 
     def verify(self) -> None:
         """What must hold at the end, whatever happened on the way."""
         again = [batch for batch, is_committed in self.computed if is_committed]
-        assert not (self.to_files and again), f"batches {again} ran although they were committed, and their files are there"
-        assert not self.to_files or not self.out.list(STAGING), "files wait that nobody will publish"
+        assert not again, f"batches {again} ran although they were committed, and their files are there"
+        assert not self.checkpoint.list(STAGED), "files that nobody will deliver"
+        for outlet in self.outlets.values():
+            assert not isinstance(outlet, Files) or not outlet.out.list(STAGING), "files wait that nobody will publish"
         most = RELEASE_EVERY * (1 + self.lives) + 4  # a driver that dies may have been about to release some
-        for folder in ("control", "commit", "delivered"):
+        for folder in ("control", "commit", *(f"delivered/{name}" for name in self.outlets)):
             assert len(self.checkpoint.list(folder)) <= most, f"{folder}: {self.checkpoint.list(folder)}"
         assert not self.checkpoint.list("lease")
-

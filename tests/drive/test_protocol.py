@@ -8,24 +8,17 @@ from hypothesis import strategies as st
 
 from anabranch.plan.migration import Strategy
 from tests.drive.simulation import Simulation
-from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes
 from tests.support.faulty import Fault
 from tests.support.regressions import REGRESSIONS
 from tests.support.scenarios import Scenario, properties, scenarios
+from tests.support.workloads import Workload, workloads
 
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 FAULTS = st.dictionaries(st.integers(0, 120), KINDS, max_size=6)
 ASKS = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.sampled_from(list(Strategy))), max_size=4)
 PAUSES = st.frozensets(st.integers(0, 8), max_size=4)
-FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after"]), max_size=3)
-
-
-def check(simulation: Simulation) -> None:
-    found = simulation.run()
-    wanted = oracle.expected(simulation.query, simulation.batches, simulation.tables)
-    assert not (wrong := oracle.difference(found, wanted)), wrong
-    simulation.verify()
+FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=3)
 
 
 def check_joins(
@@ -38,12 +31,10 @@ def check_joins(
     workers: int,
     pauses: frozenset[int],
 ) -> None:
-    check(
-        Simulation(
-            scenario.query, scenario.arrow_batches, scenario.arrow_tables, scenario.plans, slots, to_files, faults, asks,
-            workers, fails, pauses,
-        )
-    )  # fmt: skip
+    Simulation(
+        [scenario.query], scenario.arrow_batches, scenario.arrow_tables, scenario.plans, slots, to_files, faults, asks,
+        workers, fails, pauses,
+    ).check()  # fmt: skip
 
 
 UNTIMED = {
@@ -67,10 +58,33 @@ def check_groups(
     pauses: frozenset[int],
 ) -> None:
     case = Continuous(shape)
-    check(Simulation(case.query, case.batches, case.tables, (), slots, to_files, faults, fails=fails, pauses=pauses))
+    Simulation([case.query], case.batches, case.tables, (), slots, to_files, faults, fails=fails, pauses=pauses).check()
 
 
 test_groups, test_groups_long = properties(
     check_groups, 60, 6_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
     fails=FAILS, pauses=PAUSES,
+)  # fmt: skip
+
+
+def check_many(
+    workload: Workload,
+    slots: int,
+    to_files: bool,
+    faults: Mapping[int, Fault],
+    fails: Mapping[int, str],
+    workers: int,
+    pauses: frozenset[int],
+) -> None:
+    """Queries in one pipeline, whose watermarks differ."""
+    batches = [workload.batch(number) for number in range(workload.batches)]
+    tables = {"t": workload.table}
+    Simulation(
+        workload.queries, batches, tables, (), slots, to_files, faults, workers=workers, fails=fails, pauses=pauses
+    ).check(workload.script)  # fmt: skip
+
+
+test_many, test_many_long = properties(
+    check_many, 15, 3_000, workload=workloads(), slots=st.sampled_from([1, 2, 4]), to_files=st.booleans(), faults=FAULTS,
+    fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
 )  # fmt: skip

@@ -168,8 +168,8 @@ def test_groups_without_rows_are_forgotten(monkeypatch):
     for batch in range(40):
         step = run.step(batch, rows([batch + 0.5] * 5, k=[batch * 5 + i for i in range(5)], g=["a", "b", "a", None, ""]))
         found += step.results.to_pylist()
-    assert run._slot is not None
-    aggregator = run._slot.boxes["q"].aggregator
+    assert run.slot is not None
+    aggregator = run.slot.boxes["q"].aggregator
     assert aggregator is not None
     assert aggregator.groups.count <= 40, "of 200 groups"
     assert len(found) == 5 * (2 * 38 - 1)
@@ -185,8 +185,8 @@ def test_values_without_rows_are_forgotten(monkeypatch, aggregate):
         names = [f"{batch:03d} {i}" for i in range(5)]
         step = run.step(batch, rows([batch + 0.5] * 5, k=[batch * 5 + i for i in range(5)], g=names))
     assert step.results.to_pydict()["a"] in ([10], ["057 4"]), "at 58 s, over the rows of 56.5 and 57.5 s"
-    assert run._slot is not None
-    aggregator = run._slot.boxes["q"].aggregator
+    assert run.slot is not None
+    aggregator = run.slot.boxes["q"].aggregator
     assert aggregator is not None
     assert aggregator._known <= 60, "of 300 values"
 

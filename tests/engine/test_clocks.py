@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from anabranch.control.records import Commit
+from anabranch.control.records import Commit, ExecutionRecord, QueryCommit
 from anabranch.control.watermark import next_watermark, watermark_of
 from anabranch.drive.local import LocalRun, Step
 from anabranch.plan.query import AHEAD_US, BEGINNING_US, FOREVER_US, Query, Stream
@@ -229,6 +229,7 @@ def test_the_watermark_never_goes_back() -> None:
     """Not for a stream that wakes, nor where the lateness of a stream was changed between two runs."""
     query = case_of("", "LATENESS 9 SECONDS IDLE 1 SECOND").query
     seen = {"a": 50 * SECOND_US, "b": 20 * SECOND_US}
-    base = Commit(4, 4, 50 * SECOND_US, "", "", seen, {}, last_seen_us={"a": 0, "b": 0})
+    own = QueryCommit("", "", 50 * SECOND_US, ExecutionRecord("(a b)"))
+    base = Commit(4, 4, {query.name: own}, seen, last_seen_us={"a": 0, "b": 0})
     assert watermark_of(query, seen) == 11 * SECOND_US
     assert next_watermark(query, base, 1) == 50 * SECOND_US

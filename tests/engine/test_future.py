@@ -80,7 +80,7 @@ def test_a_row_from_the_future_keeps_its_own_segments_alone(sql, plan, future):
     for ours, theirs in zip(statistics.states, counted.states, strict=True):
         assert ours.rows <= theirs.rows + 2 * rows * stays, ours.name
         assert ours.runs <= theirs.runs + stays, ours.name
-    for log in run._slot.store.logs.values():
+    for log in run.slot.store.logs.values():
         assert len(log.segments) <= 6 + stays
 
 

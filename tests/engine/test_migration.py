@@ -254,7 +254,7 @@ def selecting(batches: int) -> Scenario:
 
 
 def index_of_a(run: LocalRun) -> Spine:
-    (found,) = [spine for key, spine in run._slot.store.spines.items() if key.rows.source == "a"]
+    (found,) = [spine for key, spine in run.slot.store.spines.items() if key.rows.source == "a"]
     return found
 
 
@@ -266,7 +266,7 @@ def test_upwards_runs_are_shared_and_columns_stuffed() -> None:
     spine, runs = index_of_a(run), list(index_of_a(run).runs)
     run.migrate("(a b)", selects={"a": "a b"})
     results = step(run, scenario, 4).results.num_rows
-    log = run._slot.store.logs["a"]
+    log = run.slot.store.logs["a"]
     stored = {b: " ".join(s.rows.schema.names) for b, s in log.segments.items()}
     assert stored == {1: "k ts", 2: "k ts", 3: "k ts", 4: "k x ts"}, "a project goes with its select"
     assert log.column("x", np.array([3 << 32, 4 << 32 | 6])).to_pylist() == [None, 0]
@@ -354,6 +354,6 @@ def test_sets_of_predicates_are_numbered_anew() -> None:
             run = start(scenario, disk)
         results, wanted = (oracle.bag(step(each, scenario, batch).results) for each in (run, steady))
         assert not (wrong := oracle.difference(results, wanted)), f"in batch {batch}: {wrong}"
-        assert run._slot is not None
-        run._slot.checkpoint._most_predicates = 0
-        assert len(run._slot.checkpoint._predicates) <= 4
+        assert run.slot is not None
+        run.slot.checkpoint._most_predicates = 0
+        assert len(run.slot.checkpoint._predicates) <= 4

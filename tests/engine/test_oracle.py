@@ -199,7 +199,7 @@ def check_lost_attempt(scenario: Scenario) -> None:
     for batch in range(last + 1):
         step(run, scenario, batch)
     step(run, scenario, last)  # for its results alone: the commit stays
-    loser = run._slot
+    loser = run.slot
     assert loser is not None
     assert run.commit is not None
     manifest, state = run.commit.slots[SLOT].manifest, state_of(run)
@@ -288,8 +288,8 @@ def check_state_goes_away(scenario: Scenario) -> None:
     run = start(scenario, disk)
     for batch in range(len(scenario.batches) + 2):
         step(run, scenario, batch)
-    assert run._slot is not None
-    store = run._slot.store
+    assert run.slot is not None
+    store = run.slot.store
     timed = {i.source.name for i in scenario.query.inputs if isinstance(i.source, Stream)}
     for log in store.logs.values():
         assert not isinstance(log.source, Stream) or all(batch >= first_new for batch in log.segments)

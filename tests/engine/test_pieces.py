@@ -282,14 +282,14 @@ def test_rows_that_a_segment_does_not_have() -> None:
     run = LocalRun(query_of(JOIN), MemoryFilesystem())
     for number in (0, 1, 2):
         run.step(number, {"a": rows_of(["x"] * 3)} if number != 1 else {})
-    assert run._slot is not None
-    log = run._slot.store.logs["a"]
+    assert run.slot is not None
+    log = run.slot.store.logs["a"]
     log.check(np.array([2, 2 << 32, 0], np.int64))
     for wrong in (3, 1 << 32, (2 << 32) + 3, 3 << 32, 10**6 << 32, (1 << 32) - 1, -1):
         with pytest.raises(MissingRowError):
             log.check(np.array([0, wrong], np.int64))
     with pytest.raises(MissingRowError):
-        run._slot.store.logs["b"].check(np.array([0], np.int64))
+        run.slot.store.logs["b"].check(np.array([0], np.int64))
 
 
 def test_rows_of_batches_between_those_that_are_far_apart() -> None:

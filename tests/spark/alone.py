@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anabranch.spark import host, sinks
+from anabranch.spark import pipeline, sinks
 from anabranch.spark.create import create_session
 from anabranch.storage.cache import Cache
 from anabranch.storage.location import located
@@ -49,7 +49,7 @@ def run_alone(*arguments: str, timeout_s: float = START_S) -> str:
 
 
 def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024]") -> int:
-    host.Task = TroubledTask  # type: ignore[misc]
+    pipeline.Task = TroubledTask  # type: ignore[misc]
     wrong = 0
     here = os.getcwd()
     settings = {**SPECULATION, "spark.executorEnv.PYTHONPATH": here, "spark.task.maxFailures": "4"}
@@ -68,7 +68,7 @@ def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024
                 feed.run(spark, sink, plan=seed + len(batches), slots=2)
         found = kept.table() if sink is kept else read_parquet(out, scenario)
         difference = oracle.difference(bag(found, scenario), expected(scenario))
-        met = os.listdir(os.path.join(feed.folder, "checkpoint", "q", "troubles"))
+        met = os.listdir(os.path.join(feed.folder, "checkpoint", "pipeline-0", "troubles"))
         print(f"scenario {seed}: {difference or 'right'}\nmet {' '.join(sorted(met))}", flush=True)
         wrong += bool(difference)
     spark.stop()
@@ -76,13 +76,13 @@ def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024
 
 
 def executors(folder: str, scenario: Scenario, route: str) -> int:
-    host.Task = LethalTask  # type: ignore[misc]
+    pipeline.Task = LethalTask  # type: ignore[misc]
     spark = create_session("local-cluster[2,1,1024]", {"spark.executorEnv.PYTHONPATH": os.getcwd()})
     feed, out = Feed(scenario, folder, route), os.path.join(folder, "out")
     feed.write(range(len(scenario.batches)))
     feed.run(spark, sinks.parquet(out), slots=2)
     difference = oracle.difference(bag(read_parquet(out, scenario), scenario), expected(scenario))
-    killed = os.path.join(folder, "checkpoint", "q", "killed")
+    killed = os.path.join(folder, "checkpoint", "pipeline-0", "killed")
     met = sorted(name for kill in os.listdir(killed) for name in os.listdir(os.path.join(killed, kill)))
     print(f"{difference or 'right'}\nkilled {' '.join(met)}", flush=True)
     spark.stop()
@@ -111,7 +111,7 @@ def machines(folder: str, master: str, private: str, checkpoint: str, out: str) 
             feed.session(spark, sink, slots=2).start(availableNow=True)
         except Exception as error:
             print(f"{type(error).__name__}: {error}", flush=True)
-        print("batches before:", len(located(place).below("q").list("control")), flush=True)
+        print("batches before:", len(located(place).below("pipeline-0").list("control")), flush=True)
     feed = Feed(scenario, folder, "frames", checkpoint=checkpoint, settings=local)
     feed.run(spark, sinks.parquet(out), slots=2)
     found = sinks.read(out).to_table().select(scenario.query.output_schema.names)

@@ -1,19 +1,22 @@
-"""Tasks that do not go well: put in the place of `anabranch.spark.host.Task`, they make trouble at their first attempt.
+"""Tasks that do not go well: put in the place of `anabranch.spark.pipeline.Task`, they make trouble at their first attempt.
 
 `TroubledTask` fails in all ways that a task can; `LethalTask` takes its whole executor with it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from anabranch.drive.staging import Result, Staging
 from anabranch.spark.task import Task, batch_of
 
 TROUBLES = ("before", "after", "halfway", "twice", "killed", "slow", "none")
@@ -39,16 +42,43 @@ class TroubledTask(Task):
             time.sleep(0.5)
         if trouble == "twice":  # as if a copy had run to its end elsewhere, and lost
             list(super().__call__(iter(given)))
-        made = super().__call__(iter(given))
         if trouble == "halfway":
-            yield next(made)
-            raise OSError("the task fails after its first results")
+            yield from halfway(self, _fail)(iter(given))
+        made = super().__call__(iter(given))
         if trouble in ("after", "killed"):
             list(made)
             if trouble == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise OSError("the task fails after all its work")
         yield from made
+
+
+def _fail() -> None:
+    raise OSError("the task fails after its first results")
+
+
+@dataclass(frozen=True)
+class CutStaging(Staging):
+    """Has something happen when the first results are on their way to a file, or when there are none."""
+
+    then: Callable[[], None] = _fail
+
+    def stage(self, name: str, results: Iterable[Result]) -> dict[str, int]:
+        return super().stage(name, self._cut(results))
+
+    def _cut(self, results: Iterable[Result]) -> Iterator[Result]:
+        for result in results:
+            yield result
+            break
+        self.then()
+        yield from results
+
+
+def halfway(task: Task, then: Callable[[], None]) -> Task:
+    """A task in the middle of which something happens."""
+    staging = CutStaging(task.staging.filesystem, task.staging.own_files, then)
+    fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(Task)}
+    return Task(**{**fields, "staging": staging})
 
 
 KILLS = {(1, 0): "after", (2, 1): "before", (4, 0): "halfway"}
@@ -71,11 +101,10 @@ class LethalTask(Task):
             return
         executor = executor_pid()
         self.filesystem.put(f"killed/{batch}-{slot}/{moment}-{executor}", [b""])
-        made = super().__call__(batches)
         if moment == "halfway":
-            yield next(made)
+            list(halfway(self, partial(os.kill, executor, signal.SIGKILL))(batches))
         elif moment == "after":
-            list(made)
+            list(super().__call__(batches))
         os.kill(executor, signal.SIGKILL)
         time.sleep(60)  # the worker ends when it notices that its executor is gone
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from anabranch.engine.cells import base_cells
+from anabranch.plan.distribution import Spread
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.query import Field, Input, Query, Stream, Table, range_window
 from anabranch.spark.cells import cells
+from anabranch.spark.pack import CELL, pack, packing_of
 from anabranch.spark.types import zoned_schema
 
 ROWS = 300
@@ -97,7 +100,7 @@ def spark_cells(spark: SparkSession, grids: dict[str, Grid], query: Query = QUER
     frame = spark.createDataFrame(rows).coalesce(1)
     columns = []
     for name, grid in grids.items():
-        target, several = cells(grid, query, query.inputs[0].source, lambda c: F.col(f"`{c}`"))
+        target, several = cells([(query, grid)], query.inputs[0].source, lambda c: F.col(f"`{c}`"))
         columns.append((target if several else F.array(target)).alias(name))
     return frame.select(*columns).toArrow()
 
@@ -180,10 +183,58 @@ def test_a_self_join_sends_a_row_once_to_each_cell(spark: SparkSession) -> None:
 def test_rows_of_a_table_share_one_coordinate(spark: SparkSession) -> None:
     table = Table("t", (Field("v", pa.int64()),))
     query = Query("q", (QUERY.inputs[0], Input("t", table, range_window(1))), (), (), QUERY.select)
-    target, several = cells(Grid((Dimension((), "t"),), (SHARE,)), query, table, lambda c: F.col(c))
+    target, several = cells([(query, Grid((Dimension((), "t"),), (SHARE,)))], table, lambda c: F.col(c))
     found = spark.range(5).select(target.alias("cell")).distinct().collect()
     expected = base_cells(
         Grid((Dimension((), "t"),), (SHARE,)), "t", lambda c: None, pa.array([-(2**63)] * 2, pa.int64()), 2
     )
     assert not several
     assert [row["cell"] for row in found] == sorted(set(expected.tolist()))
+
+
+# Several queries
+
+
+def named(name: str, *aliases: str) -> Query:
+    inputs = tuple(Input(alias, SOURCE, range_window(1)) for alias in aliases)
+    return Query(name, inputs, (), (), (("x", Column(pa.int64(), aliases[0], "i64")),))
+
+
+def by(alias: str, column: str, share: int = 4) -> Grid:
+    return Grid((Dimension((Column(EDGES[column][0], alias, column),)),), (share,))
+
+
+OTHER = Dimension((Column(pa.int64(), "elsewhere", "i64"),))
+SPREADS: dict[str, Spread] = {
+    "the same way": [(named("q", "a"), by("a", "i64")), (named("r", "z"), by("z", "i64"))],
+    "two ways": [(named("q", "a"), by("a", "i64")), (named("r", "z"), by("z", "text"))],
+    "three ways": [
+        (named("q", "a"), by("a", "i64")), (named("r", "z", "y"), by("z", "text")),
+        (named("s", "a"), Grid((Dimension((), "a"),), (4,))),
+    ],
+    "two by two": [
+        (named("q", "a"), by("a", "i64")), (named("r", "a"), Grid((by("a", "i64").dimensions[0], OTHER), (2, 2))),
+        (named("s", "a"), Grid((OTHER, by("a", "i64").dimensions[0]), (2, 2))),
+    ],
+    "all in one slot, and each in all": [(named("q", "a"), Grid()), (named("r", "z"), Grid((OTHER,), (4,)))],
+    "each in all, and all in one slot": [(named("r", "z"), Grid((OTHER,), (4,))), (named("q", "a"), Grid())],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_rows_go_to_the_slots_of_all_queries_once(spark: SparkSession, name: str) -> None:
+    """A row goes to each slot that wants it for any query, and to none twice; also when it is packed."""
+    spread = SPREADS[name]
+    wanted = [
+        set().union(*of_row)
+        for of_row in zip(*(engine_cells(g, i.alias) for q, g in spread for i in q.inputs), strict=True)
+    ]
+    frame = spark.createDataFrame(TABLE.cast(zoned_schema(TABLE.schema))).coalesce(1)
+    target, several = cells(spread, SOURCE, lambda c: F.col(f"`{c}`"))
+    assert several == (name != "the same way"), "equal expressions are written once"
+    found = frame.select((target if several else F.array(target)).alias("cells")).toArrow()["cells"].to_pylist()
+    assert [sorted(row) for row in found[:-1]] == [sorted(row) for row in wanted[:-1]]
+    packing = packing_of({"s": ("i64", "at")}, {"s": frame.schema})
+    packed = pack(frame, packing, spread, SOURCE).toArrow()
+    assert packed.num_rows == sum(map(len, found))
+    assert sorted(packed[CELL].to_pylist()) == sorted(cell for row in found for cell in row)

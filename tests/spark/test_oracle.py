@@ -47,7 +47,7 @@ def assert_counts_are_right(run: Run, scenario: Scenario) -> None:
     """Watermarks, and the rows of streams that go to one slot each, are those of the law."""
     law = oracle.accepted(scenario.arrow_batches, scenario.streams)
     steps = run.progress["q"]
-    distribution = run.started["q"].host.distribution
+    distribution = run.queries["q"].distribution
     grid, closing = distribution.grid, 0 if distribution.needs_no_exchange else 1
     assert len(steps) == len(scenario.batches) + closing, "a batch per trigger, and a closing step if anything is kept"
     assert not closing or steps[-1].results == 0
@@ -99,7 +99,7 @@ def check_restart(spark: SparkSession, seed: int, folder: Path) -> None:
 def wait_for_a_step(run: Run) -> None:
     deadline = time.monotonic() + WAIT_S
     while not run.progress["q"] and time.monotonic() < deadline:
-        if not run.started["q"].streaming.isActive:
+        if not run.pipeline("q").streaming.isActive:
             run.await_termination(1.0)
         time.sleep(0.01)
 
@@ -137,7 +137,7 @@ def test_many_batches(spark: SparkSession, tmp_path: Path) -> None:
     kept = sinks.memory()
     run = feed.run(spark, kept)
     assert_same(kept.table(), scenario)
-    numbers = [number for number, _ in named_epochs(os.listdir(tmp_path / "checkpoint" / "q" / "commit"))]
+    numbers = [number for number, _ in named_epochs(os.listdir(tmp_path / "checkpoint" / "pipeline-0" / "commit"))]
     assert numbers == list(range(numbers[0], 13))
     assert numbers[0] >= 7, "commits that nobody needs are deleted"
     sent = sum(sum(step.rows.values()) for step in run.progress["q"])

@@ -45,7 +45,7 @@ def test_a_query_is_planned_again_while_it_runs(spark: SparkSession, folder: Pat
 def test_a_pinned_plan_stays(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     session = session_of(spark, folder, tmp_path / "checkpoint")
     session.query("pinned", SQL, sinks.memory(), plan="((a b) c)")
-    del session._queries["q"]
+    del session.planning.queries["q"]
     run = session.start(availableNow=True)
     finish(run)
     assert run.plans == {"pinned": "((a b) c)"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,11 +15,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from anabranch.engine.expressions import predicate_mask
+from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.expression import Expr
+from anabranch.plan.grid import Grid
 from anabranch.plan.query import Stream
+from anabranch.plan.workload import Workload
 from anabranch.session import Session
 from anabranch.spark import sinks
-from anabranch.spark.pushdown import spark_filter
+from anabranch.spark.pack import pack, packing_of
+from anabranch.spark.pushdown import Pushdown, spark_filter
 from anabranch.sql import parse_script
 from tests.support import oracle
 from tests.support.feeding import finish
@@ -73,7 +78,7 @@ def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path, way
     session.query("q", sql, kept)
     run = session.start(availableNow=True)
     finish(run)
-    query = session._declared("q").query
+    query = session.planning.query("q").query
     batches = [
         {s: plain(pq.read_table(folder / s / f"{number:03d}.parquet")) for s in streams} for number in range(BATCHES)
     ]
@@ -121,7 +126,7 @@ def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path:
     session.query("q", SQL, kept)
     run = session.start(availableNow=True)
     finish(run)
-    query = session._declared("q").query
+    query = session.planning.query("q").query
     batches = [
         {s: plain(pq.read_table(path)) for s in "ab" if (path := inputs / s / f"{number:03d}.parquet").exists()}
         for number in range(BATCHES)
@@ -137,6 +142,115 @@ def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path:
 
 def plain(rows: pa.Table) -> pa.Table:
     return rows.set_column(3, "ts", rows["ts"].cast(pa.timestamp("us")))
+
+
+# Several queries
+
+
+TOGETHER = {
+    "q": "SELECT a.v, b.v AS w FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k AND a.v < 3 AND b.v < 8",
+    "r": "SELECT y.v, z.v AS w FROM a [RANGE 1 SECOND] y, b [NOW] z WHERE y.k = z.k AND y.v < 3 AND z.v > 1",
+    "s": "SELECT y.v, z.s FROM a [RANGE 1 SECOND] y, a [NOW] z WHERE y.k = z.k AND y.v = 7 AND z.s = 'x'",
+}
+"""q and r ask the same of a under different aliases, s something else. Those of b wait for it; a alone goes faster, so that
+more rows of a are late for s than for the others."""
+
+
+@pytest.mark.parametrize("way", ["frames", "files"])
+def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, tmp_path: Path, way: str) -> None:
+    """Each query gets what it would get alone; rows that are late for s and not for q and r are not passed over for them.
+    In the middle a predicate of r goes above its join, which q asks, too."""
+    session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S)
+    for stream, lateness in (("a", "0 seconds"), ("b", "2 seconds")):
+        if way == "frames":
+            schema = spark.read.parquet(str(folder / stream)).schema
+            reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+            session.stream(stream, reader.parquet(str(folder / stream)), "ts", lateness)
+        else:
+            session.stream(stream, f"{folder}/{stream}/*.parquet", "ts", lateness, max_files_per_trigger=1)
+    kept = {name: sinks.memory() for name in TOGETHER}
+    for name, sql in TOGETHER.items():
+        session.query(name, sql, kept[name])
+    run = session.start(availableNow=True)
+    run.migrate("r", "(y z)", "moving-state", selects_above={"y": "y z"})
+    finish(run)
+    assert len(run.pipelines) == 1
+    assert "migrating" in [entry.event for entry in run.journal["r"]]
+    clocks = [int(CLOCK_S * 1e6)] * (BATCHES + 1)
+    late = {}
+    for name in TOGETHER:
+        query = session.planning.query(name).query
+        streams = [s for s in query.sources if isinstance(s, Stream)]
+        read = [s.name for s in streams]
+        batches = [{s: plain(pq.read_table(folder / s / f"{n:03d}.parquet")) for s in read} for n in range(BATCHES)]
+        law = oracle.accepted(batches, streams, clocks)
+        found = oracle.bag(kept[name].table().cast(query.output_schema))
+        assert found
+        assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}, clocks))), f"{name}: {wrong}"
+        steps = run.progress[name]
+        for number, step in enumerate(steps[:BATCHES]):
+            assert step.watermark_us == (law.watermarks[number] if law.watermarks[number] is not None else -(2**63))
+            assert step.rows == dict.fromkeys(read, ROWS)
+            assert step.late_rows == {s: law.late[number].get(s, 0) for s in read}
+            assert step.early_rows == {s: law.early[number].get(s, 0) for s in read}
+        late[name] = sum(step.late_rows["a"] for step in steps)
+    assert late["q"] == late["r"] < late["s"]
+
+
+class Packed:
+    """Rows of a stream a as frames bring them, in the packed schema, and a pushdown over them."""
+
+    def __init__(self, spark: SparkSession, *wheres: str) -> None:
+        selected = [(n, where.format(i=f"i{n}")) for n, where in enumerate(wheres)]
+        queries = [
+            f"CREATE QUERY q{n} AS SELECT i{n}.v FROM a i{n}, b WHERE i{n}.v = b.v AND {where} WINDOW 1 SECOND;"
+            for n, where in selected
+        ]
+        streams = "".join(f"CREATE STREAM {s} (v BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+        self.workload = Workload(tuple(bound.query for bound in parse_script(streams + "\n".join(queries)).queries))
+        self.columns, self.filters = read_columns(self.workload), source_filters(self.workload)
+        times = pa.array([n * 1_000_000 for n in range(10)], pa.timestamp("us", "UTC"))
+        numbers = pa.array(range(10), pa.int64())
+        frame = spark.createDataFrame(pa.table({"v": numbers, "x": numbers, "ts": times}))
+        packing = packing_of(self.columns, dict.fromkeys(self.columns, frame.schema))
+        self.pushdown = Pushdown(self.workload, packing, self.filters)
+        spread = [(query, Grid()) for query in self.workload.queries]
+        rows = pack(frame, packing, spread, self.workload.streams["a"])
+        self.frame = self.pushdown.apply(rows)
+        self.column = dict(packing.places[packing.sources.index("a")])["x"]
+
+    def passed(self, watermarks: dict[str, int], raised: Sequence[tuple[str, str]] = ()) -> list[int]:
+        self.pushdown.set(watermarks, FUTURE_US, raised)
+        return sorted(row[0] for row in self.frame.select(self.column).collect())
+
+
+def test_a_predicate_of_two_queries_is_one_set(spark: SparkSession) -> None:
+    """If one of them has it above a join, rows pass; below again, they do not."""
+    packed = Packed(spark, "{i}.x > 6", "{i}.x > 6")
+    (asked,) = packed.filters["a"]
+    assert [owner for owner, _ in asked.owners] == ["q0", "q1"]
+    early = dict.fromkeys(("q0", "q1"), -(2**62))
+    assert packed.passed(early) == [7, 8, 9]
+    for number in range(2):
+        assert packed.passed(early, [(f"q{number}", f"(i{number}.x > 6)")]) == list(range(10))
+    assert packed.passed(early) == [7, 8, 9]
+    assert packed.passed(early, [("q1", "(i0.x > 6)")]) == [7, 8, 9], "q1 has no such predicate"
+
+
+def test_sets_of_several_queries(spark: SparkSession) -> None:
+    """A row passes that any of them can use. A predicate above a join opens its own set alone."""
+    packed = Packed(spark, "{i}.x > 7", "{i}.x < 1")
+    early = dict.fromkeys(("q0", "q1"), -(2**62))
+    assert packed.passed(early) == [0, 8, 9]
+    assert packed.passed(early, [("q0", "(i0.x > 7)")]) == list(range(10))
+
+
+def test_a_row_that_is_late_for_any_reader_goes_on(spark: SparkSession) -> None:
+    """It is counted there, for this reader alone."""
+    packed = Packed(spark, "{i}.x > 7", "{i}.x > 8")
+    assert packed.passed({"q0": -(2**62), "q1": 3_000_000}) == [0, 1, 2, 8, 9]
+    assert packed.passed({"q0": 4_000_000, "q1": 3_000_000}) == [0, 1, 2, 3, 8, 9]
+    assert packed.passed({"q0": -(2**62), "q1": -(2**62)}) == [8, 9]
 
 
 STREAM = """CREATE STREAM a (v BIGINT, w INT, x DOUBLE, y DOUBLE, s STRING, d DATE, m DECIMAL(10, 2), ts TIMESTAMP) TIME ts;

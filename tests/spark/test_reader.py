@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
@@ -25,10 +26,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from anabranch.balance.shares import choose_grid
 from anabranch.engine.cells import source_mask
 from anabranch.errors import DamagedStateError, SchemaMismatchError, StateError
+from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.formats import COMPRESSIONS, format_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.plan.workload import Workload
 from anabranch.spark import file_list, reader
 from anabranch.spark.file_formats import FilesError, read_rows
 from anabranch.spark.file_list import FileList, FileListing, FoundFile
@@ -356,7 +359,7 @@ def test_a_list_that_does_not_fit_the_checkpoint_is_refused(tmp_path: Path) -> N
 def a_reader(folder: Path, **options: Any) -> FileStreamReader:
     query, source = query_of("one key")
     settings = FileOptions(log_path=str(folder / "log"), **options)
-    return FileStreamReader(FileSource(source, str(folder / "data"), "csv", query, Grid(), ("k", "ts"), settings))
+    return FileStreamReader(FileSource(source, str(folder / "data"), "csv", [(query, Grid())], ("k", "ts"), settings))
 
 
 def test_offsets_count_files_and_respect_the_limit(tmp_path: Path) -> None:
@@ -490,7 +493,7 @@ def test_rows_go_where_the_engine_expects_them(name: str, cells: int) -> None:
     grid = choose_grid(JoinGraph(query), cells)
     rows = random_rows(700).slice(13, 600)
     pieces: dict[int, list[pa.RecordBatch]] = {}
-    for targets, piece in CellRouter(query, grid, source).split(rows):
+    for targets, piece in CellRouter([(query, grid)], source).split(rows):
         for cell in targets:
             pieces.setdefault(cell, []).append(piece)
     for cell in range(grid.cells):
@@ -501,15 +504,100 @@ def test_rows_go_where_the_engine_expects_them(name: str, cells: int) -> None:
 
 def test_inputs_that_differ_in_their_alias_alone_are_routed_once() -> None:
     query, source = query_of("same key")
-    assert len(CellRouter(query, choose_grid(JoinGraph(query), 4), source).aliases) == 1
+    assert len(CellRouter([(query, choose_grid(JoinGraph(query), 4))], source).ways) == 1
     query, source = query_of("two keys")
-    assert len(CellRouter(query, choose_grid(JoinGraph(query), 4), source).aliases) == 2
+    assert len(CellRouter([(query, choose_grid(JoinGraph(query), 4))], source).ways) == 2
+
+
+TOGETHER = [
+    ["one key", "same key"], ["one key", "text"], ["two keys", "chain", "decimal"], ["theta", "one key"],
+    ["all in one slot", "theta"], ["theta", "all in one slot"], ["all in one slot", "one key", "chain"],
+]  # fmt: skip
+
+
+def spread_of(names: list[str], cells: int) -> tuple[list[tuple[Query, Grid]], Stream]:
+    """Queries, and the grids that they have alone; some have all rows in one slot."""
+    _, source = query_of("one key")
+    found = []
+    for name in names:
+        query, _ = query_of(name if name in QUERIES else "one key")
+        found.append((query, choose_grid(JoinGraph(query), cells) if name in QUERIES else Grid()))
+    return found, source
+
+
+@pytest.mark.parametrize("cells", [2, 4, 6])
+@pytest.mark.parametrize("names", TOGETHER, ids="+".join)
+def test_rows_go_to_the_slots_of_all_queries_once(names: list[str], cells: int) -> None:
+    """Each slot gets the rows that any query wants there, in order, and none twice."""
+    spread, source = spread_of(names, cells)
+    rows = random_rows(300)
+    pieces: dict[int, list[pa.RecordBatch]] = {}
+    for targets, piece in CellRouter(spread, source).split(rows):
+        for cell in targets:
+            pieces.setdefault(cell, []).append(piece)
+    for cell in range(cells):
+        masks = [
+            source_mask(grid, cell, query, source, pa.Table.from_batches([rows]))
+            for query, grid in spread
+            if cell < grid.cells
+        ]
+        expected = rows.filter(pa.array(np.logical_or.reduce(masks)))
+        assert [repr(r) for p in pieces.get(cell, []) for r in p.to_pylist()] == list(map(repr, expected.to_pylist()))
+
+
+def test_queries_of_the_same_way_are_routed_once() -> None:
+    spread, source = spread_of(["one key", "same key"], 4)
+    assert len(CellRouter(spread, source).ways) == 1
+
+
+def filtered(*wheres: str) -> tuple[Workload, Stream]:
+    """Joins q0, q1, … of s, each under an alias of its own, with r."""
+    texts = [
+        f"CREATE QUERY q{n} AS SELECT s{n}.k FROM s s{n}, r WHERE s{n}.k = r.k AND {w.format(s=f's{n}')} WINDOW 1 SECOND;"
+        for n, w in enumerate(wheres)
+    ]
+    workload = Workload(tuple(bound.query for bound in parse_script(STREAM + "\n".join(texts)).queries))
+    return workload, workload.streams["s"]
+
+
+def passed(workload: Workload, source: Stream, folder: Path) -> pa.Table:
+    """The rows that reach a slot, and not just with their times."""
+    spread = [(query, Grid()) for query in workload.queries]
+    files = FileSource(
+        source, str(folder), "parquet", spread, read_columns(workload)["s"], FileOptions(log_path="unused"),
+        source_filters(workload)["s"],
+    )  # fmt: skip
+    found = []
+    for part in blobs(files, FileListing(str(folder), "parquet").settled(frozenset())):
+        stream = pa.ipc.open_stream(part.column(1)[0].as_buffer())
+        found += [] if reader.PASSED_OVER in (stream.schema.metadata or {}) else list(stream)
+    return pa.Table.from_batches(found)
+
+
+def test_rows_that_any_query_can_use_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A predicate that two queries write under different aliases is one set; if one of them has it above a join in a
+    batch, rows pass it in the reader."""
+    pq.write_table(pa.Table.from_batches([random_rows(300)]), tmp_path / "0.parquet")
+    workload, source = filtered("{s}.j > 1", "{s}.j > 1", "{s}.x < 0")
+    asked = source_filters(workload)["s"]
+    assert [[owner for owner, _ in each.owners] for each in asked] == [["q0", "q1"], ["q2"]]
+    whole = pq.read_table(tmp_path / "0.parquet")
+    keyed = pc.is_valid(whole["k"])
+    above, below = pc.greater(whole["j"], 1), pc.less(whole["x"], 0)
+    wanted = pc.and_(keyed, pc.or_(pc.fill_null(above, False), pc.fill_null(below, False)))
+    sent = passed(workload, source, tmp_path)
+    assert sent.num_rows == pc.sum(wanted).as_py() < whole.num_rows
+    text = next(t for place in range(2) for _, t in asked[0].texts(place) if "s1.j" in t)
+    monkeypatch.setattr(reader, "_raised", lambda: frozenset({("q1", text)}))
+    assert passed(workload, source, tmp_path).num_rows == pc.sum(keyed).as_py(), "q0 passes them over by itself"
+    monkeypatch.setattr(reader, "_raised", lambda: frozenset({("q9", text)}))
+    assert passed(workload, source, tmp_path).num_rows == sent.num_rows
 
 
 def test_rows_of_one_cell_are_not_copied() -> None:
     query, source = query_of("one key")
     rows = random_rows(50)
-    ((cells, piece),) = CellRouter(query, Grid(), source).split(rows)
+    ((cells, piece),) = CellRouter([(query, Grid())], source).split(rows)
     assert cells == (0,)
     assert piece is rows
 
@@ -520,7 +608,7 @@ def test_rows_without_a_time_arrive_too() -> None:
     rows = random_rows(100)
     times = pa.array([None if n % 3 == 0 else n for n in range(100)], pa.timestamp("us"))
     rows = rows.set_column(rows.schema.get_field_index("ts"), "ts", times)
-    arrived = [multiset(piece) for _, piece in CellRouter(query, grid, source).split(rows)]
+    arrived = [multiset(piece) for _, piece in CellRouter([(query, grid)], source).split(rows)]
     assert set().union(*arrived) == set(multiset(rows))
 
 
@@ -536,7 +624,7 @@ def test_blobs_hold_the_rows_of_all_files_of_a_task(
     for n, batch in enumerate(rows):
         pq.write_table(pa.Table.from_batches([batch]), tmp_path / f"{n}.parquet")
     options = FileOptions(log_path="unused")
-    files = FileSource(source, str(tmp_path), "parquet", query, grid, ("k", "ts"), options)
+    files = FileSource(source, str(tmp_path), "parquet", [(query, grid)], ("k", "ts"), options)
     parts = list(blobs(files, FileListing(str(tmp_path), "parquet").settled(frozenset())))
     assert (len(parts) == 2) == (flush_bytes == 1 << 26)
     found = by_cell(iter(parts))
@@ -725,7 +813,7 @@ def test_batches_and_a_restart(spark: SparkSession, tmp_path: Path) -> None:
 
     def run() -> Collected:
         path = f"{data}/*.parquet"
-        frame = file_stream(spark, source, path, "parquet", query, grid, ("k", "ts"), options)
+        frame = file_stream(spark, source, path, "parquet", [(query, grid)], ("k", "ts"), options)
         assert frame.isStreaming
         assert frame.dtypes == [("cell", "int"), ("blob", "binary")]
         return Collected(frame, tmp_path / "checkpoint")
@@ -747,8 +835,8 @@ def test_errors_of_files_reach_the_user(spark: SparkSession, tmp_path: Path) -> 
     query, source = query_of("one key")
     put(tmp_path / "data" / "a.csv", b"other,ts\n1,2024-01-01\n")
     options = FileOptions(log_path=str(tmp_path / "log"))
-    frame = file_stream(spark, source, str(tmp_path / "data"), "csv", query, Grid(), ("k", "ts"), options)
+    frame = file_stream(spark, source, str(tmp_path / "data"), "csv", [(query, Grid())], ("k", "ts"), options)
     with pytest.raises(Exception, match=r"a\.csv: the file has no column k"):
         Collected(frame, tmp_path / "checkpoint")
     with pytest.raises(FilesError, match="s: there is no folder"):
-        file_stream(spark, source, f"{tmp_path}/none/*.csv", "csv", query, Grid(), ("k", "ts"), options)
+        file_stream(spark, source, f"{tmp_path}/none/*.csv", "csv", [(query, Grid())], ("k", "ts"), options)

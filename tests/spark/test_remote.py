@@ -18,7 +18,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from anabranch.errors import LocationError
+from anabranch.errors import LocationError, SinkError
 from anabranch.session import Session, read_journals
 from anabranch.spark import sinks
 from anabranch.spark.create import use_java
@@ -54,28 +54,31 @@ def test_a_run_goes_on_elsewhere(spark: SparkSession, bucket: Bucket, tmp_path: 
     feed, out = feed_of(bucket, tmp_path, scenario, route), bucket.uri("out")
     feed.write(range(2))
     feed.run(spark, sinks.parquet(out))
-    assert os.listdir(tmp_path / "spark") == ["q"]
+    assert os.listdir(tmp_path / "spark") == ["pipeline-0"]
     elsewhere(tmp_path)
     feed.write(range(2, 4))
     feed.run(spark, sinks.parquet(out))
     assert_same(sinks.read(out).to_table().select(scenario.query.output_schema.names), scenario)
     assert not (tmp_path / "checkpoint").exists()
-    parts = {path.split("/")[1] for path in bucket.paths("checkpoint")}
-    assert parts >= {"commit", "control", "id", "journal", "spark", "state"}
+    parts = {path.split("/")[0] for path in bucket.paths("checkpoint")}
+    assert parts >= {"epochs", "id", "journal", "pipeline-0", "queries"}
+    parts = {path.split("/")[0] for path in bucket.paths("checkpoint/pipeline-0")}
+    assert parts >= {"commit", "control", "spark", "state"}
     assert [e.event for e in read_journals(bucket.uri("checkpoint"))["q"]] == ["started", "ended", "resumed", "ended"]
 
 
 @pytest.mark.parametrize("route", ["frames", "files"])
 def test_sinks_that_fail_elsewhere(spark: SparkSession, bucket: Bucket, tmp_path: Path, route: str) -> None:
-    """The batch is committed and not delivered; on another machine Spark brings its rows again, and nothing else."""
+    """The batch is committed and not delivered; on another machine it is delivered from the files that tasks staged."""
     scenario = many_batches(3)
     feed = feed_of(bucket, tmp_path, scenario, route)
     feed.write(range(3))
     sink = Collector(scenario, {0: "after", 1: "before", 2: "before"})
     for _ in range(3):
         run = feed.session(spark, sink).start(availableNow=True)
-        with pytest.raises(Exception, match="the sink is broken"):
+        with pytest.raises(SinkError, match="the sink is broken"):
             finish(run)
+        sink.mend()
         elsewhere(tmp_path)
     feed.run(spark, sink)
     sink.assert_right()
@@ -125,7 +128,7 @@ def test_file_uris_are_local(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(scenario, str(tmp_path), "files", checkpoint=(tmp_path / "state").as_uri())
     feed.write(range(2))
     feed.run(spark, sinks.parquet((tmp_path / "out").as_uri()))
-    assert (tmp_path / "state" / "q" / "commit").is_dir()
+    assert (tmp_path / "state" / "pipeline-0" / "commit").is_dir()
     assert_same(sinks.read(tmp_path / "out").to_table().select(scenario.query.output_schema.names), scenario)
     assert not [name for name in os.listdir(ROOT) if name.startswith(("file:", "s3:"))]
 
@@ -139,7 +142,7 @@ def test_what_is_refused(spark: SparkSession, bucket: Bucket, tmp_path: Path, mo
     scenario = many_batches(1)
     feed = Feed(scenario, str(tmp_path), "files", checkpoint=bucket.uri("x").replace(bucket.name, "no-such-bucket"))
     feed.write(range(1))
-    with pytest.raises(LocationError, match=r"s3://no-such-bucket/x/q cannot be used"):
+    with pytest.raises(LocationError, match=r"s3://no-such-bucket/x cannot be used"):
         feed.session(spark, sinks.memory()).start(availableNow=True)
     assert "s3:" not in os.listdir(tmp_path)
 
@@ -150,7 +153,7 @@ def test_a_torn_commit_on_the_store(spark: SparkSession, bucket: Bucket, tmp_pat
     feed = feed_of(bucket, tmp_path, scenario, "frames")
     feed.write(range(2))
     feed.run(spark, sinks.parquet(out))
-    newest = f"checkpoint/q/commit/{max(bucket.paths('checkpoint/q/commit'))}"
+    newest = f"checkpoint/pipeline-0/commit/{max(bucket.paths('checkpoint/pipeline-0/commit'))}"
     bucket.write(newest, bucket.read(newest)[:-10])
     elsewhere(tmp_path)
     feed.run(spark, sinks.parquet(out))
@@ -253,7 +256,7 @@ def test_machines_that_share_no_disk(bucket: Bucket, tmp_path: Path) -> None:
     assert "machines: 3" in said, said
     assert "NotVisibleError" in said, said
     assert "backup" not in said, said
-    assert f"does not see {private}/checkpoint/q" in said, said
+    assert f"does not see {private}/checkpoint" in said, said
     assert f"does not see {private}/out" in said, said
     assert said.count("batches before: 0") == 2, said
     assert ": right" in said, said

@@ -33,8 +33,9 @@ from anabranch.errors import (
 from anabranch.plan.query import Field
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
+from anabranch.spark.create import QUERY_SETTINGS
 from anabranch.spark.frames import UnsupportedFrameError
-from anabranch.spark.host import SETTINGS, Host
+from anabranch.spark.host import Host
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.support.feeding import finish
 
@@ -188,11 +189,13 @@ def test_explain(spark: SparkSession, folder: Path) -> None:
     session.stream("c", f"{folder}/c/*.parquet", "ts")
     session.query("product", "SELECT a.k FROM a [NOW], c [NOW]", plan="(c a)")
     text = session.explain("q")
-    assert "over 4 slots" in text
+    assert "over 4 slots (as asked)" in text
     assert "a.k = b.k in 4 parts" in text
     assert "replication 1.00" in text
     assert "rows of c go to 2 slots each" in session.explain("product")
     assert "replication 2.00" in session.explain("product")
+    in_use = two_streams(spark, folder)
+    assert f"over {spark.sparkContext.defaultParallelism} slots (Spark's parallelism)" in in_use.explain("q")
 
 
 def test_run(spark: SparkSession, folder: Path) -> None:
@@ -208,8 +211,14 @@ def test_run(spark: SparkSession, folder: Path) -> None:
     assert first.state_bytes > 0
 
 
+def test_the_session_of_the_user_stays_the_active_one(spark: SparkSession, folder: Path) -> None:
+    """Results and closing steps have sessions of their own, which nobody is to be handed who asks for the one there is."""
+    finish(two_streams(spark, folder, lambda results, number: results.count()).start(availableNow=True))
+    assert SparkSession.builder.getOrCreate()._jsparkSession.equals(spark._jsparkSession)
+
+
 def test_settings_of_the_session_stay(spark: SparkSession, folder: Path) -> None:
-    names = list(SETTINGS)
+    names = list(QUERY_SETTINGS)
     before = [spark.conf.get(name) for name in names]
     spark.conf.set(names[0], "true")
     spark.conf.set(names[1], "1234")
@@ -218,7 +227,7 @@ def test_settings_of_the_session_stay(spark: SparkSession, folder: Path) -> None
         watch = lambda results, number: seen.append([results.sparkSession.conf.get(name) for name in names])  # noqa: E731
         finish(two_streams(spark, folder, watch).start(availableNow=True))
         assert [spark.conf.get(name) for name in names] == ["true", "1234"]
-        assert seen == [list(SETTINGS.values())] * 2, "a query has its own, in batches and in its closing step"
+        assert seen == [list(QUERY_SETTINGS.values())], "results come in a session of their own"
     finally:
         for name, value in zip(names, before, strict=True):
             spark.conf.set(name, value or "")
@@ -391,7 +400,7 @@ def test_more_results_than_allowed(spark: SparkSession, folder: Path, sink: str)
         too_few = target()
         with pytest.raises(TooManyResultsError, match=f"query q gives more than {most} results in batch 0"):
             finish(two_streams(spark, folder, too_few, slots=2, results_per_batch=most).start(availableNow=True))
-        assert not LocalFilesystem(str(folder / "checkpoint" / "q")).list("commit")
+        assert not LocalFilesystem(str(folder / "checkpoint" / "pipeline-0")).list("commit")
         if sink == "parquet":
             assert not list((folder / "out").glob("batch=*"))
         else:
@@ -412,7 +421,7 @@ def test_other_slots_are_refused(spark: SparkSession, folder: Path) -> None:
     finish(two_streams(spark, folder, sinks.memory(), slots=2).start(availableNow=True))
     with pytest.raises(StateError, match="start it with the same number of slots"):
         two_streams(spark, folder, sinks.memory(), slots=3).start(availableNow=True)
-    assert not LocalFilesystem(str(folder / "checkpoint" / "q")).list(FOLDER), "a refused start holds nothing"
+    assert not LocalFilesystem(str(folder / "checkpoint" / "pipeline-0")).list(FOLDER), "a refused start holds nothing"
 
 
 def test_output_of_another_run_is_refused(spark: SparkSession, folder: Path) -> None:
@@ -504,7 +513,7 @@ def test_a_file_that_changed_can_be_skipped(spark: SparkSession, folder: Path) -
     kept, changed = sinks.memory(), folder / "a" / "1.parquet"
 
     def changing(results: DataFrame, number: int) -> None:
-        kept.deliver(results, number)
+        kept.deliver(results.toArrow(), number)
         if number == 0:
             os.utime(changed, (1002, 1002))
 
@@ -519,7 +528,7 @@ def test_a_file_that_changed_can_be_skipped(spark: SparkSession, folder: Path) -
 
     with pytest.raises(Exception, match=r"a/1\.parquet has changed since it was found"):
         start()
-    for entry in (folder / "checkpoint" / "q" / "journal").iterdir():
+    for entry in (folder / "checkpoint" / "journal" / "q").iterdir():
         entry.write_bytes(b"damaged")
     run = start(skip="1.parquet")
     assert kept.table().num_rows == 2 * 2 + 2 * 1, "the file of b is joined with what came before"
@@ -543,9 +552,9 @@ def test_state_is_for_its_owner_alone(spark: SparkSession, folder: Path) -> None
     finally:
         os.umask(umask)
     checkpoint = folder / "checkpoint"
-    assert [stat.S_IMODE(p.stat().st_mode) for p in (checkpoint, checkpoint / "q")] == [0o700, 0o700]
-    ours = [p for p in (checkpoint / "q").rglob("*") if "spark" not in p.parts and p.name != "files"]
-    assert {"commit", "control", "journal", "state", "id", "a"} <= {p.name for p in ours}
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (checkpoint, checkpoint / "pipeline-0")] == [0o700, 0o700]
+    ours = [p for p in (checkpoint / "pipeline-0").rglob("*") if "spark" not in p.parts and p.name != "files"]
+    assert {"commit", "control", "state", "a"} <= {p.name for p in ours}
     assert not [p for p in ours if stat.S_IMODE(p.stat().st_mode) != (0o700 if p.is_dir() else 0o600)]
     results = [p for p in (folder / "out").rglob("*.parquet") if "batch=0" in p.parts]
     assert results

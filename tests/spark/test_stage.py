@@ -10,10 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from anabranch.spark.stage import Clocked, stage
-from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
+from anabranch.spark.stage import ParquetStaging, staged_path
+from anabranch.spark.task import Clocked
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string()), ("ts", pa.timestamp("us"))])
+
+
+def stage(disk: Filesystem, name: str, results: Iterator[pa.RecordBatch]) -> int:
+    return ParquetStaging(disk, SCHEMA)(name, results)
 
 
 def pieces(*counts: int, text: str = "") -> Iterator[pa.RecordBatch]:
@@ -27,7 +32,7 @@ def pieces(*counts: int, text: str = "") -> Iterator[pa.RecordBatch]:
 
 def test_what_is_staged_is_what_was_found(tmp_path: Path) -> None:
     disk = LocalFilesystem(str(tmp_path))
-    path, size = stage(disk, "one", pieces(3, 1, 5), SCHEMA)
+    size, path = stage(disk, "one", pieces(3, 1, 5)), staged_path("one")
     assert (tmp_path / path).stat().st_size == size
     found = pq.read_table(tmp_path / path)
     assert found.column("x").to_pylist() == list(range(9))
@@ -37,17 +42,17 @@ def test_what_is_staged_is_what_was_found(tmp_path: Path) -> None:
 def test_small_pieces_go_together_into_row_groups() -> None:
     disk = MemoryFilesystem()
     with mock.patch("anabranch.engine.bounds.RESULT_ROWS", 4):
-        path, _ = stage(disk, "one", pieces(3, 1, 1, 6, 2, 1), SCHEMA)
-    about = pq.ParquetFile(disk.get(path)).metadata
+        stage(disk, "one", pieces(3, 1, 1, 6, 2, 1))
+    about = pq.ParquetFile(disk.get(staged_path("one"))).metadata
     assert [about.row_group(i).num_rows for i in range(about.num_row_groups)] == [4, 7, 3]
     with mock.patch("anabranch.engine.bounds.RESULT_BYTES", 1000):
-        path, _ = stage(disk, "two", pieces(1, 1, 1, text="x" * 900), SCHEMA)
-    assert pq.ParquetFile(disk.get(path)).metadata.num_row_groups == 2
+        stage(disk, "two", pieces(1, 1, 1, text="x" * 900))
+    assert pq.ParquetFile(disk.get(staged_path("two"))).metadata.num_row_groups == 2
 
 
 def test_no_results_no_file() -> None:
     disk = MemoryFilesystem()
-    assert stage(disk, "none", pieces(), SCHEMA) == ("", 0)
+    assert stage(disk, "none", pieces()) == 0
     assert disk.list("_staging") == []
 
 
@@ -61,7 +66,7 @@ def test_results_are_written_while_they_are_found(tmp_path: Path) -> None:
             sizes.append(sum(f.stat().st_size for f in (tmp_path / "_staging").glob(".put-*")))
 
     with mock.patch("anabranch.engine.bounds.RESULT_ROWS", 50):
-        stage(LocalFilesystem(str(tmp_path)), "one", found(), SCHEMA)
+        stage(LocalFilesystem(str(tmp_path)), "one", found())
     assert sizes[-1] > sizes[2] > 0
 
 
@@ -71,7 +76,7 @@ def test_results_that_end_with_an_error_leave_nothing(tmp_path: Path) -> None:
         raise ValueError("the batch fails")
 
     with mock.patch("anabranch.engine.bounds.RESULT_ROWS", 50), pytest.raises(ValueError, match="the batch fails"):
-        stage(LocalFilesystem(str(tmp_path)), "one", found(), SCHEMA)
+        stage(LocalFilesystem(str(tmp_path)), "one", found())
     assert list((tmp_path / "_staging").iterdir()) == []
 
 
@@ -87,7 +92,7 @@ def test_the_clock_runs_while_results_are_found_and_not_between() -> None:
     def clock() -> int:
         return now
 
-    with mock.patch("anabranch.spark.stage.perf_counter_ns", clock):
+    with mock.patch("anabranch.spark.task.perf_counter_ns", clock):
         clocked = Clocked(found())  # type: ignore[arg-type]
         for _ in clocked:
             now += 1000

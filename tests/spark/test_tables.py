@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.errors import SessionError
-from anabranch.session import Session
+from anabranch.session import Run, Session
 from anabranch.spark import sinks
 from tests.support.feeding import finish
 
@@ -100,22 +100,22 @@ def test_a_table_is_not_a_reading_of_another(spark: SparkSession, folder: Path) 
     assert set(found["other"]) == {77}
     assert found["version"] == sorted(found["version"])
     assert set(found["version"]) < set(read), "it was read again, and from nowhere else"
-    assert "t-5.arrow" in os.listdir(folder / "checkpoint" / "q" / "tables")
+    assert "t-5.arrow" in os.listdir(folder / "checkpoint" / "pipeline-0" / "tables")
 
 
 def test_files_of_others_beside_ours_stay(spark: SparkSession, folder: Path) -> None:
     """State that is over is swept every eighth batch, and at each start."""
-    foreign = [folder / "checkpoint" / "q" / at for at in ("state/0/notes.txt", "state/0/7-x", "tables/t-0.arrow")]
-    for path in foreign:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"mine")
-        if path != foreign[0]:
-            os.utime(path, (1000, 1000))
+    foreign = [folder / "checkpoint" / "pipeline-0" / at for at in ("state/0/notes.txt", "state/0/7-x", "tables/t-0.arrow")]
     _, rows = versions(spark)
     for _ in range(2):
         start(spark, folder, rows, sinks.memory())
+        for path in foreign:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"mine")
+            if path != foreign[0]:
+                os.utime(path, (1000, 1000))
     assert [path.read_bytes() for path in foreign] == [b"mine"] * 3
-    tables = os.listdir(folder / "checkpoint" / "q" / "tables")
+    tables = os.listdir(folder / "checkpoint" / "pipeline-0" / "tables")
     assert sorted(tables) == ["t-0.arrow", "t.arrow", "t@7.arrow"], "old readings are deleted"
 
 
@@ -137,32 +137,33 @@ def joined(spark: SparkSession, folder: Path, rows: object, sink: object) -> Ses
 
 
 @pytest.mark.parametrize("are_small", [True, False])
-def test_a_stream_among_tables_goes_on_after_a_failure(
+def test_a_stream_among_tables_goes_on_after_a_stop(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, are_small: bool
 ) -> None:
     """Small tables are whole in every worker and rows stay where they come in; for large ones rows are exchanged."""
     _, rows = versions(spark)
     kept = sinks.memory()
-    failures = [RuntimeError("the sink is gone")]
+    runs: list[Run] = []
 
-    def failing(results: DataFrame, number: int) -> None:
-        if number == 4 and failures:
-            raise failures.pop()
-        kept.deliver(results, number)
+    def stopping(results: DataFrame, number: int) -> None:
+        if number == 4 and len(runs) == 1:
+            runs[0].stop()
+            raise OSError("the run was stopped")
+        kept.deliver(results.toArrow(), number)
 
-    monkeypatch.setattr("anabranch.session.MOST_COPIED_BYTES", 1 << 20 if are_small else 0)
-    with pytest.raises(Exception, match="the sink is gone"):
-        finish(joined(spark, folder, rows, failing).start(availableNow=True))
+    monkeypatch.setattr("anabranch.spark.pipeline.MOST_COPIED_BYTES", 1 << 20 if are_small else 0)
+    runs.append(joined(spark, folder, rows, stopping).start(availableNow=True))
+    finish(runs[0])
     # What was decided when the query first started stays.
-    monkeypatch.setattr("anabranch.session.MOST_COPIED_BYTES", 0 if are_small else 1 << 20)
-    run = joined(spark, folder, rows, failing).start(availableNow=True)
+    monkeypatch.setattr("anabranch.spark.pipeline.MOST_COPIED_BYTES", 0 if are_small else 1 << 20)
+    runs.append(run := joined(spark, folder, rows, stopping).start(availableNow=True))
     finish(run)
-    assert run.started["q"].host.distribution.needs_no_exchange == are_small
+    assert run.queries["q"].distribution.needs_no_exchange == are_small
     found = kept.table().sort_by("n").to_pydict()
     assert found["n"] == [n for n in range(2 * SECONDS) if n != 4], "every row has met one version"
     assert found["version"] == sorted(found["version"])
     assert len(set(found["version"])) >= 3
     steps = {step.trigger: step for step in reversed(run.progress["q"])}
     assert all(step.rows["s"] == 2 for trigger, step in steps.items() if trigger > 4)
-    slots = run.started["q"].host.driver.commits.latest()[1].slots.values()  # type: ignore[index]
+    slots = run.pipeline("q").host.driver.commits.latest()[1].slots.values()  # type: ignore[index]
     assert any(slot.manifest is not None for slot in slots) != are_small

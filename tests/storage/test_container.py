@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.container import HEADER, ContainerReader, ContainerWriter, Segment
 from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
-from anabranch.storage.record import seal
+from anabranch.storage.record import FORMAT_VERSION, seal
 from tests.support.faulty import FaultyFilesystem
 
 
@@ -122,7 +122,10 @@ def test_segments_outside_the_file_are_refused(disk):
             reader.segment(Segment(segment.file, offset, length, segment.checksum))
 
 
-@pytest.mark.parametrize("content", [b"PAR1" * 50, seal("commit", bytes(200)), HEADER.replace(b" 3 ", b" 2 ") + b"x"])
+OLDER = HEADER.replace(b" %d " % FORMAT_VERSION, b" 2 ") + b"x"
+
+
+@pytest.mark.parametrize("content", [b"PAR1" * 50, seal("commit", bytes(200)), OLDER])
 def test_foreign(disk, content):
     disk.put("log/a", [content])
     with pytest.raises(ForeignStateError, match="log/a"):

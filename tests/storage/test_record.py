@@ -17,7 +17,7 @@ def test_round_trip(payload):
 
 def test_people_can_read_it():
     line, payload = seal("commit", PAYLOAD).decode("ascii").split("\n")
-    assert line.split(" ")[:4] == ["anabranch", "3", "commit", str(len(PAYLOAD))]
+    assert line.split(" ")[:4] == ["anabranch", "4", "commit", str(len(PAYLOAD))]
     assert payload == PAYLOAD.decode()
 
 

@@ -51,5 +51,5 @@ def session_of(
 def wanted(session: Session, folder: Path) -> object:
     rows = {s: pq.read_table(folder / s) for s in ROWS}
     plain = {s: t.set_column(3, "ts", t["ts"].cast(pa.timestamp("us"))) for s, t in rows.items()}
-    query = session._declared("q").forms.written
+    query = session.planning.query("q").forms.written
     return joined(query, plain) if query.grouping is None else expected(query, [plain], {})

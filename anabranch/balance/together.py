@@ -1,0 +1,155 @@
+"""How to spread queries that run together: over the same slots, and by the same grid where their keys allow it.
+
+A row crosses the exchange once for each slot that wants it for any query. Queries that spread a stream in the same *way*
+(`anabranch.plan.distribution.way_of`) want its rows in the same slots, and share what is stored and indexed there. So grids
+are chosen for all queries together: query after query takes the grid that adds the fewest copies of rows to what the others
+need, and once more when all have one, until nothing changes.
+
+Example: q1 joins a and b by k, q2 joins b and c by j, q3 joins a, b and c by k and by j. Alone, q3 over four slots would
+have a grid of two times two. Beside q1 it is better off by k: rows of a and b cross once, and those of c go to every slot.
+
+A query that needs no exchange by itself (one stream, no groups) takes part in the exchange of a stream that others have
+exchanged anyway. It runs apart if most rows would cross for its sake alone: if all others filter the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import pyarrow as pa
+
+from anabranch.balance.layout import layout_of
+from anabranch.balance.partition import choose_distribution
+from anabranch.balance.shares import grids, is_routable
+from anabranch.control.records import Layout
+from anabranch.errors import StateError
+from anabranch.plan.demand import source_filters
+from anabranch.plan.distribution import Distribution, Spread, all_inputs, renamed, way_of
+from anabranch.plan.expression import Call, Column, Expr, aliases_of
+from anabranch.plan.grid import Dimension, Grid
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.query import Query, Stream
+from anabranch.plan.workload import Workload, connected
+
+MOST_CANDIDATES = 32
+"""So many grids of a query are looked at, the best of its own first."""
+ROUNDS = 3
+"""How often each query may choose again."""
+WIDER = (pa.int16(), pa.int32(), pa.int64(), pa.float64())
+"""The types that keys are widened to, to be compared."""
+
+
+def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[Workload]:
+    """Which queries run together: those that streams connect, but for some that are to run alone."""
+    found = []
+    for workload in connected([query for query in queries if query.name not in alone]):
+        apart = [query for query in workload.queries if _crosses_for_itself(query, workload)]
+        found += [Workload((query,)) for query in apart]
+        together = [query for query in workload.queries if query not in apart]
+        found += connected(together) if together else []
+    found += [Workload((query,)) for query in queries if query.name in alone]
+    order = {query.name: place for place, query in enumerate(queries)}
+    return sorted(found, key=lambda workload: order[workload.queries[0].name])
+
+
+def _crosses_for_itself(query: Query, workload: Workload) -> bool:
+    """Whether rows would cross the exchange for a query's sake alone, which needs none by itself."""
+    others = [other for other in workload.queries if _needs_exchange(other)]
+    if _needs_exchange(query) or not others:
+        return False
+    (stream,) = [source.name for source in query.base_sources if isinstance(source, Stream)]
+    filtered = source_filters(Workload(tuple(others)))
+    if stream not in filtered:
+        return not Workload(tuple(others)).readers(stream)
+    return len(source_filters(Workload((*others, query))).get(stream, ())) != len(filtered[stream])
+
+
+def _needs_exchange(query: Query) -> bool:
+    return not choose_distribution(query, 2).needs_no_exchange
+
+
+def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = True) -> dict[str, Distribution]:
+    """How to spread each query over so many slots; `may_skip_exchange`: stored tables are small enough for each to have
+    all."""
+    alone = {query.name: choose_distribution(query, slots, may_skip_exchange) for query in workload.queries}
+    if len(workload.queries) == 1 or all(each.needs_no_exchange for each in alone.values()):
+        return alone
+    candidates = {query.name: _candidates(query, slots, workload) for query in workload.queries}
+    inputs = {query.name: all_inputs(query) for query in workload.queries}
+    chosen: dict[str, Distribution] = {}
+    for _ in range(ROUNDS):
+        before = dict(chosen)
+        # Queries with few grids to choose from come first, and have the others follow them.
+        for name in sorted(candidates, key=lambda name: len(candidates[name])):
+            others = [(inputs[n], d.grid) for n, d in chosen.items() if n != name]
+            chosen[name] = min(
+                candidates[name],
+                key=lambda d: (_copies([*others, (inputs[name], d.grid)], slots), candidates[name].index(d)),
+            )
+        if chosen == before:
+            break
+    return {name: chosen[name] for name in candidates}
+
+
+def _copies(spread: Spread, slots: int) -> int:
+    """How many slots a row of each source goes to at most, added up."""
+    ways: dict[str, dict[tuple[object, ...], int]] = {}
+    for query, grid in spread:
+        for i in query.inputs:
+            known, way = ways.setdefault(i.source.name, {}), way_of(grid, i.alias)
+            known[way] = max(known.get(way, 0), len(grid.offsets(i.alias)))
+    return sum(min(slots, sum(copies.values())) for copies in ways.values())
+
+
+def _candidates(query: Query, slots: int, workload: Workload) -> list[Distribution]:
+    """How a query may be spread, the best for itself first."""
+    own = choose_distribution(query, slots, may_skip_exchange=False)
+    if slots == 1 or len(query.blocks) > 1 or query.grouping is not None:
+        return [own]
+    found = [own, *(Distribution(grid) for grid in _by_columns(query, slots, workload))]
+    found += [Distribution(grid) for grid in grids(JoinGraph(query), slots)[:MOST_CANDIDATES]]
+    return list(dict.fromkeys(found))
+
+
+def _by_columns(query: Query, slots: int, workload: Workload) -> list[Grid]:
+    """A query over one input may be spread by any column: by those that others join the stream by."""
+    if len(query.inputs) > 1:
+        return []
+    (own,) = query.inputs
+    terms: dict[Expr, None] = {}
+    for other in workload.queries:
+        for block in other.blocks:
+            for i in block.inputs if other is not query else ():
+                if i.source == own.source:
+                    classes = JoinGraph(block).classes
+                    mine = [t for c in classes for t in c if is_routable(t) and i.alias in aliases_of(t)]
+                    terms |= dict.fromkeys(renamed(term, own.alias) for term in mine)
+    return [Grid((Dimension((term,)),), (slots,)) for term in terms]
+
+
+def restored(workload: Workload, layouts: Mapping[str, Layout], slots: int) -> dict[str, Distribution]:
+    """How queries are spread, by what a commit says: as they were when the pipeline first started. The others of that time
+    may be gone."""
+    found = {}
+    for query in workload.queries:
+        wanted = layouts[query.name]
+        every = [choose_distribution(query, slots), *_candidates(query, slots, workload), *_every_column(query, slots)]
+        same = next((each for each in every if layout_of(each) == wanted), None)
+        if same is None:
+            text = "; ".join(f"{d} in {s}" for d, s in zip(wanted.dimensions, wanted.shares, strict=True)) or "no dimension"
+            raise StateError(
+                f"the checkpoint has {len(wanted.slots)} slots over {text} for query {query.name}, this run {slots}: "
+                "start it with the same number of slots"
+            )
+        found[query.name] = same
+    return found
+
+
+def _every_column(query: Query, slots: int) -> list[Distribution]:
+    if len(query.inputs) > 1 or slots == 1:
+        return []
+    (own,) = query.inputs
+    columns = [Column(f.type, own.alias, f.name) for f in own.source.shown_fields]
+    # Others may have compared a column with a wider one.
+    widened = [Call(type, "cast", (column,)) for column in columns for type in WIDER if type != column.type]
+    return [Distribution(Grid((Dimension((term,)),), (slots,))) for term in (*columns, *widened) if is_routable(term)]

@@ -1,0 +1,117 @@
+"""Which pipelines a checkpoint has, and which queries run in each.
+
+    <checkpoint>/id, epochs/, lease/, pipelines, queries/<digest>, journal/<query>/
+    <checkpoint>/pipeline-0/control/, commit/, state/<slot>/, staged/, delivered/<query>/, tables/, files/<stream>/, spark/,
+        streams, dropped
+
+A query stays in the pipeline that it first ran in: its state is there. A new one gets a pipeline of its own, and reads its
+streams from the beginning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.records import Layout
+from anabranch.storage.filesystem import Filesystem
+from anabranch.storage.location import Folder
+from anabranch.storage.record import damaged, seal, unseal
+
+STREAMS, DROPPED, COUNT = "streams", "dropped", "pipelines"
+T = TypeVar("T")
+_NAME = re.compile(r"pipeline-([0-9]+)")
+
+
+@dataclass(frozen=True)
+class KnownPipeline:
+    """A pipeline that has run."""
+
+    name: str
+    layouts: Mapping[str, Layout]
+    """Its queries, and how their rows are spread."""
+    is_committed: bool
+    """Whether a batch of it was ever committed: else nothing of it is worth keeping."""
+    ended: Mapping[str, Layout] = field(default_factory=dict)
+    """The queries that have left it: results of theirs may still wait."""
+    dropped: tuple[str, ...] = ()
+    """Queries of its newest commit that were dropped since: no commit has said so yet."""
+
+
+def known_pipelines(checkpoint: Folder) -> list[KnownPipeline]:
+    """The pipelines of a checkpoint, by their newest records."""
+    found = []
+    for name in sorted(checkpoint.folders(""), key=_number):
+        if not _NAME.fullmatch(name):
+            continue
+        folder = checkpoint.below(name)
+        latest = commits_in(folder).latest()
+        if latest is not None:
+            commit, gone = latest[1], _read(folder, DROPPED, list[str]) or []
+            layouts = {n: q.layout for n, q in commit.queries.items() if n not in gone}
+            ended = {n: e.layout for n, e in commit.ended.items()}
+            ended |= {n: q.layout for n, q in commit.queries.items() if n in gone}
+            dropped = tuple(n for n in commit.queries if n in gone)
+            found.append(KnownPipeline(name, layouts, True, ended, dropped))
+        elif (begun := controls_in(folder).find(0)) is not None:
+            found.append(KnownPipeline(name, {n: q.layout for n, q in begun.queries.items()}, False))
+        else:
+            found.append(KnownPipeline(name, {}, False))
+    return found
+
+
+def write_dropped(filesystem: Filesystem, names: Sequence[str]) -> None:
+    """Notes which queries of a pipeline are not to go on, until a commit does without them."""
+    filesystem.put(DROPPED, [seal(DROPPED, msgspec.json.encode(names))])
+
+
+def write_streams(filesystem: Filesystem, names: Sequence[str]) -> None:
+    """Notes which streams a pipeline reads, and in which order, before it first starts."""
+    filesystem.put(STREAMS, [seal(STREAMS, msgspec.json.encode(names))])
+
+
+def read_streams(filesystem: Filesystem) -> list[str]:
+    """The streams that a pipeline has read since it first started, in that order.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> disk = MemoryFilesystem()
+    >>> write_streams(disk, ["trades", "quotes"])
+    >>> read_streams(disk)
+    ['trades', 'quotes']
+    """
+    found = _read(filesystem, STREAMS, list[str])
+    if found is None:
+        raise damaged(STREAMS, "it is missing although the pipeline has run")
+    return found
+
+
+def _read(filesystem: Filesystem, path: str, type: type[T]) -> T | None:
+    try:
+        content = filesystem.get(path)
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(unseal(path, memoryview(content), path), type=type)
+
+
+def new_name(checkpoint: Filesystem, known: Sequence[KnownPipeline]) -> str:
+    """A name that no pipeline of a checkpoint has, or ever had: sinks know results by it.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> disk = MemoryFilesystem()
+    >>> new_name(disk, []), new_name(disk, [])
+    ('pipeline-0', 'pipeline-1')
+    """
+    used = max((_number(each.name) for each in known), default=-1)
+    number = max(used + 1, _read(checkpoint, COUNT, int) or 0)
+    checkpoint.put(COUNT, [seal(COUNT, msgspec.json.encode(number + 1))])
+    return f"pipeline-{number}"
+
+
+def _number(name: str) -> int:
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found is not None else -1

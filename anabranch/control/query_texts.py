@@ -1,0 +1,138 @@
+"""Queries as data: what state belongs to, and what workers bind.
+
+Records name a query by the digest of its text. The text is kept once, in `queries/<digest>`: the SQL, the sources it reads,
+and its *identity*, the parts of the bound query that its state depends on, whatever its plan. A worker binds the SQL again
+and compares the identities (`anabranch.drive.queries`). Nothing that was pickled is ever read back.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import msgspec
+import pyarrow as pa
+import xxhash
+
+from anabranch.errors import DamagedStateError, ForeignStateError
+from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.storage.filesystem import Filesystem
+from anabranch.storage.record import damaged, seal, unseal
+
+FOLDER, KIND = "queries", "query"
+
+
+def identity_of(query: Query) -> str:
+    """The parts of a query that its state depends on, a line each."""
+    lines = [f"{block.name}: {line}" for block in query.subqueries for line in identity_of(block).splitlines()]
+    for i in query.inputs:
+        columns = ", ".join(f"{f.name} {f.type}" for f in i.source.fields)
+        lines.append(f"input {i.alias}: {i.source.name} ({columns}) [{i.window}]")
+        lines += [f"  filter {f}" for f in i.filters]
+    lines += [f"equality {e}" for e in query.equalities]
+    lines += [f"residual {r}" for r in query.residuals]
+    lines += [f"select {name}: {expr} {expr.type}" for name, expr in query.select]
+    if (grouping := query.grouping) is not None:
+        lines.append(f"group by the first {grouping.keys}, slide {grouping.slide_us} us")
+        lines += [f"aggregate {a}: {a.type}" for a in grouping.aggregates]
+        lines += [f"result {name}: {expr} {expr.type}" for name, expr in grouping.select]
+        lines += [f"having {grouping.having}"] if grouping.having is not None else []
+    return "\n".join(lines)
+
+
+class SourceText(msgspec.Struct, frozen=True):
+    """A stream or a table that a query reads, as it is declared."""
+
+    name: str
+    schema: bytes
+    """Its columns, as Arrow writes a schema."""
+    time: str | None = None
+    """The time column of a stream; None: it is a table."""
+    lateness_us: int = 0
+    ahead_us: int | None = None
+    idle_us: int | None = None
+
+    @property
+    def source(self) -> Stream | Table:
+        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        fields = tuple(Field(f.name, f.type) for f in schema)
+        if self.time is None:
+            return Table(self.name, fields)
+        return Stream(self.name, fields, self.time, self.lateness_us, self.ahead_us, self.idle_us)
+
+
+def source_text(source: Stream | Table) -> SourceText:
+    """
+    >>> source_text(Table("t", (Field("k", pa.int64()),))).source
+    Table(name='t', fields=(Field(name='k', type=DataType(int64)),))
+    """
+    schema = pa.schema([pa.field(f.name, f.type) for f in source.fields]).serialize().to_pybytes()
+    if isinstance(source, Table):
+        return SourceText(source.name, schema)
+    return SourceText(source.name, schema, source.time, source.lateness_us, source.ahead_us, source.idle_us)
+
+
+class QueryText(msgspec.Struct, frozen=True):
+    """A query as data: what a worker binds, and what the result must be."""
+
+    name: str
+    identity: str
+    """The parts that its state depends on."""
+    sql: str = ""
+    sources: tuple[SourceText, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Names the text."""
+        return xxhash.xxh3_128_hexdigest(msgspec.json.encode(self))
+
+    @property
+    def state_digest(self) -> str:
+        """Names what state belongs to: the same however the query is written."""
+        return xxhash.xxh3_128_hexdigest(f"{self.name}\n{self.identity}".encode())
+
+
+def text_of(query: Query) -> QueryText:
+    sources = tuple(source_text(source) for source in query.base_sources)
+    return QueryText(query.name, identity_of(query), query.sql, sources)
+
+
+class QueryTexts:
+    """The texts of a checkpoint's queries.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> texts, text = QueryTexts(MemoryFilesystem()), QueryText("pairs", "input a: trades")
+    >>> texts.keep(text)
+    >>> texts.read(text.digest) == text
+    True
+    """
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        self._filesystem = filesystem
+
+    def keep(self, text: QueryText) -> None:
+        """Writes the text of a query, if it is not there."""
+        try:
+            self.read(text.digest)
+        except DamagedStateError:
+            self._filesystem.put(f"{FOLDER}/{text.digest}", [seal(KIND, msgspec.json.encode(text))])
+
+    def read(self, digest: str) -> QueryText:
+        """The query of a digest."""
+        path = f"{FOLDER}/{digest}"
+        try:
+            payload = unseal(KIND, memoryview(self._filesystem.get(path)), path)
+        except FileNotFoundError:
+            raise damaged(path, "it is missing although a record names it") from None
+        return msgspec.json.decode(payload, type=QueryText)
+
+    def require(self, text: QueryText, state_digest: str, digest: str) -> None:
+        """Refuses state of another query than one, and shows the difference; the digests are those of the state's query."""
+        if text.state_digest == state_digest:
+            return
+        written, wanted = self.read(digest).identity.splitlines(), text.identity.splitlines()
+        changes = difflib.unified_diff(written, wanted, "checkpoint", f"query {text.name}", lineterm="")
+        raise ForeignStateError(
+            f"the checkpoint was written for another query than {text.name}:\n"
+            + "\n".join(changes)
+            + "\nuse another checkpoint, or the query it was written for"
+        )

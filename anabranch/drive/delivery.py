@@ -1,0 +1,330 @@
+"""Results on their way from staged files to where they go: for each query in order, and no query waits for another.
+
+Each query has a *line* of batches that are committed and have not arrived, and a record of the last one that has
+(`delivered/<query>/n`). What has not arrived when a driver dies is delivered first by the next one, from the same files: no
+batch is computed again for it. A batch in which a query has no results is none of its line.
+
+A line is served by a thread of its own while there is something in it. A batch waits for the first try of its results, for
+`patience_s` at most; then it is over, whatever the sinks do:
+
+- a call that takes longer is left to finish, and never made a second time while it runs; later results wait in line;
+- a call that fails is made again, with growing pauses.
+
+What waits takes room. At `most_bytes` of staged results the pipeline waits for a slow sink, and stops with the error of one
+that fails: nothing is lost, the next start delivers what waits. A query of which a user has asked for it (`leaves`) leaves
+the pipeline instead: what waits for it stays, and is tried again, but no more is computed.
+
+Example: q1 goes to a folder, q2 to a database that is down. In batch 7 both have results. Those of q1 are published; the
+call of q2 fails, is made again after 0.1 s, 0.2 s, 0.4 s …, and batches 8, 9, … go on. When the database is back, q2 gets 7,
+8, 9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Protocol
+
+import pyarrow as pa
+
+from anabranch.control.ledger import Ledger, deliveries_in
+from anabranch.control.records import Commit, Delivered
+from anabranch.control.sweep import batch_of
+from anabranch.drive.staging import FOLDER, read_staged, staged_name
+from anabranch.engine.aggregation import Aggregator
+from anabranch.errors import CheckpointBusyError, SinkError, StateError
+from anabranch.plan.query import Query
+from anabranch.storage.filesystem import Filesystem
+
+PATIENCE_S = 1.0
+"""So long a batch waits for its results to arrive, unless its trigger says otherwise."""
+MOST_STAGED_BYTES = 1 << 30
+LEAST_BYTES = 1 << 16
+"""What the results of a batch count at least: a commit and a file are kept for them."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
+"""Before the second try of a call that failed, and between tries at most."""
+FINISH_S = 30.0
+"""When input has ended, a sink that fails is tried again for so long."""
+SWEEP_EVERY = 8
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a query in a batch."""
+
+    query: str
+    batch: int
+    token: str
+    names: tuple[str, ...]
+    """Of the files that hold them (`anabranch.drive.staging.staged_name`), one for each slot that has any."""
+    bytes: int
+    has_own_files: bool = False
+    """Whether the files are the query's alone, in the folder of its sink."""
+
+
+def rows_of(filesystem: Filesystem, query: Query, groups_span_slots: bool, results: Results) -> Iterator[pa.RecordBatch]:
+    """Results, from the files; what slots have of the same groups is put together."""
+    found = (piece for name in results.names for piece in read_staged(filesystem, name, query.name))
+    if not groups_span_slots:
+        yield from found
+        return
+    assert query.grouping is not None
+    yield from Aggregator(query.grouping, query.row_schema).combine(list(found))
+
+
+class Outlet(Protocol):
+    """Where the results of a query go."""
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether it can take files that tasks have written for it."""
+
+    def take(self, results: Results) -> None:
+        """Takes results; called again with the same if it fails, or if nobody could note that it did not."""
+
+
+@dataclass
+class Line:
+    """What waits for an outlet."""
+
+    outlet: Outlet
+    arrived: Ledger[Delivered]
+    waiting: deque[Results] = field(default_factory=deque)
+    is_served: bool = False
+    """Whether a thread is at it."""
+    error: Exception | None = None
+    """Why the last call failed; None if it did not, or none was made."""
+    tries: int = 0
+    """How often the results that are first in line were tried in vain."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(max(LEAST_BYTES, results.bytes) for results in self.waiting)
+
+
+class Delivery:
+    """Delivers the results of a pipeline. Without threads (`patience_s` None) calls are made by whoever offers."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        outlets: Mapping[str, Outlet],
+        patience_s: float | None = PATIENCE_S,
+        most_bytes: int = MOST_STAGED_BYTES,
+        require_held: Callable[[], None] = lambda: None,
+        leaves: Collection[str] = (),
+    ) -> None:
+        self.filesystem, self.patience_s, self.most_bytes, self.leaves = filesystem, patience_s, most_bytes, leaves
+        self.left: dict[str, str] = {}
+        """The queries that are to leave the pipeline, and why."""
+        self.require_held = require_held
+        """Raises if another driver has taken the checkpoint over."""
+        self.lines = {name: Line(outlet, deliveries_in(filesystem, name)) for name, outlet in outlets.items()}
+        self._changed, self._stopped = threading.Condition(), False
+        self._files: dict[int, set[str]] = {}
+        """For each batch of which results wait the files that hold them, but for those that one query has for itself."""
+        self._offered, self._newest = 0, -1
+        """How many batches were offered, and the newest one that is committed."""
+
+    def open(self, commits: Ledger[Commit]) -> None:
+        """Delivers what the last driver could not, as far as it arrives within the patience."""
+        arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}
+        for number in commits.numbers():
+            commit = commits.find(number)
+            if commit is not None:
+                self._queue(commit, arrived)
+        self._require_takers()
+        self._sweep()
+        self._delete(self.filesystem.unfinished(FOLDER))
+        self._serve(None)
+
+    def _require_takers(self) -> None:
+        """Refuses another sink than the one that files were written for."""
+        for name, line in self.lines.items():
+            for results in line.waiting:
+                if results.has_own_files and not line.outlet.takes_files:
+                    raise StateError(
+                        f"the results of query {name} in batch {results.batch} are in files that were written for a parquet "
+                        "sink, and have not been published: start the query with that sink once more, then with another"
+                    )
+
+    def offer(self, commit: Commit) -> None:
+        """Delivers the results of a batch: within the patience, or later."""
+        self._queue(commit, {})
+        self._serve(commit.batch)
+        self._keep_to_bound()
+        self._offered += 1
+        if self._offered % SWEEP_EVERY == 0:
+            self._sweep()
+
+    def _queue(self, commit: Commit, arrived: Mapping[str, int]) -> None:
+        with self._changed:
+            self._newest = commit.batch
+            for name, line in self.lines.items():
+                own = commit.queries.get(name)
+                if own is None or not own.slots or commit.batch <= arrived.get(name, -1):
+                    continue
+                tokens = [(slot, commit.slots[str(slot)].token) for slot in own.slots]
+                names = tuple(staged_name(commit.batch, commit.token, slot, attempt) for slot, attempt in tokens)
+                has_own = own.has_own_files
+                line.waiting.append(Results(name, commit.batch, commit.token, names, own.staged_bytes, has_own))
+                if not has_own:
+                    self._files.setdefault(commit.batch, set()).update(names)
+
+    @property
+    def first_waiting(self) -> int | None:
+        """The oldest batch of which some results have not arrived."""
+        with self._changed:
+            return min((line.waiting[0].batch for line in self.lines.values() if line.waiting), default=None)
+
+    @property
+    def failing(self) -> dict[str, Exception]:
+        """The sinks that fail, by query."""
+        with self._changed:
+            return {name: line.error for name, line in self.lines.items() if line.error is not None}
+
+    # -- serving lines -----------------------------------------------------------------------------------------------
+
+    def _serve(self, batch: int | None) -> None:
+        """Has lines served. Returns when the results of a batch (None: all) have arrived or failed, or patience ends."""
+        if self.patience_s is None:
+            for line in self.lines.values():
+                while line.waiting and self._try(line):
+                    pass
+            return
+        with self._changed:
+            for name, line in self.lines.items():
+                if line.waiting and not line.is_served:
+                    line.is_served = True
+                    thread = threading.Thread(target=self._work, args=(line,), name=f"deliver-{name}", daemon=True)
+                    thread.start()
+            self._changed.wait_for(lambda: self._stopped or self._are_tried(batch), timeout=self.patience_s)
+
+    def _are_tried(self, batch: int | None) -> bool:
+        return all(
+            line.error is not None or not line.waiting or (batch is not None and line.waiting[0].batch > batch)
+            for line in self.lines.values()
+        )
+
+    def _work(self, line: Line) -> None:
+        """Serves a line until nothing is in it."""
+        while True:
+            with self._changed:
+                if self._stopped or not line.waiting:
+                    line.is_served = False
+                    self._changed.notify_all()
+                    return
+            if not self._try(line):
+                pause_s = min(FIRST_PAUSE_S * 2 ** (line.tries - 1), LONGEST_PAUSE_S)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopped, timeout=pause_s)
+
+    def _try(self, line: Line) -> bool:
+        """Tries to deliver what is first in line; whether it has arrived."""
+        results = line.waiting[0]
+        try:
+            self.require_held()
+            line.outlet.take(results)
+            if self._stopped:
+                return False  # whoever comes next may have begun to deliver the same: it is theirs to note
+            line.arrived.write(results.batch, Delivered(results.batch, results.token))
+        except Exception as error:
+            with self._changed:
+                line.error, line.tries = error, line.tries + 1
+                self._changed.notify_all()
+            return False
+        with self._changed:
+            line.waiting.popleft()
+            line.error, line.tries = None, 0
+            is_last = not any(self._waits(other, results.batch) for other in self.lines.values())
+            files = self._files.pop(results.batch, set()) if is_last else set()
+            self._changed.notify_all()
+        line.arrived.prune(results.batch)
+        self._delete(files)
+        return True
+
+    def _waits(self, line: Line, batch: int) -> bool:
+        return any(results.batch == batch and not results.has_own_files for results in line.waiting)
+
+    def _delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                self.filesystem.delete(f"{FOLDER}/{name}")
+
+    def _sweep(self) -> None:
+        """Deletes files of committed batches that nobody waits for: those of attempts that lost, and of drivers that died
+        after they had delivered."""
+        with self._changed:
+            named = set().union(*self._files.values())
+        over = [n for n in self.filesystem.list(FOLDER) if (batch := batch_of(n)) is not None and batch <= self._newest]
+        self._delete(name for name in over if name not in named)
+
+    # -- bounds and ends ---------------------------------------------------------------------------------------------
+
+    def _keep_to_bound(self) -> None:
+        """Waits for slow sinks while too much waits. A sink that fails stops the pipeline then, or has its query leave."""
+        with self._changed:
+            while not self._stopped and self._counted_bytes() > self.most_bytes:
+                for name, error in self._failing():
+                    if name not in self.leaves:
+                        raise error
+                    self.left[name] = str(error)
+                self._changed.wait(timeout=1.0)
+
+    def _counted_bytes(self) -> int:
+        return sum(line.bytes for name, line in self.lines.items() if name not in self.left)
+
+    def _failing(self) -> Iterator[tuple[str, Exception]]:
+        """The queries of the pipeline whose sinks fail, and what is told of it."""
+        for name, line in self.lines.items():
+            if isinstance(line.error, CheckpointBusyError):
+                raise line.error
+            if line.error is not None and name not in self.left:
+                told = SinkError(
+                    f"the sink of query {name} fails in batch {line.waiting[0].batch}, for the {line.tries}. time: "
+                    f"{type(line.error).__name__}: {line.error}; what waits for it is delivered at the next start"
+                )
+                told.__cause__ = line.error
+                yield name, told
+
+    def finish(self, within_s: float | None = None) -> None:
+        """Waits until all has arrived. A sink that fails is tried again for so long (`FINISH_S`), then its error is
+        raised."""
+        until_s = monotonic() + (FINISH_S if within_s is None else within_s)
+        if self.patience_s is None:
+            self._serve(None)
+        with self._changed:
+            while any(line.waiting for line in self.lines.values()) and not self._stopped:
+                if monotonic() >= until_s or self.patience_s is None:
+                    for _, error in self._failing():
+                        raise error
+                    if not any(line.waiting for name, line in self.lines.items() if name not in self.left):
+                        break
+                self._changed.wait(timeout=0.1)
+        self._sweep()
+
+    def stop(self) -> None:
+        """Makes no more calls. One that runs is left alone."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+
+def _last_arrived(arrived: Ledger[Delivered]) -> int:
+    """The last batch whose results have arrived, -1 if none have. A record that a crash has torn is none, also if it is the
+    first of all, of whatever batch: the files of its results are there, and they are delivered again."""
+    return max((number for number in arrived.numbers() if arrived.find(number) is not None), default=-1)
+
+
+def first_waiting(filesystem: Filesystem, commits: Ledger[Commit], query: str) -> int | None:
+    """The first batch whose results of a query have not arrived."""
+    latest = _last_arrived(deliveries_in(filesystem, query))
+    for number in commits.numbers():
+        commit = commits.find(number) if number > latest else None
+        if commit is not None and query in commit.queries and commit.queries[query].slots:
+            return number
+    return None

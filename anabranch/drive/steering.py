@@ -1,0 +1,271 @@
+"""One query under a driver: what it runs, and how that changes from batch to batch.
+
+A request of a user's, or a proposal of the loop's, is an action. It is taken up before the next batch is begun, by
+`anabranch.drive.transition`; what comes of it is told in the query's journal.
+
+Example: after batch 7 the loop proposes `(a b c)` for a query that runs `((a b) c)`, by the gradual strategy. The journal
+says *migrating*, and batches 8, 9 and 10 run `((a b) c)` with a migration to `(a b c)`. In batch 10 no slot has anything
+left to prepare: the journal says *migrated*, and batch 11 runs `(a b c)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from anabranch.balance.layout import layout_of
+from anabranch.control.execution import execution_after, execution_of
+from anabranch.control.journal import Journal
+from anabranch.control.loop import Loop, Observed, Proposal
+from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.records import Commit, Control, Layout, QueryCommit, QueryControl
+from anabranch.drive.transition import Refusal, stands, transition, why_not
+from anabranch.errors import MigrationError, StateError
+from anabranch.plan.actions import ChangePlan
+from anabranch.plan.distribution import Distribution
+from anabranch.plan.eager import Forms
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import Plan, show
+from anabranch.plan.migration import Execution, Strategy
+from anabranch.plan.query import Query, Stream
+from anabranch.plan.selects import Selects, shown_selects
+
+MOST_FAILED_RUNS = 3
+"""A batch that was begun so often and never committed runs under the plan that was last committed: that one has run."""
+
+
+class Steering:
+    """Decides what one query runs."""
+
+    def __init__(
+        self, query: Query, execution: Execution, distribution: Distribution, loop: Loop, journal: Journal, texts: QueryTexts
+    ) -> None:
+        self.query, self.execution, self.distribution = query, execution, distribution
+        self.loop, self.journal = loop, journal
+        self.forms, self.layout = Forms(query), layout_of(distribution)
+        self.texts, self.text = texts, text_of(query)
+        self.identity = self.text.state_digest
+        self.streams = tuple(s.name for s in query.base_sources if isinstance(s, Stream))
+        self.has_own_files = False
+        """Whether tasks write its results to files that its sink takes as they are."""
+        self.is_pinned = False
+        """Whether the plan stays unless a user asks for another."""
+        self.needs_approval = False
+        self.pending: Proposal | None = None
+        """A change that waits for approval."""
+        self._requests: SimpleQueue[Proposal] = SimpleQueue()
+        self._began: tuple[int, float, Proposal] | None = None
+        """The batch and the moment since when a change is under way, and what was proposed."""
+
+    @property
+    def name(self) -> str:
+        return self.query.name
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that gives the results."""
+        return self.execution.plan
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether there is more than one plan, or form of the query."""
+        return len(self.query.inputs) > 2 or len(self.forms.graphs) > 1
+
+    @property
+    def graph(self) -> JoinGraph:
+        """The form of the query that its plan is of."""
+        return self.forms.graphs[self.execution.grouped_input]
+
+    @property
+    def plan_text(self) -> str:
+        return self._shown(self.execution)
+
+    def _shown(self, execution: Execution) -> str:
+        return shown(execution.plan, self.forms, execution.grouped_input, execution.selects)
+
+    def tell(self, batch: int, event: str, text: str, **details: Any) -> None:
+        """Notes something in the journal."""
+        self.journal.note(batch, event, text, plan=self.plan_text, **details)
+
+    # -- the start ---------------------------------------------------------------------------------------------------
+
+    def is_begun_by(self, begun: QueryControl) -> bool:
+        """Whether a batch was begun for this query, spread like this."""
+        return (begun.identity, begun.layout) == (self.identity, self.layout)
+
+    def require_same(self, commit: QueryCommit) -> None:
+        """Refuses a checkpoint of another query, or of one that was spread in another way."""
+        self.texts.require(self.text, commit.identity, commit.text)
+        if commit.layout != self.layout:
+            raise StateError(
+                f"the checkpoint has {len(commit.layout.slots)} slots over {_text(commit.layout)}, this run "
+                f"{len(self.layout.slots)} over {_text(self.layout)}: start it with the same number of slots"
+            )
+
+    def resume(self, commit: Commit | None, begun: Control | None, facts: Mapping[str, Any]) -> None:
+        """Goes on from a commit, and from a batch that was begun after it; `facts` are for the journal."""
+        asked = self.execution.plan
+        if commit is None:
+            if begun is not None and self.is_pinned and self._begun(begun).plan != asked:
+                self._ask_at_restart(asked)
+            self.tell(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
+            return
+        batch, own = commit.batch, commit.queries[self.name]
+        after = execution_after(own, self.forms)
+        if (
+            not self.is_pinned
+            or asked in (after.plan, after.target)
+            or after.grouped_input != self.execution.grouped_input
+        ):
+            # What was chosen on facts stays, and so does a migration under way.
+            self.execution = after
+            way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
+            self.tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
+            if after.is_settled and self._left_migrating():
+                record = own.execution.migration
+                self._ended(commit, record.since if record is not None else batch, own.execution.plan, None)
+        elif begun is not None:
+            self.execution = after
+            self._ask_at_restart(asked)
+            text = f"after batch {batch}, plan {self.plan_text}; another is asked for from batch {batch + 2} on"
+            self.tell(batch, "resumed", text, **facts)
+        else:
+            old = self._shown(after)
+            self.execution = replace(after, plan=asked, migration=None)
+            self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
+
+    def _begun(self, begun: Control) -> Execution:
+        return execution_of(begun.queries[self.name].execution, self.forms)
+
+    def _ask_at_restart(self, plan: Plan) -> None:
+        """Has another plan than the checkpoint's run after the batch that was begun, which runs as it was begun."""
+        self._requests.put(Proposal(ChangePlan(plan, Strategy.MOVING_STATE), "asked for at a restart"))
+
+    def _left_migrating(self) -> bool:
+        """Whether a run before this one failed in the batch in which its migration ended, and could not tell."""
+        told = self.journal.last_of("migrating", "migrated", "cancelled")
+        return told is not None and told.event == "migrating"
+
+    # -- a batch -----------------------------------------------------------------------------------------------------
+
+    def take_up(self, begun: Control, base: Commit | None) -> None:
+        """Runs what a batch was begun with; if that failed too often, what has run before."""
+        batch, execution = begun.batch, self._begun(begun)
+        if begun.runs >= MOST_FAILED_RUNS:
+            proven = Execution(self.plan, grouped_input=self.execution.grouped_input)
+            if base is not None:
+                proven = execution_after(base.queries[self.name], self.forms)
+            if proven != execution:
+                text = f"plan {self._shown(execution)}: batch {batch} failed {begun.runs} times under it"
+                self.execution = execution = proven
+                self.tell(batch - 1, "given up", text)
+        self.execution = execution
+
+    def redirect(self, batch: int, base: Commit | None) -> None:
+        """Takes up the last request there is. A migration under way is given up for it."""
+        proposal = None
+        while not self._requests.empty():
+            proposal = self._requests.get()
+        if proposal is not None:
+            self._migrate(proposal, batch, base)
+
+    def after(self, commit: Commit) -> None:
+        """What follows from a batch: a migration ends, another plan is thought about."""
+        self._follow_migration(commit)
+        self._adapt(commit)
+
+    def observed(self, commit: Commit) -> Observed:
+        """What a batch has shown of the query."""
+        seen = {name: us for name, us in commit.largest_time_us.items() if name in self.streams}
+        return Observed(commit.batch, seen, commit.queries[self.name].statistics)
+
+    # -- another plan ------------------------------------------------------------------------------------------------
+
+    def request(self, proposal: Proposal) -> None:
+        """Asks for another plan from the next batch on; may be called from any thread."""
+        if reason := why_not(self.forms, self.execution, proposal.action):
+            raise MigrationError(reason)
+        self._requests.put(proposal)
+
+    def approve(self) -> bool:
+        """Agrees to the change that waits; False if none does."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return False
+        self.request(pending)
+        return True
+
+    def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
+        """Goes over to another plan from a batch on."""
+        before, action, text = self.execution, proposal.action, proposal.text
+        seen, (grouped_input, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
+        old, target = self.plan_text, shown(action.plan, self.forms, grouped_input, selects)
+        if before.target is not None and before.target != action.plan:
+            self.tell(batch - 1, "cancelled", f"the way to {show(before.target, self.graph)}: {text}")
+        after = transition(self.forms, before, action, batch, seen)
+        if isinstance(after, Refusal) and grouped_input == before.grouped_input:
+            # The plan has changed since it was asked for. Piece by piece it can still be gone over to.
+            action, text = replace(action, strategy=Strategy.GRADUAL), f"{text}; {after.reason}"
+            after = transition(self.forms, before, action, batch, seen)
+        if isinstance(after, Refusal):
+            self.tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {after.reason}")
+            return
+        self.execution = after
+        if (grouped_input, action.plan, selects) == (before.grouped_input, before.plan, before.selects):
+            self._began = None
+            return
+        self._began = (batch, perf_counter(), proposal)
+        told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
+        self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
+
+    def _follow_migration(self, commit: Commit) -> None:
+        """A migration that every slot is ready for ends, and what it took is told."""
+        began, own = self._began, commit.queries[self.name]
+        if not self.execution.is_settled:
+            old, self.execution = self.plan_text, execution_after(own, self.forms)
+            if not self.execution.is_settled:
+                return
+            since = began[0] if began is not None else commit.batch
+            if own.execution.migration is not None:
+                since = own.execution.migration.since
+            self._ended(commit, since, old, began[1] if began is not None else None)
+        elif began is not None:
+            self._ended(commit, began[0], str(began[2].details.get("from", "")), began[1])
+
+    def _ended(self, commit: Commit, since: int, old: str, began_s: float | None) -> None:
+        self._began = None
+        text = f"plan {self.plan_text} gives the results after {commit.batch - since + 1} batches"
+        if began_s is not None:
+            text += f" and {perf_counter() - began_s:.2f} s"
+        last_s = commit.queries[self.name].statistics.preparing.cpu_ns / 1e9
+        self.tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=last_s)
+
+    def _adapt(self, commit: Commit) -> None:
+        """Asks whether another plan is worth it, now that a batch more is known."""
+        if self.is_pinned:
+            return
+        found = self.loop.after(self.execution, self.observed(commit))
+        if isinstance(found, Proposal):
+            if self.needs_approval:
+                self.pending = found
+                target = shown(found.action.plan, self.forms, *stands(self.execution, found.action))
+                text = f"{target} by {found.action.strategy}, if you approve: {found.text}"
+                self.tell(commit.batch, "proposed", text, **found.details)
+            else:
+                self._migrate(found, commit.batch + 1, commit)
+        elif found is not None:
+            self.tell(commit.batch, found.event, found.text, **found.details)
+
+
+def shown(plan: Plan, forms: Forms, grouped_input: str | None, selects: Selects = ()) -> str:
+    """A plan for people: with what is grouped before it is joined, and what is selected after that."""
+    grouped = f", {grouped_input} grouped first" if grouped_input is not None else ""
+    return show(plan, forms.graphs[grouped_input]) + grouped + shown_selects(selects, forms.written)
+
+
+def _text(layout: Layout) -> str:
+    parts = [f"{d} in {s}" for d, s in zip(layout.dimensions, layout.shares, strict=True)]
+    return "; ".join(parts) or "no dimension"

@@ -1,0 +1,152 @@
+"""The queries of a session while they run: what they do, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+
+from anabranch.control.journal import Entry
+from anabranch.control.lease import Holder
+from anabranch.control.loop import Wish
+from anabranch.control.records import Ended
+from anabranch.drive.steering import Steering
+from anabranch.errors import MigrationError, SessionError
+from anabranch.plan.jtree import parse
+from anabranch.plan.migration import Strategy, why_not_raise
+from anabranch.plan.selects import raise_selects
+from anabranch.settings import strategy_of
+from anabranch.spark.host import Progress
+from anabranch.spark.pipeline import Pipeline
+from anabranch.spark.waiting import Waiting
+from anabranch.sql import parse_duration
+
+POLL_S = 0.05
+"""How often pipelines are asked whether they have ended."""
+
+
+@dataclass
+class Run:
+    """The queries of a session, running."""
+
+    holder: Holder
+    pipelines: list[Pipeline] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def queries(self) -> dict[str, Steering]:
+        return {name: query for p in self.pipelines for name, query in p.host.driver.queries.items()}
+
+    @property
+    def plans(self) -> dict[str, str]:
+        """The plan each query runs under."""
+        return {name: query.plan_text for name, query in self.queries.items()}
+
+    @property
+    def progress(self) -> dict[str, list[Progress]]:
+        """What each query did in its latest batches."""
+        return {name: list(steps) for p in self.pipelines for name, steps in p.host.progress.items()}
+
+    @property
+    def waiting_files(self) -> dict[str, dict[str, Waiting]]:
+        """The files that each query does not read yet because they are not complete, by stream."""
+        found: dict[str, dict[str, Waiting]] = {}
+        for pipeline in self.pipelines:
+            waiting = pipeline.host.waiting()
+            for name, query in pipeline.host.driver.queries.items():
+                found[name] = {stream: files for stream, files in waiting.items() if stream in query.streams}
+        return found
+
+    @property
+    def journal(self) -> dict[str, list[Entry]]:
+        """What was decided about each query and why, since its checkpoint was new."""
+        return {name: query.journal.entries() for name, query in self.queries.items()}
+
+    @property
+    def failing(self) -> dict[str, Exception]:
+        """The sinks that fail at the moment, by query: they are tried again, and their results wait."""
+        return {name: error for p in self.pipelines for name, error in p.host.delivery.failing.items()}
+
+    @property
+    def failures(self) -> dict[str, Ended]:
+        """The queries that have left their pipelines: from which batch on their results are not computed, and why."""
+        return {name: ended for p in self.pipelines for name, ended in p.host.driver.ended.items() if name in p.members}
+
+    def migrate(
+        self,
+        name: str,
+        plan: str,
+        strategy: str | None = None,
+        pause: str = "500 milliseconds",
+        groups_below: str | None = None,
+        selects_above: Mapping[str, str] | None = None,
+    ) -> None:
+        """Changes the plan of a query from its next batch on, without a result lost or repeated. `strategy` is
+        "moving-state", "parallel-track" or "gradual", by default the cheapest of which no batch waits longer than `pause`.
+        A migration under way is given up for it. `groups_below` names an input whose rows are grouped before they are
+        joined, or "" to have the groups above the join again. `selects_above` names predicates that rows pass only where
+        they are joined: all of an input (`{"a": "a b"}`: above the join of a and b), those that read a column
+        (`{"a.s": "a b"}`), or single ones by their text as `explain` shows it; those that are not named are evaluated when
+        a row comes in, as all are by default."""
+        query = self._query(name)
+        way = strategy_of(strategy) if strategy is not None else None
+        grouped_input = query.execution.grouped_input if groups_below is None else groups_below or None
+        if grouped_input not in query.forms.graphs:
+            reason = query.forms.why_not(query.execution.grouped_input, grouped_input)
+            raise MigrationError(reason or f"there is no input {grouped_input}")
+        parsed = parse(plan, query.forms.graphs[grouped_input])
+        selects = None if selects_above is None else raise_selects(query.query, selects_above)
+        if selects is not None:
+            if grouped_input != query.execution.grouped_input:
+                raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
+            if reason := why_not_raise(query.execution, query.graph, selects, way or Strategy.MOVING_STATE):
+                raise MigrationError(reason)
+        wish = Wish(parsed, grouped_input, way, parse_duration(pause), selects)
+        query.request(query.loop.granted(query.execution, wish))
+
+    def pin(self, name: str) -> None:
+        """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
+        self._query(name).is_pinned = True
+
+    def unpin(self, name: str) -> None:
+        """Lets the plan of a query change with what is measured."""
+        self._query(name).is_pinned = False
+
+    def approve(self, name: str) -> bool:
+        """Agrees to the change that was last proposed for a query; False if there is none."""
+        return self._query(name).approve()
+
+    def _query(self, name: str) -> Steering:
+        queries = self.queries
+        if name not in queries:
+            if name in self.failures:
+                raise SessionError(f"query {name} has left its pipeline: {self.failures[name].reason}")
+            raise SessionError(f"no query {name} runs; running are: {', '.join(queries) or 'none'}")
+        return queries[name]
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The pipeline that a query runs in."""
+        self._query(name)
+        return next(p for p in self.pipelines if name in p.members)
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            try:
+                left = [p for p in self.pipelines if not p.has_ended(self.stopped)]
+            finally:
+                if all(p.is_over for p in self.pipelines):
+                    self.holder.release()
+            if not left:
+                return True
+            if deadline is not None and monotonic() >= deadline:
+                return False
+            sleep(POLL_S if deadline is None else max(0.0, min(POLL_S, deadline - monotonic())))
+
+    def stop(self) -> None:
+        """Stops all queries. What was committed stays; start the session again to go on."""
+        self.stopped = True
+        for pipeline in self.pipelines:
+            pipeline.stop()
+        self.holder.release()

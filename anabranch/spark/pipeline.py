@@ -1,0 +1,312 @@
+"""One streaming query for all queries that run together: one scan of each source, one exchange, one task per slot.
+
+    sources ── pack ── push-down ── exchange ── mapInArrow(Task) ── foreachBatch(Host.step)
+
+Columns are those that some query reads. A row goes to each slot that wants it for any query, once. A task has one store for
+all queries. A batch lasts as long as its slowest query.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import Any
+
+import xxhash
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from anabranch.balance.partition import MOST_COPIED_BYTES
+from anabranch.balance.together import choose_together, restored
+from anabranch.control.journal import Journal
+from anabranch.control.lease import Holder
+from anabranch.control.loop import Loop
+from anabranch.control.pipelines import KnownPipeline, read_streams, write_dropped, write_streams
+from anabranch.control.query_texts import QueryTexts
+from anabranch.control.records import Layout
+from anabranch.control.table_files import put_table, table_file
+from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, Delivery, first_waiting
+from anabranch.drive.driver import ChangingTable, Driver
+from anabranch.drive.retain import Background
+from anabranch.drive.staging import Staging
+from anabranch.drive.steering import Steering
+from anabranch.errors import SessionError
+from anabranch.plan.demand import read_columns, source_filters
+from anabranch.plan.distribution import Distribution, all_inputs
+from anabranch.plan.migration import Execution
+from anabranch.plan.query import Query, Table
+from anabranch.plan.workload import Workload
+from anabranch.spark.deliver import Delivered, outlet_of
+from anabranch.spark.failures import told
+from anabranch.spark.host import Host
+from anabranch.spark.pack import Packing, packing_of
+from anabranch.spark.pauses import Pauses
+from anabranch.spark.pushdown import Pushdown
+from anabranch.spark.sinks import OWNER, Sink
+from anabranch.spark.sources import Sources, waiting_files
+from anabranch.spark.spark_log import spark_log_of
+from anabranch.spark.stage import ParquetStaging, Takes
+from anabranch.spark.task import Task
+from anabranch.spark.visible import Sign, require_visible
+from anabranch.storage.cache import Cache, CachedFilesystem
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_private_folder
+from anabranch.storage.location import Folder
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all pipelines of a session stand on."""
+
+    spark: SparkSession
+    checkpoint: Folder
+    checkpoint_id: str
+    holder: Holder
+    sources: Sources
+    cache: Cache
+    clock: Callable[[], float]
+    spark_checkpoint: str | None = None
+    results_per_batch: int | None = None
+    idle_s: float | None = None
+    """After so long without rows a batch without rows gives what the last ones have made final; None: it does not."""
+    most_staged_bytes: int = MOST_STAGED_BYTES
+
+
+@dataclass(frozen=True)
+class Member:
+    """A query of a pipeline."""
+
+    query: Query
+    execution: Execution
+    """What it starts with, if it has not run yet."""
+    loop: Loop
+    sink: Sink
+    is_pinned: bool = False
+    needs_approval: bool = False
+    leaves: bool = False
+    """Whether it leaves the pipeline when its sink fails for too long; else the pipeline stops."""
+
+
+@dataclass
+class Pipeline:
+    """Queries that run together."""
+
+    ground: Ground
+    name: str
+    members: Mapping[str, Member]
+    slots: int
+    known: KnownPipeline | None = None
+    """What the checkpoint has of it."""
+    patience_s: float | None = PATIENCE_S
+    dropped: Mapping[str, Member] = field(default_factory=dict)
+    """Queries that ran so far and are not to go on: what waits for their sinks is delivered first."""
+    host: Host = field(init=False)
+    streaming: StreamingQuery = field(init=False)
+    pauses: Pauses | None = None
+    closes: bool = False
+    """Whether it ends by itself, when all input there is has been processed."""
+    is_over: bool = False
+    _background: Background = field(default_factory=Background)
+    _closing: threading.Thread | None = None
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(tuple(member.query for member in self.members.values()))
+
+    @property
+    def folder(self) -> Folder:
+        return self.ground.checkpoint.below(self.name)
+
+    def start(self, trigger: Mapping[str, Any]) -> None:
+        """Starts the streaming query. The keywords are those of `DataStreamWriter.trigger`."""
+        ground, folder, workload = self.ground, self.folder, self.workload
+        if isinstance(folder, LocalFilesystem):
+            make_private_folder(folder.root)
+        filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), ground.cache)
+        columns, filters = read_columns(workload), source_filters(workload)
+        stored = {name: source for name, source in workload.sources.items() if isinstance(source, Table)}
+        tables = {name: self._store_table(table, columns[name], filesystem) for name, table in stored.items()}
+        spread = self._spread(filesystem, tables)
+        packing = packing_of(columns, {name: ground.sources.schema(source) for name, source in workload.sources.items()})
+        driver = Driver(
+            [self._steering(member, spread[name]) for name, member in self.members.items()], filesystem, tables,
+            ground.holder, self._changing(columns), ground.clock, release=self._background,
+        )  # fmt: skip
+        self._require_delivered(driver, filesystem)
+        gone: list[str] = []
+        if self.known is not None:
+            gone = [*self.known.dropped, *(name for name in self.known.layouts if name not in self.members)]
+        if gone:
+            write_dropped(filesystem, gone)
+        driver.open({name: {"delivers": member.sink.guarantee} for name, member in self.members.items()}, gone)
+        self._open_sinks()
+        delivery = self._delivery(filesystem, driver.slots, spread)
+        task = self._task(spread, packing, filesystem)
+        for name, query in driver.queries.items():
+            query.has_own_files = name in task.staging.own_files
+        self.host = host = Host(driver, delivery, task, Pushdown(workload, packing, filters))
+        with ExitStack() as undo:
+            undo.callback(delivery.stop)  # what waits is on its way already when something fails
+            log = spark_log_of(
+                folder, filesystem, ground.spark_checkpoint, self.name, ground.checkpoint_id, ground.holder.epoch
+            )
+            host.spark_log, spark_folder = log, log.open()
+            host.settle(ground.spark)
+            lists, files = folder.below("files"), ground.sources.files(workload.streams)
+            host.waiting = partial(waiting_files, {name: lists.below(name) for name in files})
+            for name, given in files.items():
+                host.skips(name, given.options.skip)
+            ways = [(all_inputs(m.query), spread[n].exchange) for n, m in self.members.items()]
+            packed = []
+            for name in self._streams_of_spark(filesystem):
+                if (stream := workload.streams.get(name)) is None:
+                    packed.append(ground.sources.passed_by(ground.spark, name, packing, lists))
+                    continue
+                asked = filters.get(name, ())
+                packed.append(ground.sources.packed(ground.spark, stream, ways, columns[name], asked, packing, lists))
+            self.streaming = host.start(reduce(DataFrame.unionByName, packed), self._shown_name, spark_folder, trigger)
+            undo.pop_all()
+        self.closes = bool(trigger.get("availableNow") or trigger.get("once"))
+        if ground.idle_s is not None and not self.closes and not driver.needs_no_exchange:
+            self.pauses = Pauses(host, self.streaming, ground.spark, ground.idle_s)
+
+    def _require_delivered(self, driver: Driver, filesystem: Filesystem) -> None:
+        """Refuses to drop a query whose results wait, unless its sink is known."""
+        for name in self._known_layouts:
+            if name in self.members or name in self.dropped:
+                continue
+            if (batch := first_waiting(filesystem, driver.commits, name)) is not None:
+                raise SessionError(
+                    f"results of {name} from batch {batch} on wait for its sink: declare it with its sink once more, and "
+                    f"have it dropped then: start(drop=[{name!r}])"
+                )
+
+    @property
+    def _known_layouts(self) -> dict[str, Layout]:
+        """How rows are spread of the queries that the checkpoint knows, also of those that have left."""
+        return {**self.known.ended, **self.known.layouts} if self.known is not None else {}
+
+    def _delivery(self, filesystem: Filesystem, slots: int, spread: Mapping[str, Distribution]) -> Delivery:
+        ground, outlets = self.ground, {}
+        for name, member in {**self.members, **self.dropped}.items():
+            spans = spread[name].groups_span_slots
+            outlets[name] = outlet_of(Delivered(member.query, spans, member.sink, filesystem, slots), ground.spark)
+        leaves = [name for name, member in self.members.items() if member.leaves]
+        held = ground.holder.require_held
+        return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves)
+
+    def _streams_of_spark(self, filesystem: Filesystem) -> list[str]:
+        """The streams in the order in which Spark's log counts them, also those that nobody reads any more: queries that
+        are gone did. Spark tells sources by their places alone."""
+        if self.known is not None and self.known.is_committed:
+            return read_streams(filesystem)
+        write_streams(filesystem, [*self.workload.streams])
+        return [*self.workload.streams]
+
+    @property
+    def _shown_name(self) -> str:
+        """What Spark's pages call it."""
+        first, *others = self.members
+        return first if not others else f"{first} and {len(others)} more"
+
+    def _steering(self, member: Member, distribution: Distribution) -> Steering:
+        root = self.ground.checkpoint
+        journal, texts = Journal(root, member.query.name), QueryTexts(root)
+        made = Steering(member.query, member.execution, distribution, member.loop, journal, texts)
+        made.is_pinned, made.needs_approval = member.is_pinned or not made.has_choices, member.needs_approval
+        return made
+
+    def _spread(self, filesystem: Filesystem, tables: Mapping[str, str]) -> dict[str, Distribution]:
+        """How rows are spread: as they were when the pipeline first started."""
+        if self.known is not None and self.known.is_committed:
+            everyone = [*self.workload.queries, *(member.query for member in self.dropped.values())]
+            return restored(Workload(tuple(everyone)), self._known_layouts, self.slots)
+        are_small = sum(filesystem.size_bytes(path) for path in tables.values()) <= MOST_COPIED_BYTES
+        return choose_together(self.workload, self.slots, are_small)
+
+    def _store_table(self, table: Table, columns: tuple[str, ...], filesystem: Filesystem) -> str:
+        """Writes the rows of a table to where tasks find them, until the first commit has taken them in."""
+        path = table_file(table.name)
+        if not filesystem.list("commit"):
+            put_table(filesystem, path, self.ground.sources.read(table, columns))
+        return path
+
+    def _changing(self, columns: Mapping[str, tuple[str, ...]]) -> list[ChangingTable]:
+        sources = self.ground.sources
+        return [
+            ChangingTable(name, sources.refresh_us[name], partial(sources.read, source, columns[name]))
+            for name, source in self.workload.sources.items()
+            if name in sources.refresh_us and isinstance(source, Table)
+        ]
+
+    def _open_sinks(self) -> None:
+        """Marks what sinks write to as this checkpoint's, and refuses what workers do not see."""
+        ground = self.ground
+        signs = {str(ground.checkpoint): Sign(ground.checkpoint, "id", ground.checkpoint_id)}
+        for name, member in {**self.members, **self.dropped}.items():
+            owner = xxhash.xxh3_128_hexdigest(f"{ground.checkpoint_id}/{self.name}/{name}".encode())
+            member.sink.open(owner)
+            if (staging := member.sink.staging()) is not None:
+                signs[str(staging)] = Sign(staging, OWNER, owner)
+        require_visible(ground.spark, signs)
+
+    def _task(self, spread: Mapping[str, Distribution], packing: Packing, filesystem: Filesystem) -> Task:
+        own_files = {}
+        for name, member in self.members.items():
+            folder = member.sink.staging()
+            if member.sink.takes is Takes.FILES and folder is not None and not spread[name].groups_span_slots:
+                own_files[name] = ParquetStaging(folder, member.query.output_schema)
+        staging, most = Staging(filesystem, own_files), self.ground.results_per_batch
+        return Task(uuid.uuid4().hex, self.slots, packing, filesystem, staging, self.ground.checkpoint, most)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def has_ended(self, is_stopped: bool) -> bool:
+        """Whether it is over. A pipeline that came to the end of its input is closed; one that failed raises its error."""
+        if self.is_over:
+            return True
+        if self.streaming.isActive:
+            return False
+        error = self.host.error or self.streaming.exception()
+        if error is None and self.closes and not is_stopped:
+            # Sinks may be slow, and nobody is to wait for them who does not want to.
+            if self._closing is None:
+                self._closing = threading.Thread(target=self._close, name="anabranch-close", daemon=True)
+                self._closing.start()
+            if self._closing.is_alive():
+                return False
+            error = self.host.error
+        self.is_over = True
+        if self.pauses is not None:
+            self.pauses.stop()
+        try:
+            if error is not None and not is_stopped:
+                self.host.end("failed", (str(error).splitlines() or [type(error).__name__])[0][:300])
+                raise error
+        finally:
+            self.host.delivery.stop()
+            self._background.stop()
+        return True
+
+    def _close(self) -> None:
+        """Closes it, when its input has ended: until all results have arrived, or a sink has failed for too long."""
+        try:
+            self.host.close(self.ground.spark)
+        except Exception as error:
+            self.host.error = told(error)
+            return
+        left = "".join(f"; {stream}: {waiting}" for stream, waiting in self.host.waiting().items())
+        self.host.end("ended", f"all input there was is processed{left}")
+
+    def stop(self) -> None:
+        """Stops it. What was committed stays."""
+        if self.pauses is not None:
+            self.pauses.stop()
+        # A batch may wait for a slow sink, and Spark waits for the batch.
+        self.host.delivery.stop()
+        self.streaming.stop()
+        if not self.is_over:
+            self.host.end("stopped", "by request")

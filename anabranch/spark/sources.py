@@ -1,0 +1,100 @@
+"""Declared streams and tables as Spark and tasks get them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from anabranch.engine.accept import conform
+from anabranch.engine.log import encode
+from anabranch.errors import SessionError
+from anabranch.plan.demand import Asked
+from anabranch.plan.distribution import Spread
+from anabranch.plan.query import Stream, Table
+from anabranch.spark.pack import Packing, pack, pack_blobs
+from anabranch.spark.reader import FileOptions, file_stream, read_table
+from anabranch.spark.waiting import Waiting, read_waiting
+from anabranch.storage.location import Folder
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of a path, for our own reader."""
+
+    path: str
+    format: str
+    options: FileOptions
+
+
+Given = DataFrame | Callable[[], DataFrame] | Files
+"""What a user has declared a stream or a table as."""
+
+
+@dataclass
+class Sources:
+    """The declared sources of a session."""
+
+    given: dict[str, Given]
+    refresh_us: dict[str, int]
+    """How much event time passes until a table is read again, for those that are."""
+
+    def schema(self, source: Stream | Table) -> T.StructType | None:
+        """The columns of a stream as Spark knows them; None: its rows come as blobs."""
+        frame = self.given[source.name]
+        return frame.schema if isinstance(frame, DataFrame) and isinstance(source, Stream) else None
+
+    def files(self, streams: Mapping[str, Stream]) -> dict[str, Files]:
+        """The streams that our own reader reads."""
+        found = {name: self.given[name] for name in streams}
+        return {name: files for name, files in found.items() if isinstance(files, Files)}
+
+    def packed(
+        self,
+        spark: SparkSession,
+        source: Stream,
+        spread: Spread,
+        columns: tuple[str, ...],
+        filters: tuple[Asked, ...],
+        packing: Packing,
+        lists: Folder,
+    ) -> DataFrame:
+        """The rows of a stream with the slots that they go to; `lists` is where the reader keeps its lists of files."""
+        given = self.given[source.name]
+        if isinstance(given, Files):
+            options = replace(given.options, log_path=lists.below(source.name))
+            blobs = file_stream(spark, source, given.path, given.format, spread, columns, options, filters)
+            return pack_blobs(blobs, packing, source)
+        assert isinstance(given, DataFrame), "streams are frames or files"
+        return pack(given, packing, spread, source)
+
+    def passed_by(self, spark: SparkSession, name: str, packing: Packing, lists: Folder) -> DataFrame:
+        """No row of a stream, which Spark goes on counting: queries have read it that are gone."""
+        given = self.given.get(name)
+        if given is None:
+            raise SessionError(f"the checkpoint has read the stream {name}, for a query that is gone: declare the stream")
+        if isinstance(given, Files):
+            options = replace(given.options, log_path=lists.below(name))
+            given = file_stream(spark, Stream(name, (), ""), given.path, given.format, (), (), options)
+        assert isinstance(given, DataFrame), "streams are frames or files"
+        return given.where(F.lit(False)).select(*(F.lit(None).cast(f.dataType).alias(f.name) for f in packing.schema))
+
+    def read(self, table: Table, columns: tuple[str, ...]) -> pa.Buffer:
+        """The rows of a stored table as it is now, as an Arrow IPC stream."""
+        given = self.given[table.name]
+        if isinstance(given, Files):
+            rows = read_table(given.path, given.format, table, columns)
+        else:
+            now = given if isinstance(given, DataFrame) else given()
+            rows = now.select(*(f"`{c}`" for c in columns)).toArrow()
+        return encode(conform(table, rows, columns))
+
+
+def waiting_files(lists: Mapping[str, Folder]) -> dict[str, Waiting]:
+    """The files that wait to be complete, by stream, as the readers last found them."""
+    found = {name: read_waiting(folder) for name, folder in lists.items()}
+    return {name: waiting for name, waiting in found.items() if waiting}

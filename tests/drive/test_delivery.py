@@ -1,0 +1,204 @@
+"""Delivery: in order within a query, and no query waits for another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from anabranch.control.ledger import commits_in
+from anabranch.control.records import Commit, ExecutionRecord, QueryCommit, SlotCommit
+from anabranch.drive.delivery import LEAST_BYTES, Delivery, Results
+from anabranch.drive.staging import FOLDER, Staging, read_staged, staged_name
+from anabranch.errors import DamagedStateError, SinkError
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support.feeding import wait_until
+
+
+@dataclass
+class Outlet:
+    """Notes what it gets; `before` is called first, and may wait or fail."""
+
+    before: Callable[[Results], None] = lambda results: None
+    taken: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    takes_files: bool = False
+
+    def take(self, results: Results) -> None:
+        self.calls.append(results.batch)
+        self.before(results)
+        self.taken.append(results.batch)
+
+
+class World:
+    """Batches of two queries, whose results are in the slots that are named."""
+
+    def __init__(self, patience_s: float | None = 10.0, most_bytes: int = 1 << 30, **outlets: Outlet) -> None:
+        self.disk, self.outlets = MemoryFilesystem(), outlets
+        self.commits = commits_in(self.disk)
+        self.delivery = Delivery(self.disk, outlets, patience_s, most_bytes)  # type: ignore[arg-type]
+
+    def batch(self, number: int, **slots: tuple[int, ...]) -> None:
+        every = {slot for own in slots.values() for slot in own}
+        for slot in every:
+            found = [(name, rows(number)) for name, own in slots.items() if slot in own]
+            Staging(self.disk).stage(staged_name(number, "token", slot, f"a{slot}"), found)
+        plan = ExecutionRecord("(a b)")
+        queries = {name: QueryCommit("", "", 0, plan, slots=own, staged_bytes=1) for name, own in slots.items()}
+        won = {str(slot): SlotCommit(f"a{slot}", None) for slot in every}
+        commit = Commit(number, number, queries, slots=won, token="token")
+        self.commits.write(number, commit)
+        self.delivery.offer(commit)
+
+    def again(self, patience_s: float | None = 10.0) -> Delivery:
+        """As the next driver would."""
+        self.delivery.stop()
+        self.delivery = Delivery(self.disk, self.outlets, patience_s)  # type: ignore[arg-type]
+        self.delivery.open(self.commits)
+        return self.delivery
+
+    @property
+    def staged(self) -> list[str]:
+        return self.disk.list(FOLDER)
+
+
+def rows(number: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"x": [number]})
+
+
+@pytest.mark.parametrize("patience_s", [10.0, None])
+def test_files_go_when_the_last_of_their_queries_has_been_served(patience_s: float | None) -> None:
+    """q has results in slot 0, r in slots 1 and 2, s nowhere."""
+    world = World(patience_s, q=Outlet(), r=Outlet(), s=Outlet())
+    for number in range(3):
+        world.batch(number, q=(0,), r=(1, 2), s=())
+        wait_until(lambda: not world.staged)
+    assert world.outlets["q"].taken == world.outlets["r"].taken == [0, 1, 2]
+    assert not world.outlets["s"].calls
+    assert world.delivery.first_waiting is None
+    assert len(world.disk.list("delivered/q")) == 1
+
+
+def test_a_slow_sink_is_called_once_and_holds_up_nobody() -> None:
+    go_on = threading.Event()
+    world = World(0.05, q=Outlet(lambda results: wait(go_on)), r=Outlet())
+    for number in range(3):
+        world.batch(number, q=(0,), r=(0,))
+    assert world.outlets["r"].taken == [0, 1, 2]
+    assert world.outlets["q"].calls == [0], "not a second time while it runs, and no later batch"
+    assert world.delivery.first_waiting == 0
+    assert len(world.staged) == 3
+    go_on.set()
+    world.delivery.finish()
+    assert world.outlets["q"].taken == [0, 1, 2]
+    assert not world.staged
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(30)
+
+
+def test_a_sink_that_fails_is_called_again_in_order() -> None:
+    left = [3]
+
+    def fails(results: Results) -> None:
+        if results.batch == 1 and left[0]:
+            left[0] -= 1
+            raise OSError("down")
+
+    world = World(q=Outlet(fails), r=Outlet())
+    for number in range(3):
+        world.batch(number, q=(0,), r=(0,))
+    world.delivery.finish()
+    assert world.outlets["q"].calls == [0, 1, 1, 1, 1, 2]
+    assert world.outlets["q"].taken == world.outlets["r"].taken == [0, 1, 2]
+    assert not world.delivery.failing
+
+
+def fails(results: Results) -> None:
+    raise OSError("down")
+
+
+def test_at_the_bound_a_sink_that_fails_stops_the_pipeline() -> None:
+    world = World(most_bytes=2 * LEAST_BYTES, q=Outlet(fails), r=Outlet())
+    world.batch(0, q=(0,), r=(0,))
+    world.batch(1, q=(0,), r=(0,))
+    assert isinstance(world.delivery.failing["q"], OSError)
+    with pytest.raises(SinkError, match=r"sink of query q fails in batch 0, for the \d+. time: OSError: down; what waits"):
+        world.batch(2, q=(0,), r=(0,))
+    world.outlets["q"].before = lambda results: None
+    world.again().finish()
+    assert world.outlets["q"].taken == world.outlets["r"].taken == [0, 1, 2], "the next start does the rest"
+
+
+def test_at_the_bound_a_slow_sink_is_waited_for() -> None:
+    go_on = threading.Event()
+    world = World(0.05, 2 * LEAST_BYTES, q=Outlet(lambda results: wait(go_on)))
+    world.batch(0, q=(0,))
+    world.batch(1, q=(0,))
+    third = threading.Thread(target=lambda: world.batch(2, q=(0,)))
+    third.start()
+    third.join(0.3)
+    assert third.is_alive()
+    go_on.set()
+    third.join(30)
+    assert not third.is_alive()
+    world.delivery.finish()
+
+
+def test_when_input_has_ended_retries_end_too() -> None:
+    world = World(q=Outlet(fails))
+    world.batch(0, q=(0,))
+    with pytest.raises(SinkError, match="sink of query q fails in batch 0"):
+        world.delivery.finish(within_s=0.3)
+    assert world.outlets["q"].calls[:2] == [0, 0]
+
+
+def test_a_stopped_delivery_makes_no_more_calls() -> None:
+    world = World(0.01, q=Outlet(fails))
+    world.batch(0, q=(0,))
+    world.delivery.stop()
+    wait_until(lambda: not world.delivery.lines["q"].is_served)
+    made = len(world.outlets["q"].calls)
+    world.batch(1, q=(0,))
+    assert len(world.outlets["q"].calls) == made
+
+
+def test_files_of_attempts_that_lost_go() -> None:
+    world = World(q=Outlet())
+    Staging(world.disk).stage(staged_name(0, "token", 0, "loser"), [("q", rows(0))])
+    Staging(world.disk).stage(staged_name(9, "token", 0, "later"), [("q", rows(0))])
+    world.batch(0, q=(0,))
+    world.again()
+    assert world.staged == [staged_name(9, "token", 0, "later")]
+
+
+def test_a_damaged_file_is_told() -> None:
+    disk = MemoryFilesystem()
+    Staging(disk).stage("f", [("q", rows(0)), ("q", rows(1)), ("r", rows(2))])
+    assert [piece.to_pydict() for piece in read_staged(disk, "f", "r")] == [{"x": [2]}]
+    assert [x for piece in read_staged(disk, "f", "q") for x in piece.column(0).to_pylist()] == [0, 1]
+    assert not list(read_staged(disk, "f", "s"))
+    whole = disk.get(f"{FOLDER}/f").to_pybytes()
+    for content in (whole[:-1], whole[:40], b"", bytes(len(whole)), whole[:100] + b"?" + whole[101:]):
+        disk.put(f"{FOLDER}/f", [content])
+        with pytest.raises(DamagedStateError, match="staged/f"):
+            list(read_staged(disk, "f", "q"))
+    disk.delete(f"{FOLDER}/f")
+    with pytest.raises(DamagedStateError, match="it holds results that were not delivered yet, and is missing"):
+        list(read_staged(disk, "f", "q"))
+
+
+def test_a_record_of_an_arrival_that_a_crash_has_torn_is_none() -> None:
+    """Also if it is the first of all, and not of batch 0: earlier batches had no results."""
+    world = World(q=Outlet(), r=Outlet(fails))
+    world.batch(0, r=(0,))
+    world.batch(3, q=(0,), r=(0,))
+    (name,) = world.disk.list("delivered/q")
+    whole = world.disk.get(f"delivered/q/{name}").to_pybytes()
+    world.disk.put(f"delivered/q/{name}", [whole[:-5]])
+    world.again()
+    assert world.outlets["q"].taken == [3, 3], "it is delivered again"

@@ -1,0 +1,127 @@
+"""A query that fails by itself, or whose sink fails for too long, leaves its pipeline; the others go on as if it had not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.control.ledger import commits_in
+from anabranch.drive.delivery import LEAST_BYTES
+from anabranch.drive.local import LocalPipeline
+from anabranch.errors import QueryError
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.drive.simulation import Simulation
+from tests.support import oracle
+from tests.support.cases import Part
+from tests.support.faulty import Fault
+from tests.support.scenarios import properties
+from tests.support.workloads import Workload, workloads
+
+WORKLOAD = Workload(59, 3, batches=6)
+"""Three queries, each of which has results in every batch."""
+
+
+def simulation(workload: Workload = WORKLOAD, **settings: Any) -> Simulation:
+    batches = [workload.batch(number) for number in range(workload.batches)]
+    return Simulation(workload.queries, batches, {"t": workload.table}, **{"slots": 2, **settings})
+
+
+def check(case: Simulation, breaks: dict[str, int]) -> None:
+    """What has arrived: all of the queries that stayed; of the others what they gave before they broke, as they do alone."""
+    found, expected = case.run(), case.expected()
+    case.verify()
+    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
+    assert latest is not None
+    ended = latest[1].ended
+    for query in case.queries:
+        name = query.name
+        if name not in ended:
+            assert not (wrong := oracle.difference(found[name], expected[name])), f"{name}: {wrong}"
+            continue
+        assert ended[name].batch >= breaks[name]
+        assert not (wrong := oracle.difference(found[name], alone(case, name, ended[name].batch))), f"{name}: {wrong}"
+    assert len(ended) < len(case.queries)
+
+
+def alone(case: Simulation, name: str, until: int) -> oracle.Bag:
+    """What a query gives by itself in the batches before one."""
+    (query,) = [query for query in case.queries if query.name == name]
+    read = {source.name for source in query.base_sources}
+    tables = {n: rows for n, rows in case.tables.items() if n in read}
+    run, found = LocalPipeline([query], MemoryFilesystem(), tables=tables), Counter[Any]()
+    for number in range(until):
+        rows = case.batches[number] if number < len(case.batches) else {}
+        given = {n: r for n, r in rows.items() if n in read}
+        found += oracle.bag(run.step(number, given)[name].results)
+    return found
+
+
+def test_a_query_that_cannot_be_computed_leaves() -> None:
+    case = simulation(breaks={"q1": 3})
+    check(case, {"q1": 3})
+    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
+    assert latest is not None
+    assert latest[1].ended["q1"].reason == "ArithmeticError: it cannot be computed"
+    assert latest[1].queries.keys() == {"q0", "q2"}
+
+
+def test_if_all_queries_fail_the_pipeline_does() -> None:
+    case = simulation(breaks={"q0": 2, "q1": 2, "q2": 3})
+    with pytest.raises(QueryError, match="ArithmeticError: it cannot be computed"):
+        case.live()
+    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
+    assert latest is not None
+    assert latest[1].queries, "the last one has not left: its batch can run again"
+
+
+def test_a_driver_dies_while_a_query_leaves(part: Part) -> None:
+    """At each put of the batch in which it does."""
+    calm = simulation(breaks={"q1": 3})
+    calm.run()
+    begins = [n for n, path in enumerate(calm.world.puts) if path.startswith("checkpoint/control/")]
+    first, last = (next(n for n in begins if f"/{batch:020d}" in calm.world.puts[n]) for batch in (3, 4))
+    for ordinal in part.of(range(first, last + 1)):
+        for kind in ("lose", "tear", "crash_after"):
+            check(simulation(breaks={"q1": 3}, faults={ordinal: Fault(kind)}), {"q1": 3})  # type: ignore[arg-type]
+
+
+def check_leaving(workload: Workload, slots: int, breaks: dict[str, int], faults: dict[int, Fault]) -> None:
+    some = {name: at for name, at in breaks.items() if name != "q0"}
+    check(simulation(workload, slots=slots, breaks=some, faults=faults), some)
+
+
+KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
+
+test_leaving, test_leaving_long = properties(
+    check_leaving, 15, 2_000, workload=workloads(5), slots=st.sampled_from([1, 2, 3]),
+    breaks=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(0, 6), min_size=1),
+    faults=st.dictionaries(st.integers(0, 120), KINDS, max_size=3),
+)  # fmt: skip
+
+
+class Broken(dict[int, str]):
+    """Every call of a function fails."""
+
+    def pop(self, batch: int, otherwise: str = "") -> str:  # type: ignore[override]
+        return "fails before"
+
+
+def test_a_query_whose_sink_fails_for_too_long_may_leave() -> None:
+    """q1 goes to a function that is broken. Two batches may wait; in the next one q1 is not computed any more."""
+    case = simulation(leaves=["q1"], most_bytes=2 * LEAST_BYTES)
+    case.function.fails = Broken()
+    case.live()
+    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
+    assert latest is not None
+    left = latest[1].ended["q1"]
+    assert "fails" in left.reason
+    found, expected = case.found(), case.expected()
+    for name in ("q0", "q2"):
+        assert not (wrong := oracle.difference(found[name], expected[name])), f"{name}: {wrong}"
+    assert not found["q1"]
+    case.function.fails = {}
+    case.live()
+    assert not (wrong := oracle.difference(case.found()["q1"], alone(case, "q1", left.batch))), wrong

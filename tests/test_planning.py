@@ -1,0 +1,199 @@
+"""Planning without Spark: what `explain` shows, wherever it is asked, and how many slots it takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anabranch.balance.explain import Origin, Slots
+from anabranch.balance.layout import layout_of
+from anabranch.balance.partition import choose_distribution
+from anabranch.cli import main
+from anabranch.control.ledger import commits_in
+from anabranch.control.records import Commit, ExecutionRecord, QueryCommit
+from anabranch.cost.facts import Given
+from anabranch.errors import AnabranchError, SessionError
+from anabranch.optimize.planner import NoQualifiedPlanError
+from anabranch.planning import Planning, machine_slots
+from anabranch.settings import Budget
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import LocalFilesystem
+
+SOURCES = """
+CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts FROM 'a/*.parquet';
+CREATE STREAM b (k BIGINT, g STRING, ts TIMESTAMP) TIME ts LATENESS 3 SECONDS FROM 'b/*.parquet';
+CREATE TABLE d (k BIGINT, name STRING) FROM 'd.parquet';
+"""
+QUERIES = {
+    "pairs": "CREATE QUERY pairs AS SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS;",
+    "pinned": "CREATE QUERY pinned PLAN '(b a)' AS SELECT a.k FROM a, b WHERE a.v > b.k WINDOW 5 SECONDS;",
+    "named": "CREATE QUERY named AS SELECT a.k, d.name FROM a [NOW], d WHERE a.k = d.k;",
+    "total": "CREATE QUERY total AS SELECT b.g, SUM(a.v) AS s FROM a, b WHERE a.k = b.k GROUP BY b.g WINDOW 5 SECONDS;",
+    "sums": """CREATE QUERY sums AS SELECT x.s, b.g FROM (SELECT k, SUM(v) AS s FROM a [RANGE 5 SECONDS] GROUP BY k) x,
+               b [RANGE 5 SECONDS] WHERE x.k = b.k;""",
+    "far": """CREATE QUERY far AS SELECT x.s, b.g FROM (SELECT k, SUM(v) AS s FROM a [RANGE 5 SECONDS] GROUP BY k) x,
+              b [RANGE 5 SECONDS] WHERE x.s > b.k;""",
+}
+SCRIPT = SOURCES + "\n".join(QUERIES.values())
+
+
+def planning_of(script: str = SCRIPT, **options: object) -> Planning:
+    planning = Planning(**options)  # type: ignore[arg-type]
+    planning.add_script(parse_script(script))
+    return planning
+
+
+def commit(planning: Planning, name: str, slots: int, may_skip_exchange: bool = True) -> None:
+    """Leaves a commit of a query that was spread over so many slots."""
+    assert planning.checkpoint is not None
+    layout = layout_of(choose_distribution(planning.query(name).forms.written, slots, may_skip_exchange))
+    folder = planning.checkpoint.below("pipeline-0")
+    own = QueryCommit("", "", 0, ExecutionRecord("(a b)"), layout)
+    commits_in(folder, 1).write(0, Commit(0, 0, {name: own}))
+
+
+def spread_of(text: str) -> list[str]:
+    return [line.strip() for line in text.partition("\nspread\n")[2].splitlines()]
+
+
+# One text, wherever it is asked
+
+
+@pytest.mark.parametrize("options", [{}, {"slots": 6}])
+def test_the_command_and_the_session_show_the_same(
+    options: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from anabranch.session import Session
+
+    (tmp_path / "q.sql").write_text(SCRIPT)
+    checkpoint = str(tmp_path / "checkpoint")
+    arguments = [f"--{option}={value}" for option, value in options.items()]
+    session = Session(None, checkpoint, Budget(2, "1 GiB"), facts=Given({"a": 5000.0}), **options)  # type: ignore[arg-type]
+    session.script(SCRIPT)
+    shown = "\n\n".join(session.explain(name) for name in QUERIES)
+    assert session._spark is None
+    budget = ["--cpu", "2", "--memory", "1 GiB", "--rate", "a=5000"]
+    assert main(["explain", str(tmp_path / "q.sql"), "--checkpoint", checkpoint, *budget, *arguments]) == 0
+    assert capsys.readouterr().out == shown + "\n"
+    assert shown.count("\ntimes\n") == shown.count("\nspread\n") == len(QUERIES)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_programs_are_told_what_people_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "q.sql").write_text(SCRIPT)
+    arguments = ["--json", "--slots", "4", "--checkpoint", str(tmp_path)]
+    assert main(["explain", str(tmp_path / "q.sql"), *arguments]) == 0
+    told = {value["query"]: value for value in json.loads(capsys.readouterr().out)}
+    assert list(told) == list(QUERIES)
+    assert "costs" in told["pairs"]
+    assert "costs" not in told["pinned"]
+    assert [t["lateness_us"] for t in told["pairs"]["times"]] == [0, 3_000_000]
+    spread = told["pinned"]["spread"]
+    assert (spread["slots"], spread["slots_from"], spread["replication"]) == (4, "asked", 2.5)
+    assert spread["copies"] == {"a": 1, "b": 4}, "beside the others that makes the fewest copies"
+    assert not told["named"]["spread"]["needs_no_exchange"], "others have the rows of its stream exchanged anyway"
+    assert told["named"]["together"] == [name for name in QUERIES if name != "named"]
+    assert told["total"]["spread"]["groups_span_slots"]
+    assert {"name": "b0_a", "alias": "a", "block": "sums.x"} in told["sums"]["spread"]["names"]
+
+
+# Slots
+
+
+def test_slots_that_were_asked_for(tmp_path: Path) -> None:
+    planning = planning_of(slots=4, checkpoint=LocalFilesystem(str(tmp_path)))
+    head = "over 4 slots (as asked), fixed when the query first starts"
+    assert spread_of(planning.explain("pairs"))[:2] == [head, "a.k = b.k in 4 parts"]
+    commit(planning, "pairs", 2)
+    told = spread_of(planning.explain("pairs"))
+    assert told[:2] == [head, "the checkpoint has 2 slots: from it the query goes on only with as many"]
+    commit(planning, "pairs", 4)
+    assert spread_of(planning.explain("pairs"))[1] == "a.k = b.k in 4 parts"
+
+
+def test_slots_of_the_checkpoint(tmp_path: Path) -> None:
+    planning = planning_of(checkpoint=LocalFilesystem(str(tmp_path)))
+    commit(planning, "pairs", 7)
+    for parallelism in (None, Slots(3, Origin.SPARK)):
+        told = spread_of(planning.explain("pairs", parallelism))
+        assert told[:2] == ["over 7 slots (as the checkpoint has)", "a.k = b.k in 7 parts"]
+    commit(planning, "far", 7)
+    assert spread_of(planning.explain("far"))[0] == "over 1 slot (as the checkpoint has)"
+
+
+def test_slots_that_nobody_named(tmp_path: Path) -> None:
+    planning = planning_of(checkpoint=LocalFilesystem(str(tmp_path)))
+    assert spread_of(planning.explain("pairs"))[0].startswith(f"over {machine_slots()}, fixed")
+    assert machine_slots().count >= 1
+    assert str(machine_slots()).endswith("(this machine's cores)")
+    in_use = planning.explain("pairs", Slots(12, Origin.SPARK))
+    assert spread_of(in_use)[0] == "over 12 slots (Spark's parallelism), fixed when the query first starts"
+
+
+@pytest.mark.parametrize("slots", [0, -1, 2.0, "2"])
+def test_slots_that_cannot_be(slots: object) -> None:
+    with pytest.raises(SessionError, match="slots is a number of tasks, 1 or more: not"):
+        Planning(slots=slots)  # type: ignore[arg-type]
+
+
+# The spread
+
+
+def test_rows_that_stay_where_they_come_in(tmp_path: Path) -> None:
+    planning = planning_of(slots=4, checkpoint=LocalFilesystem(str(tmp_path)))
+    assert "together\n  with pairs, pinned, total, sums, far: one scan" in planning.explain("named")
+    planning.alone.add("named")
+    assert "one scan" not in planning.explain("named")
+    stays = [
+        "rows stay where they come in: none is exchanged",
+        "every slot has all rows of d, if that is at most 64 MiB when the query first starts",
+    ]
+    assert spread_of(planning.explain("named"))[1:] == stays
+    commit(planning, "named", 4)
+    assert spread_of(planning.explain("named"))[1:] == stays
+    commit(planning, "named", 4, may_skip_exchange=False)
+    assert spread_of(planning.explain("named"))[1] == "a.k = d.k in 4 parts"
+
+
+def test_groups_and_subqueries() -> None:
+    planning = planning_of(slots=4)
+    combined = "a group may have rows in several slots: what each slot has of it is combined"
+    assert combined in spread_of(planning.explain("total"))
+    told = spread_of(planning.explain("sums"))
+    assert told[1:4] == ["b0_a is a in sums.x", "b1_b is b in sums", "b0_a.k = b1_b.k in 4 parts"]
+    assert combined not in told
+    one = "all rows go to one of them: there is no key by which every part of the query can be spread"
+    assert one in spread_of(planning.explain("far"))
+
+
+# What is declared
+
+
+def test_a_script_is_taken_whole_or_not_at_all() -> None:
+    planning = planning_of(SOURCES + QUERIES["pairs"])
+    for wrong in ("PLAN '(a c)' AS", "AS"):
+        name = "other" if wrong != "AS" else "PAIRS"
+        text = f"CREATE TABLE e (k BIGINT); {QUERIES['named']} CREATE QUERY {name} {wrong} SELECT a.k FROM a [NOW], b [NOW];"
+        with pytest.raises(AnabranchError):
+            planning.add_script(parse_script(text, planning.catalog))
+        assert list(planning.queries) == ["pairs"]
+        assert planning.catalog.source("e") is None
+
+
+def test_pinned_plans_are_neither_priced_nor_drawn() -> None:
+    planning = planning_of()
+    assert planning.query("pinned").is_pinned
+    assert planning.draw("pinned") is None
+    assert "costs" not in planning.explain("pinned")
+    assert not planning.query("pairs").is_pinned
+    assert str(planning.draw("pairs")).startswith("<svg")
+
+
+def test_budgets() -> None:
+    with pytest.raises(NoQualifiedPlanError):
+        planning_of(budget=Budget(cpu=0, strict=True))
+    with pytest.raises(SessionError, match="cannot be negative"):
+        planning_of(budget=Budget(cpu=-1))
+    assert "cores of 0" in planning_of(budget=Budget(cpu=0)).explain("pairs")
