@@ -23,7 +23,7 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch.control.loop import Proposal, Remark, Wish
-from anabranch.control.records import Commit
+from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.cost.facts import Given
 from anabranch.cost.units import unit_costs
 from anabranch.optimize.planner import decide
@@ -96,8 +95,8 @@ class Schedule:
     def __init__(self, plans: dict[int, Plan], strategy: Strategy = Strategy.MOVING_STATE, pause_us: int = 0) -> None:
         self.plans, self.strategy, self.pause_us = plans, strategy, pause_us
 
-    def after(self, execution: Execution, commit: Commit) -> Proposal | Remark | None:
-        plan = self.plans.get(commit.batch + 1)
+    def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
+        plan = self.plans.get(observed.batch + 1)
         if plan is None or plan == execution.plan:
             return None
         return Proposal(ChangePlan(plan, self.strategy, self.pause_us), "as it was foreseen")
@@ -119,17 +118,17 @@ def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None,
         for stream in streams:
             session.stream(stream, f"{folder / stream}/*.parquet", time="ts", max_files_per_trigger=1)
         session.query("q", sql, sink=ab.sinks.parquet(os.path.join(work, "out")), plan=plan)
-        declared = session._declared("q")
+        declared = session.planning.query("q")
         if schedule:
             graph = JoinGraph(declared.query)
             plans = {int(n): parse(text, graph) for n, text in schedule.items()}
-            declared.execution = Execution(plans[0])
+            session.planning.queries["q"] = replace(declared, execution=Execution(plans[0]))
             session._loop = lambda _: Schedule(plans)  # type: ignore[method-assign, assignment]
         run = session.start(availableNow=True)
         run.await_termination()
         times = {
             p["batchId"]: p["durationMs"]["triggerExecution"] / 1e3
-            for p in run.started["q"].streaming.recentProgress
+            for p in run.pipeline("q").streaming.recentProgress
             if p["numInputRows"]
         }
         steps = run.progress["q"]

@@ -65,7 +65,7 @@ def run(way: str, seconds: int, seed: int) -> tuple[list[float], Counter[tuple[A
         rows, began = batch_of(number, PHASES[number // seconds][1], rng), process_time()
         results = local.step(number, rows).results
         if way == "adaptive" and local.commit is not None:
-            said = loop.after(local.execution, local.commit)
+            said = loop.after(local.execution, local.observed)
             if isinstance(said, Proposal):
                 action = said.action
                 groups_below = action.grouped_input or "" if isinstance(action, MoveGroups) else None

@@ -71,7 +71,7 @@ def run(spec: HostedSpec) -> dict[str, Any]:
         wall_s = time.perf_counter() - began
         steps = {step.trigger: step for step in reversed(started.progress["q"])}
         rows = len(workload.streams) * workload.rows_per_batch
-        triggers = {p["batchId"]: p for p in started.started["q"].streaming.recentProgress if p["batchId"] in steps}
+        triggers = {p["batchId"]: p for p in started.pipeline("q").streaming.recentProgress if p["batchId"] in steps}
         rates = {n: rows / (p["durationMs"]["triggerExecution"] / 1e3) for n, p in triggers.items()}
         warm = max(spec.warm, round(workload.window_s / workload.batch_s) + 1)
         steady = [rate for n, rate in rates.items() if n >= warm]

@@ -13,14 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +24,8 @@ from anabranch.adapt.loop import SURE_BATCHES
 from bench import report
 from bench.data import write_files
 from bench.hosted import HostedSpec
-from bench.rivals.spark_native import ROOT, Spec, launch, settings, tree_rss_bytes
+from bench.processes import watched
+from bench.rivals.spark_native import Spec, launch, settings
 from bench.workload import PARTNERS, Workload
 
 RATE_PER_S = 200_000
@@ -46,21 +43,7 @@ AS_WRITTEN = {
 def hosted(spec: HostedSpec) -> dict[str, Any]:
     """Runs Anabranch in a fresh process; returns its figures, with the peak memory of all its processes."""
     write_files(spec.workload, spec.folder, spec.batches)
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(spec.command(), cwd=ROOT, stdout=out, stderr=log, start_new_session=True)
-        peak, began = 0, time.perf_counter()
-        while process.poll() is None and time.perf_counter() - began < TIMEOUT_S:
-            peak = max(peak, sum(tree_rss_bytes(process.pid).values()))
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.5)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        if process.wait() != 0:
-            log.seek(0)
-            raise SystemExit(f"anabranch failed on {spec}:\n{log.read()[-4000:]}")
-        out.seek(0)
-        found: dict[str, Any] = json.loads(out.read().splitlines()[-1])
-        return {**found, "peak_rss_bytes": peak}
+    return watched(spec.command(), TIMEOUT_S)
 
 
 def ours(spec: HostedSpec) -> dict[str, Any]:

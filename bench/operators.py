@@ -32,8 +32,9 @@ import pyarrow.parquet as pq
 
 from bench import report
 from bench.data import EARLIEST_MTIME_S, FIRST_EVENT_US
-from bench.rivals.spark_native import ROOT, settings
+from bench.processes import ROOT
 from bench.rivals.spark_native import Spec as NativeSpec
+from bench.rivals.spark_native import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,9 +131,9 @@ def ours(spec: dict[str, Any], work: str) -> dict[str, Any]:
     started.await_termination()
     steps = {step.trigger: step for step in reversed(started.progress["q"])}
     spent = {p["batchId"]: p["durationMs"]["triggerExecution"] / 1e3
-             for p in started.started["q"].streaming.recentProgress if p["batchId"] in steps}  # fmt: skip
+             for p in started.pipeline("q").streaming.recentProgress if p["batchId"] in steps}  # fmt: skip
     measured = [s for n, s in spent.items() if n >= spec["warm"]]
-    triggers = [p for p in started.started["q"].streaming.recentProgress if p["batchId"] in steps]
+    triggers = [p for p in started.pipeline("q").streaming.recentProgress if p["batchId"] in steps]
     phases = [
         {**steps[p["batchId"]].wall_s, **{f"spark {k}": v / 1e3 for k, v in p["durationMs"].items()}}
         for p in triggers

@@ -14,6 +14,7 @@ import os
 import shutil
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,14 @@ def run(folder: Path, strategy: Strategy, pause_us: int) -> dict[str, Any]:
         for stream in STREAMS:
             session.stream(stream, f"{folder / stream}/*.parquet", time="ts", max_files_per_trigger=1)
         session.query("q", parse_script(script()).queries[0].query.sql, sink=ab.sinks.parquet(os.path.join(work, "out")))
-        declared = session._declared("q")
+        declared = session.planning.query("q")
         graph, first = JoinGraph(declared.query), FILL + STEADY
-        declared.execution = Execution(parse(OLD, graph))
+        session.planning.queries["q"] = replace(declared, execution=Execution(parse(OLD, graph)))
         loop = Schedule({first: parse(NEW, graph)}, strategy, pause_us)
         session._loop = lambda _: loop  # type: ignore[method-assign, assignment]
         running = session.start(availableNow=True)
         running.await_termination()
-        progress = running.started["q"].streaming.recentProgress
+        progress = running.pipeline("q").streaming.recentProgress
         times = {p["batchId"]: p["durationMs"]["triggerExecution"] / 1e3 for p in progress if p["numInputRows"]}
         steps = {s.batch: s for s in running.progress["q"]}
         ended = next(e.batch for e in running.journal["q"] if e.event == "migrated")

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench import report
-from bench.rivals.spark_native import ROOT, STORES, written_rows
+from bench.processes import ROOT
+from bench.rivals.spark_native import STORES, written_rows
 
 DATA = ROOT.parent / "shared" / "data"
 FIRST_US = 1_381_138_200_000_000
@@ -88,7 +89,7 @@ def run_ours(folder: Path) -> dict[str, Any]:
     session.query("q", QUERY, sink=ab.sinks.parquet(str(folder / "out")))
     run = session.start(availableNow=True)
     run.await_termination()
-    progress = run.started["q"].streaming.recentProgress
+    progress = run.pipeline("q").streaming.recentProgress
     return {
         "times": [p["durationMs"]["triggerExecution"] / 1e3 for p in progress if p["numInputRows"]],
         "results": sum(p.results for p in run.progress["q"]),

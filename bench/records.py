@@ -22,9 +22,11 @@ from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
 from anabranch.control.manifest import WHOLE_EVERY, read_manifest
+from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Attempt, Commit
 from anabranch.drive.driver import Driver
 from anabranch.drive.local import Steady
+from anabranch.drive.steering import Steering
 from anabranch.engine.checkpoint import Checkpoint, Files
 from anabranch.engine.slot import Slot, Tenant, Times
 from anabranch.plan.eager import Forms
@@ -99,13 +101,12 @@ def task(count: int, window: int) -> tuple[dict[str, Any], Attempt]:
         began = process_time()
         read_manifest(manifest, ContainerReader(disk))
         reads_s.append(process_time() - began)
-    counted = slot.statistics[made[0].name]
     row = {
         "window": window, "queries": count, "task: write ms": 1e3 * statistics.mean(measured.spent_s),
         "read ms": 1e3 * statistics.mean(reads_s), "KB mean": statistics.mean(measured.sizes) / 1e3,
         "KB whole": max(measured.sizes) / 1e3,
     }  # fmt: skip
-    return row, Attempt(0, "0123456789ab", manifest, counted, dropped=tuple(sorted(dropped)))
+    return row, Attempt(0, "0123456789ab", manifest, slot.statistics, dropped=tuple(sorted(dropped)))
 
 
 class Counting(MemoryFilesystem):
@@ -120,13 +121,15 @@ class Counting(MemoryFilesystem):
 
 def driver(of_one: Attempt, slots: int, batches: int = 9) -> dict[str, Any]:
     """What the driver spends on a batch with so many reports: it reads them, commits, and lets go of files."""
-    (query,) = queries(1, 60)
-    disk, forms = Counting(), Forms(query)
-    distribution = choose_distribution(query, slots)
-    cells = distribution.grid.cells
-    execution = Execution(parse("((a b) c)", forms.graphs[None]))
-    made = Driver(query, execution, distribution, disk, {}, Steady(), Unshared(), journal=Journal(MemoryFilesystem()))
-    made.open("nowhere")
+    disk, notes = Counting(), MemoryFilesystem()
+    steerings = []
+    for query in queries(len(of_one.statistics), 60):
+        execution = Execution(parse("((a b) c)", Forms(query).graphs[None]))
+        journal, texts = Journal(notes, query.name), QueryTexts(disk)
+        steerings.append(Steering(query, execution, choose_distribution(query, slots), Steady(), journal, texts))
+    made = Driver(steerings, disk, {}, Unshared())
+    cells = made.slots
+    made.open()
     reports = [msgspec.json.encode(msgspec.structs.replace(of_one, slot=slot)) for slot in range(cells)]
     spent_s: list[float] = []
     base: Commit | None = None
@@ -135,7 +138,6 @@ def driver(of_one: Attempt, slots: int, batches: int = 9) -> dict[str, Any]:
         control = made.begin(number)
         attempts = [msgspec.json.decode(each, type=Attempt) for each in reports]
         commit = made.commit(control, attempts)
-        made.delivered(commit)
         made.after(base, commit)
         spent_s.append(process_time() - began)
         base = commit

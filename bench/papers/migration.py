@@ -219,7 +219,7 @@ def adapt(phase_of: Callable[[float], Setting], seconds: float, adaptive: bool) 
         spent = process_time() - began
         if adaptive and run.commit is not None:
             began = process_time()
-            said = loop.after(run.execution, run.commit)
+            said = loop.after(run.execution, run.observed)
             loop_s += process_time() - began
             if isinstance(said, Proposal):
                 action = said.action

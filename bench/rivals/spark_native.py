@@ -29,7 +29,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -45,6 +44,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow.parquet as pq
 
 from bench.data import write_files
+from bench.processes import POLL_S, ROOT, kill_tree, tree_rss_bytes
 from bench.workload import SHAPES, Workload
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ STORES = {
 }
 SINKS = ("parquet", "noop")
 TIMES = ("latest", "first")
-ROOT = Path(__file__).parents[2]
-POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -363,32 +361,6 @@ def written_rows(folder: Path) -> dict[int, int]:
         rows[number] = sum(pq.read_metadata(unquote(urlparse(p).path)).num_rows for p in paths - seen)
         seen |= paths
     return rows
-
-
-def tree_rss_bytes(root: int) -> dict[int, int]:
-    """Resident bytes of a process and its descendants, by process id."""
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                parents[int(name)] = int(Path("/proc", name, "stat").read_text().rsplit(")", 1)[1].split()[1])
-    tree = {root}
-    while fresh := {pid for pid, parent in parents.items() if parent in tree} - tree:
-        tree |= fresh
-    sizes = {}
-    for pid in tree:
-        with contextlib.suppress(OSError):
-            sizes[pid] = int(Path("/proc", str(pid), "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return sizes
-
-
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and its descendants, if it still runs."""
-    if process.poll() is None:
-        for pid in tree_rss_bytes(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    process.wait()
 
 
 def folder_bytes(folder: Path) -> int:

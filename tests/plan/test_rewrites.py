@@ -120,9 +120,9 @@ def test_without_keys():
 # After each of them
 
 
-def check_texts(rng: Random) -> None:
+def check_texts(seed: int) -> None:
     """Whatever text is accepted, it is consistent after each rewrite, and accepted with fewer of them too."""
-    sql = Grammar(rng, 0.01).script()
+    sql = Grammar(Random(seed), 0.01).script()
     try:
         queries = [b.query for b in parse_script(sql, CATALOG, checked()).queries]
     except AnabranchError as refused:
@@ -137,7 +137,7 @@ def check_texts(rng: Random) -> None:
             assert other.aliases == one.aliases
 
 
-test_texts, test_texts_long = properties(check_texts, 300, 10_000, rng=st.randoms(use_true_random=False))
+test_texts, test_texts_long = properties(check_texts, 300, 10_000, seed=st.integers(0, 2**32 - 1))
 
 
 def check_forms(shape: Shape) -> None:
