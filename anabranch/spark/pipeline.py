@@ -303,10 +303,10 @@ class Pipeline:
 
     def stop(self) -> None:
         """Stops it. What was committed stays."""
+        # A batch may wait for a slow sink, and Spark, or who watches for pauses, waits for the batch.
+        self.host.delivery.stop()
         if self.pauses is not None:
             self.pauses.stop()
-        # A batch may wait for a slow sink, and Spark waits for the batch.
-        self.host.delivery.stop()
         self.streaming.stop()
         if not self.is_over:
             self.host.end("stopped", "by request")
