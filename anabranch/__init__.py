@@ -5,9 +5,13 @@
 Budget(cpu=1.5, memory='2 GiB', strict=False)
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from anabranch.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from anabranch import errors as errors
     from anabranch.cost.facts import Given as Given
     from anabranch.run import Run as Run
     from anabranch.session import Session as Session
@@ -16,17 +20,23 @@ if TYPE_CHECKING:
     from anabranch.spark import sinks as sinks
     from anabranch.storage.cache import Cache as Cache
 
-__all__ = ["Adapt", "Budget", "Cache", "Given", "Run", "Session", "sinks"]
+__all__ = ["Adapt", "Budget", "Cache", "Given", "Run", "Session", "errors", "sinks"]
+
+_ROOMS = {"errors": "anabranch.errors", "sinks": "anabranch.spark.sinks"}
+"""The names that are modules."""
 
 
 def __getattr__(name: str) -> Any:
     # The engine is used without Spark, too: importing a room below must not load it.
-    if name == "sinks":
-        from anabranch.spark import sinks
-
-        return sinks
+    if name in _ROOMS:
+        return import_module(_ROOMS[name])
     if name in __all__:
-        from anabranch import session
+        return getattr(import_module("anabranch.session"), name)
+    from anabranch.errors import did_you_mean
 
-        return getattr(session, name)
-    raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
+    hint = did_you_mean(name, __all__)
+    raise AttributeError(f"module 'anabranch' has no attribute {name!r}" + (f": {hint}" if hint else ""))
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

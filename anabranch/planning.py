@@ -7,28 +7,34 @@ checks it), so that plans can be looked at where there is no Spark, and before o
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.balance.explain import Origin, Slots, spread_json, spread_text
 from anabranch.balance.together import choose_together, pipelines_of, restored
+from anabranch.control.journal import Journal
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
+from anabranch.control.query_texts import text_of
 from anabranch.cost.facts import EMPTY, Given
-from anabranch.cost.units import unit_costs
-from anabranch.errors import LocationError, SessionError
-from anabranch.optimize.explain import decision_json, decision_svg, decision_text
+from anabranch.cost.units import DEFAULT, unit_costs
+from anabranch.errors import FactsError, LocationError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
-from anabranch.optimize.planner import Decision
+from anabranch.optimize.planner import Decision, decide
+from anabranch.plan.defeated import defeated
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
-from anabranch.plan.explain import explain_json, explain_text, times_json, times_text
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
-from anabranch.plan.query import Query
+from anabranch.plan.query import Derived, Query, Stream, Table
 from anabranch.plan.workload import Workload
 from anabranch.settings import Budget
+from anabranch.show.as_json import priced_json
+from anabranch.show.explain import Explanation, PricedPlan, explained
+from anabranch.show.measured import Batches, batches_of
+from anabranch.show.routes import routes_json, routes_text, times_json, times_text
+from anabranch.show.spread import Origin, Slots, spread_json, spread_text
 from anabranch.sql import BoundQuery, Catalog, Script
 from anabranch.storage.location import Folder
 
@@ -70,14 +76,8 @@ class Planning:
     ...     CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
     ...     CREATE QUERY pairs AS SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS;
     ... '''))
-    >>> print(planning.explain("pairs"))  # doctest: +ELLIPSIS
-    query pairs
-    plan  (a b)
-    ...
-    spread
-      over 4 slots (as asked), fixed when the query first starts
-      a.k = b.k in 4 parts
-      replication 1.00 rows sent per row, at equal rates
+    >>> planning.explain("pairs")  # doctest: +ELLIPSIS
+    <plan of pairs: (a b), ... cores, ... kept (assumed)>
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Planning:
         slots: int | None = None,
         checkpoint: Folder | None = None,
     ) -> None:
-        if slots is not None and (not isinstance(slots, int) or slots < 1):
+        if slots is not None and (type(slots) is not int or slots < 1):
             raise SessionError(f"slots is a number of tasks, 1 or more: not {slots!r}")
         self.budget, self.facts, self.units = budget or Budget(), facts, unit_costs()
         self.slots, self.checkpoint = slots, checkpoint
@@ -106,11 +106,27 @@ class Planning:
         """Declares a query over the sources of the catalog."""
         self.queries[bound.query.name] = self._plan(bound)
 
+    def check_facts(self, rates: str = "rates", table_rows: str = "table_rows", distinct: str = "distinct") -> None:
+        """Refuses facts of what nobody declared: with a name mistyped, a plan would be one for assumed rates. The words are
+        what errors call the facts."""
+        blocks = [block for planned in self.queries.values() for block in planned.forms.written.blocks]
+        sources = [*self.catalog, *(i.source for block in blocks for i in block.inputs if isinstance(i.source, Derived))]
+        streams = [source.name for source in sources if isinstance(source, Stream)]
+        tables = [source.name for source in sources if isinstance(source, Table)]
+        keys = [str(term) for block in blocks for terms in JoinGraph(block).classes for term in terms]
+        for option, given, known, what in (
+            (rates, self.facts.rates, streams, "there is no such stream"),
+            (table_rows, self.facts.table_rows, tables, "there is no such table"),
+            (distinct, self.facts.distinct, keys, "no query joins by such a key"),
+        ):
+            for name in given:
+                if name not in known:
+                    raise FactsError(f"{option} {name}: {what}; {known_names(name, dict.fromkeys(known))}")
+
     def query(self, name: str) -> Planned:
         """A query that was declared."""
         if name not in self.queries:
-            known = ", ".join(self.queries) or "none"
-            raise SessionError(f"there is no query {name}; declared are: {known}")
+            raise SessionError(f"there is no query {name}; {known_names(name, self.queries)}")
         return self.queries[name]
 
     def _plan(self, bound: BoundQuery) -> Planned:
@@ -123,36 +139,69 @@ class Planning:
         execution = Execution(chosen.decision.plan, grouped_input=chosen.grouped_input)
         return Planned(forms, execution, chosen.decision)
 
-    def explain(self, name: str, parallelism: Slots | None = None) -> str:
-        """The plan of a query, why it was chosen, when rows are late, and how they are spread.
+    def explain(self, name: str, parallelism: Slots | None = None, verbose: bool = False) -> Explanation:
+        """What a query does and costs under its plan, and why it has that plan; with `verbose`, what rows of each input do,
+        when they are late, and how they are spread.
 
         The slots are those that were asked for, else those of the checkpoint, if it holds a commit of the query, else
         `parallelism`, which is this machine's cores where nothing else is known."""
-        found = self.query(name)
-        parts = [explain_text(found.execution.plan, found.graph)]
-        if found.decision is not None:
-            parts.append(decision_text(found.decision, found.graph))
-        written = found.forms.written
-        distribution, slots = self._spread(written, parallelism)
-        return "\n\n".join([*parts, times_text(written), spread_text(written, distribution, slots), *self._company(name)])
+        priced, written, more = self.priced(name), self.query(name).forms.written, self._company(name)
+        if verbose:
+            distribution, slots = self._spread(written, parallelism)
+            more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
+        return explained(priced, more)
 
     def explain_json(self, name: str, parallelism: Slots | None = None) -> dict[str, Any]:
         """What `explain` shows as plain values."""
-        found = self.query(name)
-        written = found.forms.written
-        costs = {} if found.decision is None else {"costs": decision_json(found.decision, found.graph)}
+        priced, written = self.priced(name), self.query(name).forms.written
         return {
-            **explain_json(found.execution.plan, found.graph),
-            **costs,
+            **routes_json(priced.plan, priced.graph),
+            **priced_json(priced),
             "times": times_json(written),
             "spread": spread_json(written, *self._spread(written, parallelism)),
             "together": self._others(name),
         }
 
-    def draw(self, name: str) -> str | None:
-        """The decision about a query as SVG; None if its plan is pinned, for then it was not priced."""
-        found = self.query(name)
-        return None if found.decision is None else decision_svg(found.decision, found.graph)
+    def draw(self, name: str) -> str:
+        """The plan of a query as SVG."""
+        return self.priced(name).draw()
+
+    def priced(self, name: str) -> PricedPlan:
+        """The plan that a query starts with, or goes on with, and its costs: by what its batches measured, else by what is
+        given or assumed."""
+        found, bounds = self.query(name), self.budget.bounds
+        plan, graph, decision, batches = found.execution.plan, found.graph, found.decision, self._batches(found)
+        if batches is not None:
+            graph = found.forms.graphs[batches.execution.grouped_input]
+            plan = parse(batches.execution.plan, graph)
+            decision = decide(graph, batches.facts(plan, self.facts), self.units, bounds)
+        if decision is None:
+            decision = decide(graph, self.facts, self.units, bounds)
+        warnings = tuple(defeated(found.forms.written))
+        return PricedPlan(plan, graph, decision, found.is_pinned, batches, self.units != DEFAULT, warnings)
+
+    def _batches(self, planned: Planned) -> Batches | None:
+        """What a query measured under the plan that it would go on with; None if it has not run, or not under that one."""
+        written = planned.forms.written
+        if self.checkpoint is None or (known := self._known(written.name)) is None:
+            return None
+        found = batches_of(self.checkpoint.below(known.name), written.name, text_of(written).state_digest)
+        if found is None or not planned.is_pinned:
+            return found
+        ran = found.execution
+        is_pinned = ran.grouped_input is None and parse(ran.plan, planned.graph) == planned.execution.plan
+        return found if is_pinned else None
+
+    def warn(self) -> None:
+        """Tells on the terminal, and once in its journal, which windows of a query are too short for its conditions."""
+        for name, planned in self.queries.items():
+            if not (texts := [str(found) for found in defeated(planned.forms.written)]):
+                continue
+            print(*(f"anabranch: warning: query {name}: {text}" for text in texts), sep="\n", file=sys.stderr)
+            if self.checkpoint is not None:
+                journal, told = Journal(self.checkpoint, name), ". ".join(texts)
+                if (before := journal.last_of("warned")) is None or before.text != told:
+                    journal.note(-1, "warned", told)
 
     def pipelines(self) -> list[Workload]:
         """Which queries run together, if none has run yet."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from html import escape
 from time import monotonic, sleep
 
 from anabranch.control.journal import Entry
 from anabranch.control.lease import Holder
 from anabranch.control.loop import Wish
+from anabranch.control.progress import Progress, Waiting
 from anabranch.control.records import Ended
 from anabranch.drive.steering import Steering
 from anabranch.errors import MigrationError, SessionError
@@ -16,31 +19,32 @@ from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Strategy, why_not_raise
 from anabranch.plan.selects import raise_selects
 from anabranch.settings import strategy_of
-from anabranch.spark.host import Progress
+from anabranch.show.explain import PlanText
 from anabranch.spark.pipeline import Pipeline
-from anabranch.spark.waiting import Waiting
 from anabranch.sql import parse_duration
 
 POLL_S = 0.05
 """How often pipelines are asked whether they have ended."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """The queries of a session, running."""
 
     holder: Holder
     pipelines: list[Pipeline] = field(default_factory=list)
     stopped: bool = False
+    draw: Callable[[str], str] | None = None
+    """Draws the plan of a query by what its newest batches measured."""
 
     @property
     def queries(self) -> dict[str, Steering]:
         return {name: query for p in self.pipelines for name, query in p.host.driver.queries.items()}
 
     @property
-    def plans(self) -> dict[str, str]:
-        """The plan each query runs under."""
-        return {name: query.plan_text for name, query in self.queries.items()}
+    def plans(self) -> dict[str, PlanText]:
+        """The plan each query runs under; a notebook draws it."""
+        return {name: PlanText(query.plan_text, name, self.draw) for name, query in self.queries.items()}
 
     @property
     def progress(self) -> dict[str, list[Progress]]:
@@ -63,6 +67,11 @@ class Run:
         return {name: query.journal.entries() for name, query in self.queries.items()}
 
     @property
+    def undelivered(self) -> dict[str, int]:
+        """Of how many batches the results of each query have not been taken by its sink."""
+        return {name: count for p in self.pipelines for name, count in p.host.delivery.waiting.items()}
+
+    @property
     def failing(self) -> dict[str, Exception]:
         """The sinks that fail at the moment, by query: they are tried again, and their results wait."""
         return {name: error for p in self.pipelines for name, error in p.host.delivery.failing.items()}
@@ -77,7 +86,7 @@ class Run:
         name: str,
         plan: str,
         strategy: str | None = None,
-        pause: str = "500 milliseconds",
+        pause: str | timedelta = "500 milliseconds",
         groups_below: str | None = None,
         selects_above: Mapping[str, str] | None = None,
     ) -> None:
@@ -101,7 +110,7 @@ class Run:
                 raise MigrationError("groups and selects go elsewhere one after the other: ask for one of them at a time")
             if reason := why_not_raise(query.execution, query.graph, selects, way or Strategy.MOVING_STATE):
                 raise MigrationError(reason)
-        wish = Wish(parsed, grouped_input, way, parse_duration(pause), selects)
+        wish = Wish(parsed, grouped_input, way, parse_duration(pause, "pause"), selects)
         query.request(query.loop.granted(query.execution, wish))
 
     def pin(self, name: str) -> None:
@@ -115,6 +124,22 @@ class Run:
     def approve(self, name: str) -> bool:
         """Agrees to the change that was last proposed for a query; False if there is none."""
         return self._query(name).approve()
+
+    @property
+    def _state(self) -> str:
+        is_over = bool(self.pipelines) and all(p.is_over for p in self.pipelines)
+        return "stopped" if self.stopped else "ended" if is_over else "running"
+
+    def __repr__(self) -> str:
+        """What each query does, a line each."""
+        return "\n".join([f"<Run, {self._state}>", *(f"  {name}: {_last(steps)}" for name, steps in self.progress.items())])
+
+    def _repr_html_(self) -> str:
+        lines = [
+            f"<tr><td><b>{escape(name)}</b></td><td>{escape(_last(steps))}</td></tr>"
+            for name, steps in self.progress.items()
+        ]
+        return f"<p>Run, {self._state}</p><table>{''.join(lines)}</table>"
 
     def _query(self, name: str) -> Steering:
         queries = self.queries
@@ -150,3 +175,7 @@ class Run:
         for pipeline in self.pipelines:
             pipeline.stop()
         self.holder.release()
+
+
+def _last(steps: list[Progress]) -> str:
+    return repr(steps[-1]).strip("<>") if steps else "no batch has been committed yet"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from html import escape
 from time import time as wall_clock
 from typing import Any
 
@@ -11,42 +13,48 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
-from anabranch.balance.explain import Origin, Slots
 from anabranch.balance.together import pipelines_of
-from anabranch.control.journal import FOLDER as JOURNALS
-from anabranch.control.journal import Entry, Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
 from anabranch.control.loop import Loop
-from anabranch.control.pipelines import KnownPipeline, known_pipelines, new_name
+from anabranch.control.pipelines import KnownPipeline, new_name
+from anabranch.control.query_texts import text_of
 from anabranch.cost.facts import EMPTY, Given
-from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, first_waiting
-from anabranch.errors import LocationError, SessionError
-from anabranch.optimize.planner import parse_bytes
+from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, first_waiting, set_aside_waiting
+from anabranch.drive.restart import Fate, Outflow, Restart, restart_of
+from anabranch.errors import LocationError, SessionError, known_names
 from anabranch.plan.eager import Forms
 from anabranch.plan.formats import format_of
-from anabranch.plan.query import Field, Stream, Table
+from anabranch.plan.jtree import show
+from anabranch.plan.on_error import OnError
+from anabranch.plan.query import Query, Stream, Table
 from anabranch.planning import Planning
 from anabranch.run import Run
-from anabranch.settings import Adapt, Budget
+from anabranch.settings import Adapt, Budget, size_bytes
+from anabranch.show.explain import Explanation
+from anabranch.show.spread import Origin, Slots
 from anabranch.spark.create import create_session
+from anabranch.spark.file_formats import check_format
 from anabranch.spark.frames import check_stream, check_table, fields_of
 from anabranch.spark.pipeline import Ground, Member, Pipeline
 from anabranch.spark.reader import FileOptions, infer_fields
 from anabranch.spark.sinks import Sink, as_sink, console
-from anabranch.spark.sources import Files, Sources
+from anabranch.spark.sources import Files, Sources, on_error_of
+from anabranch.spark.stage import Takes
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
+from anabranch.sql.columns import Columns, given_fields
 from anabranch.storage.cache import Cache
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_private_folder
-from anabranch.storage.location import Place, located, remove_all
+from anabranch.storage.location import Place, check_folder, located, remove_all
 from anabranch.storage.record import damaged
 
 
 class Session:
     """Streams, tables and continuous queries over them.
 
-    `spark` is your SparkSession, or None for a local one of our own. Queries that read the same streams run together, in one
-    *pipeline*: one streaming query of Spark's, with one scan of each stream and one state (`share=False`: each by itself).
+    `spark` is your SparkSession, a function that gives one when it is needed, or None for a local one of our own. Queries
+    that read the same streams run together, in one *pipeline*: one streaming query of Spark's, with one scan of each stream
+    and one state (`share=False`: each by itself).
     State and control records go below `checkpoint`: a path, a URI (`s3://bucket/state`, `file:///…`, `gs://…`, `hdfs://…`),
     or a `pyarrow.fs.FileSystem` with a path in it. State files of a remote one are kept on each machine too, as `cache`
     says. Spark's own log of a query goes below `spark_checkpoint`: by default with the rest; where that is remote, to a
@@ -63,13 +71,13 @@ class Session:
 
     def __init__(
         self,
-        spark: SparkSession | None = None,
+        spark: SparkSession | Callable[[], SparkSession] | None = None,
         checkpoint: Place = "checkpoint",
         budget: Budget | None = None,
         slots: int | None = None,
         facts: Given = EMPTY,
         adapt: Adapt | None = None,
-        idle_close: str | None = "5 seconds",
+        idle_close: str | timedelta | None = "5 seconds",
         clock: Callable[[], float] = wall_clock,
         cache: Cache | None = None,
         spark_checkpoint: str | None = None,
@@ -77,22 +85,43 @@ class Session:
         share: bool = True,
         most_staged: int | str = MOST_STAGED_BYTES,
     ) -> None:
-        self.share, self._most_staged_bytes = share, int(parse_bytes(most_staged))
-        self._idle_us = None
-        if idle_close is not None:
-            self._idle_us = self._positive_us(idle_close, f"idle_close cannot be {idle_close}")
+        if not (spark is None or isinstance(spark, SparkSession) or callable(spark)):
+            raise SessionError(f"spark is a classic SparkSession, or None for one of our own: not a {type(spark).__name__}")
+        for what, given, kind, example in (
+            ("budget", budget, Budget, "cpu=1.5, memory='2 GiB'"), ("facts", facts, Given, "{'trades': 5000}"),
+            ("adapt", adapt, Adapt, "'never'"), ("cache", cache, Cache, ""),
+        ):  # fmt: skip
+            if given is not None and not isinstance(given, kind):
+                raise SessionError(f"{what}={given!r} is no {kind.__name__}: write {what}=ab.{kind.__name__}({example})")
+        if not callable(clock):
+            raise SessionError(f"clock is a function that gives seconds since the epoch: not {clock!r}")
+        self.share, self._most_staged_bytes = share, int(size_bytes(most_staged, "most_staged"))
+        self._idle_us = _positive_us(idle_close, "idle_close") if idle_close is not None else None
         self.clock = clock
         if results_per_batch is not None and (type(results_per_batch) is not int or results_per_batch < 1):
             raise SessionError(f"results_per_batch is a number of rows, 1 or more, or None: not {results_per_batch!r}")
         self.results_per_batch = results_per_batch
         self.adapt = adapt or Adapt()
-        self._spark, self.checkpoint = spark, located(checkpoint)
+        self._spark = spark if isinstance(spark, SparkSession) else None
+        self._new_spark = spark if callable(spark) else create_session
+        self.checkpoint = located(checkpoint)
         self.cache, self.spark_checkpoint = cache or Cache(), spark_checkpoint
         self.planning = Planning(budget, facts, slots, self.checkpoint)
         self._sources = Sources({}, {})
         self._leaving: set[str] = set()
         """The queries that leave their pipelines when their sinks fail for too long."""
         self._sinks: dict[str, Sink] = {}
+
+    def __repr__(self) -> str:
+        streams = ", ".join(source.name for source in self.catalog) or "none"
+        return f"<Session on {self.checkpoint}; sources: {streams}; queries: {', '.join(self.planning.queries) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        queries = "".join(
+            f"<tr><td><b>{escape(name)}</b></td><td>{escape(show(planned.execution.plan, planned.graph))}</td></tr>"
+            for name, planned in self.planning.queries.items()
+        )
+        return f"<p>{escape(repr(self)[1:-1])}</p><table>{queries}</table>"
 
     @property
     def catalog(self) -> Catalog:
@@ -103,7 +132,7 @@ class Session:
     def spark(self) -> SparkSession:
         """The SparkSession in use."""
         if self._spark is None:
-            self._spark = create_session()
+            self._spark = self._new_spark()
         return self._spark
 
     @property
@@ -115,35 +144,47 @@ class Session:
         name: str,
         source: DataFrame | str,
         time: str,
-        lateness: str = "0 seconds",
+        lateness: str | timedelta = "0 seconds",
         format: str | None = None,
-        columns: tuple[Field, ...] | None = None,
+        columns: Columns | None = None,
         max_files_per_trigger: int | None = None,
         skip: Sequence[str] = (),
-        ahead: str | None = "1 day",
-        idle: str | None = None,
+        ahead: str | timedelta | None = "1 day",
+        idle: str | timedelta | None = None,
+        on_error: str | tuple[str, str] = "fail",
     ) -> None:
         """Declares a stream: a streaming DataFrame, or a path of files (parquet, csv, json, arrow) for our own reader.
+
+        `columns` says which columns the files of a path have, as `{"k": "BIGINT", "ts": "TIMESTAMP"}`; without it the first
+        file tells. Lengths of time are written `"5 seconds"`, `"5s"`, `"5 min"`, `"2h"`, or are a timedelta.
 
         Rows may come out of order by `lateness`. A row whose time is later than the driver's clock by more than `ahead` is
         turned away and counted (None: none is). A stream that has shown no row for longer than `idle`, by the driver's
         clock, does not hold the watermark back (None: it always does).
 
         `skip` names files to leave out, by path or by the last parts of it, also such as were found earlier and have changed
-        or gone: their rows are missing then, what was read of them before stays, and the journal tells of it."""
+        or gone: their rows are missing then, what was read of them before stays, and the journal tells of it.
+
+        `on_error` says what becomes of rows of files that cannot be read: "fail", the batch fails; "skip", they are left out
+        and counted; ("into", "folder"), they are kept there too. They are judged on all columns then, whoever reads them."""
+        lateness_us = parse_duration(lateness, f"the lateness of {name}")
+        ahead_us = parse_duration(ahead, f"ahead of {name}") if ahead is not None else None
+        idle_us = _positive_us(idle, f"idle of {name}") if idle is not None else None
         if skip and not isinstance(source, str):
             raise SessionError(f"{name} is a DataFrame: only files of a path can be skipped")
+        if columns is not None and not isinstance(source, str):
+            raise SessionError(f"{name} is a DataFrame, which has its columns: give columns= with a path of files")
+        way = on_error_of(name, on_error, isinstance(source, str))
         if isinstance(source, str):
             format = format or format_of(source)
-            fields = columns or infer_fields(source, format)
-            frame: DataFrame | Files = Files(source, format, _file_options(max_files_per_trigger, skip))
+            check_format(format)
+            fields = given_fields(name, columns) if columns is not None else infer_fields(source, format)
+            frame: DataFrame | Files = Files(source, format, _file_options(max_files_per_trigger, skip, way))
         else:
             check_stream(name, source)
             fields = fields_of(name, source)
             frame = source
-        ahead_us = parse_duration(ahead) if ahead is not None else None
-        idle_us = self._positive_us(idle, f"the stream {name} cannot be idle after {idle}") if idle is not None else None
-        made = Stream(name, fields, time, parse_duration(lateness), ahead_us, idle_us)
+        made = Stream(name, fields, time, lateness_us, ahead_us, idle_us)
         self.planning.catalog = self.catalog.with_stream(made)
         self._sources.given[name] = frame
 
@@ -151,12 +192,13 @@ class Session:
         self,
         name: str,
         rows: DataFrame | Callable[[], DataFrame] | str,
-        refresh: str | None = None,
+        refresh: str | timedelta | None = None,
         format: str | None = None,
     ) -> None:
         """Declares a stored table: a DataFrame, a function that gives one, or a path of files. It is read when the query
         first starts, and its rows are valid for ever. With `refresh` ("10 minutes") it is read again every so much event
         time, and rows of streams that come then meet what it holds then."""
+        every_us = _positive_us(refresh, f"refresh of {name}") if refresh is not None else 0
         if isinstance(rows, str):
             format = format or format_of(rows)
             fields = infer_fields(rows, format)
@@ -165,19 +207,10 @@ class Session:
             now = rows() if callable(rows) else rows
             check_table(name, now)
             fields, frame = fields_of(name, now), rows
-        problem = f"the table {name} cannot be read again every {refresh}"
-        every_us = self._positive_us(refresh, problem) if refresh is not None else 0
         self.planning.catalog = self.catalog.with_table(Table(name, fields))
         self._sources.given[name] = frame
         if every_us:
             self._sources.refresh_us[name] = every_us
-
-    @staticmethod
-    def _positive_us(length: str, problem: str) -> int:
-        length_us = parse_duration(length)
-        if length_us <= 0:
-            raise SessionError(f"{problem}: give a longer time")
-        return length_us
 
     def query(
         self,
@@ -194,7 +227,7 @@ class Session:
         this one."""
         if on_failure not in ("stop", "leave"):
             raise SessionError(f"on_failure={on_failure!r}: the pipeline may 'stop', or the query 'leave' it")
-        made = as_sink(sink or console())
+        made = as_sink(console(query=name) if sink is None else sink, name)
         self.planning.add_query(BoundQuery(bind_query(name, sql, self.catalog), plan))
         self._sinks[name] = made
         if not (self.share if share is None else share):
@@ -226,42 +259,61 @@ class Session:
             location = parsed.catalog.location(source.name)
             if location is None:
                 raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
-            options = _file_options(max_files_per_trigger, skip.get(source.name, ()))
+            options = _file_options(max_files_per_trigger, skip.get(source.name, ()), location.on_error)
             files[source.name] = Files(location.path, location.format, options)
             if location.refresh_us:
                 refresh_us[source.name] = location.refresh_us
         names = [bound.query.name for bound in parsed.queries]
-        made = {name: as_sink((sinks(name) if sinks is not None else None) or console()) for name in names}
+        made = {}
+        for name in names:
+            given = sinks(name) if sinks is not None else None
+            made[name] = as_sink(console(query=name) if given is None else given, name)
         self.planning.add_script(parsed)
         self._sources.given |= files
         self._sources.refresh_us |= refresh_us
         self._sinks |= made
         self.planning.alone |= set() if self.share else set(names)
 
-    def explain(self, name: str) -> str:
-        """The plan of a query, and how its rows are spread: over `slots`, else as the checkpoint has it, else by the
-        parallelism of the SparkSession in use, else by this machine's cores. No Spark is started for it."""
+    @property
+    def plans(self) -> dict[str, Explanation]:
+        """The plan of each query, explained; a notebook draws them."""
+        return {name: self.explain(name) for name in self.planning.queries}
+
+    def explain(self, name: str, verbose: bool = False) -> Explanation:
+        """The plan of a query, what it costs and why it was chosen; in a notebook, drawn. With `verbose`, also what rows of
+        each input do, and how they are spread: over `slots`, else as the checkpoint has it, else by the parallelism of the
+        SparkSession in use, else by this machine's cores. No Spark is started for it."""
         in_use = self._spark
         parallelism = None if in_use is None else Slots(in_use.sparkContext.defaultParallelism, Origin.SPARK)
-        return self.planning.explain(name, parallelism)
+        return self.planning.explain(name, parallelism, verbose)
 
-    def start(self, drop: Sequence[str] = (), **trigger: Any) -> Run:
+    def start(self, drop: Sequence[str] = (), fresh: Sequence[str] = (), **trigger: Any) -> Run:
         """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself. `drop`
-        names queries of the checkpoint that are not to go on: their state is given up."""
+        names queries of the checkpoint that are not to go on: their state is given up. `fresh` names queries that start
+        anew: their state is given up, and they read their streams from the beginning, into empty sinks."""
         if not self.planning.queries:
             raise SessionError("there is no query to start: declare one with query()")
+        trigger = _checked_trigger(trigger)
+        self.planning.check_facts("facts: rates:", "facts: table_rows:", "facts: distinct:")
+        check_folder(self.checkpoint, "the checkpoint")
         if isinstance(self.checkpoint, LocalFilesystem):
             make_private_folder(self.checkpoint.root)  # Spark writes there, too, as the umask says
-        trigger = trigger or {"processingTime": "0 seconds"}
         holder = Holder(self.checkpoint)
         try:
             holder.acquire()
         except OSError as error:
             raise LocationError(f"the checkpoint {self.checkpoint} cannot be used: {error}") from error
-        run = Run(holder)
+        run = Run(holder, draw=self.planning.draw)
         try:
+            self.planning.warn()
             ground = self._ground(holder)
-            for pipeline in self._pipelines(ground, drop, _patience_s(trigger)):
+            declared = {name: planned.forms.written for name, planned in self.planning.queries.items()}
+            outflows = {name: _outflow(sink) for name, sink in self._sinks.items()}
+            restart = restart_of(
+                self.checkpoint, declared, outflows, _names(drop), _names(fresh), self.planning.slots
+            )  # fmt: skip
+            restart.require()
+            for pipeline in self._pipelines(ground, restart, _patience_s(trigger)):
                 pipeline.start(trigger)
                 run.pipelines.append(pipeline)
         except BaseException:
@@ -276,68 +328,79 @@ class Session:
             self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes,
         )  # fmt: skip
 
-    def _pipelines(self, ground: Ground, drop: Sequence[str], patience_s: float | None) -> list[Pipeline]:
-        """The pipelines to start. A query that has run stays where it is; others get pipelines of their own."""
-        planned, known = self.planning.queries, known_pipelines(self.checkpoint)
-        committed = [each for each in known if each.is_committed]
-        places = {name: each for each in committed for name in each.layouts}
-        self._check_drop(drop, places, [name for each in committed for name in each.ended])
-        found = []
-        for each in committed:
-            names = [name for name in each.layouts if name in planned and name not in drop]
-            if not names:
-                self._forget(each)
+    def _pipelines(self, ground: Ground, restart: Restart, patience_s: float | None) -> list[Pipeline]:
+        """The pipelines to start. A query that goes on stays where it is; others get pipelines of their own."""
+        planned, fresh, found, over = self.planning.queries, restart.named(Fate.FRESH), [], []
+        for each in restart.known:
+            if not each.is_committed:
+                continue
+            going = restart.staying(each)
+            if not going:
+                self._require_published(each)
+                over.append(each)
                 continue
             left = [name for name in each.ended if self._waits(each, name)]
-            dropped = self._members([name for name in [*each.layouts, *left] if name in planned and name not in names])
+            others = [n for n in [*each.layouts, *left] if n in planned and n not in going and n not in fresh]
+            dropped = self._members({name: planned[name].forms.written for name in others})
             slots = self.planning.slots or max(len(layout.slots) for layout in each.layouts.values())
-            found.append(Pipeline(ground, each.name, self._members(names), slots, each, patience_s, dropped))
-        new = [p.forms.written for name, p in planned.items() if name not in places and name not in drop]
-        for workload in pipelines_of(new, self.planning.alone):
-            names = [query.name for query in workload.queries]
+            found.append(Pipeline(ground, each.name, self._members(going), slots, each, patience_s, dropped))
+        new = [planned[name].forms.written for name in restart.named(Fate.NEW, Fate.FRESH)]
+        for workload in pipelines_of(new, {*self.planning.alone, *fresh}):
             # One that was begun and never came to a commit is begun again where it was.
-            begun = next((each for each in known if not each.is_committed and [*each.layouts] == names), None)
-            name = begun.name if begun is not None else new_name(self.checkpoint, known)
-            found.append(Pipeline(ground, name, self._members(names), self.slots, None, patience_s))
+            digests = {query.name: text_of(query).state_digest for query in workload.queries}
+            begun = next((each for each in restart.known if not each.is_committed and each.begun == digests), None)
+            name = begun.name if begun is not None else new_name(self.checkpoint, restart.known)
+            members = self._members({query.name: query for query in workload.queries})
+            found.append(Pipeline(ground, name, members, self.slots, None, patience_s))
+        self._require_one_reader(found)
+        self._clear([each for each in restart.known if each.name not in {pipeline.name for pipeline in found}])
+        for each in over:
+            remove_all(self.checkpoint.below(each.name))
         return found
+
+    def _require_one_reader(self, pipelines: Sequence[Pipeline]) -> None:
+        """Refuses to keep rows of a stream that several pipelines read: each would keep them."""
+        for stream, files in self._sources.files(self._sources.given).items():
+            readers = [each for each in pipelines if stream in each.workload.streams]
+            if files.options.on_error.path and len(readers) > 1:
+                shown = " and ".join(", ".join(each.members) for each in readers)
+                raise SessionError(
+                    f"bad rows of {stream} cannot be kept in {files.options.on_error.path}: {shown} read the stream by "
+                    "themselves, and each would keep them; declare it once more under another name, with a folder of its "
+                    "own or ON ERROR SKIP, for all but one of them"
+                )
+
+    def _clear(self, known: Sequence[KnownPipeline]) -> None:
+        """Deletes pipelines that nobody takes up and that never came to a commit, not even to a torn one."""
+        for each in known:
+            folder = self.checkpoint.below(each.name)
+            if not each.is_committed and not commits_in(folder).numbers():
+                remove_all(folder)
 
     def _waits(self, pipeline: KnownPipeline, name: str) -> bool:
         """Whether results of a query wait for its sink."""
         folder = self.checkpoint.below(pipeline.name)
         return first_waiting(folder, commits_in(folder), name) is not None
 
-    def _forget(self, pipeline: KnownPipeline) -> None:
-        """Deletes a pipeline all of whose queries are dropped."""
+    def _require_published(self, pipeline: KnownPipeline) -> None:
+        """Refuses to delete a pipeline while rows that were set aside wait to be published."""
         folder = self.checkpoint.below(pipeline.name)
-        for name in pipeline.layouts:
-            if (batch := first_waiting(folder, commits_in(folder), name)) is not None:
-                raise SessionError(
-                    f"{name} cannot be dropped: its results of batch {batch} wait for its sink; let it run until they have "
-                    "arrived"
-                )
-        remove_all(folder)
-
-    def _check_drop(self, drop: Sequence[str], places: Mapping[str, KnownPipeline], ended: Sequence[str]) -> None:
-        """Refuses to leave a query of the checkpoint behind unless it is named, and to name one that is not there, or that
-        has not left."""
-        declared = self.planning.queries
-        if unknown := [name for name in drop if name not in places and name not in ended]:
-            there = ", ".join(places) or "none"
-            raise SessionError(f"{unknown[0]} cannot be dropped: the checkpoint runs no such query; it runs {there}")
-        if missing := [name for name in places if name not in declared and name not in drop]:
+        for name, batch in set_aside_waiting(folder, commits_in(folder)).items():
             raise SessionError(
-                f"the checkpoint {self.checkpoint} runs {', '.join(missing)} too: declare what it runs, or drop it by name: "
-                f"start(drop={missing!r})"
+                f"{', '.join(pipeline.layouts)} cannot be dropped: rows of {name.partition('@')[0]} that were set aside in "
+                f"batch {batch} wait to be published; let it run until they are"
             )
 
-    def _members(self, names: Sequence[str]) -> dict[str, Member]:
+    def _members(self, queries: Mapping[str, Query]) -> dict[str, Member]:
+        """Queries as they are to run: one that goes on with its state may differ from how it is written."""
         found = {}
-        for name in names:
+        for name, query in queries.items():
             planned = self.planning.query(name)
-            query, is_pinned = planned.forms.written, planned.is_pinned or self.adapt.timing == "never"
-            loop = self._loop(planned.forms)
+            forms, is_pinned = planned.forms, planned.is_pinned or self.adapt.timing == "never"
+            loop = self._loop(forms if query is forms.written else Forms(query))
+            memory = self.planning.budget.bounds.memory
             found[name] = Member(query, planned.execution, loop, self._sinks[name], is_pinned, self.adapt.approve,
-                                 name in self._leaving)  # fmt: skip
+                                 name in self._leaving, memory if memory < float("inf") else None)  # fmt: skip
         return found
 
     def _loop(self, forms: Forms) -> Loop:
@@ -348,23 +411,50 @@ class Session:
         return GroupingLoop(forms, knowledge)
 
 
+TRIGGERS = ("processingTime", "availableNow", "once")
+"""The triggers of Spark's that run batches."""
+
+
+def _checked_trigger(trigger: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a trigger, as Spark takes them."""
+    for name in trigger:
+        if name not in TRIGGERS:
+            raise SessionError(f"start() has no keyword {name}; {known_names(name, ('drop', *TRIGGERS))}")
+    given = {name: value for name, value in trigger.items() if value not in (None, False)}
+    if len(given) > 1:
+        raise SessionError(f"a session has one trigger: give one of {', '.join(given)}")
+    if not given:
+        return {"processingTime": "0 seconds"}
+    if "processingTime" not in given:
+        return given
+    return {"processingTime": f"{parse_duration(given['processingTime'], 'processingTime') // 1000} milliseconds"}
+
+
+def _positive_us(length: str | timedelta, what: str) -> int:
+    length_us = parse_duration(length, what)
+    if length_us <= 0:
+        raise SessionError(f"{what}: {length} is too short: give a longer time")
+    return length_us
+
+
 def _patience_s(trigger: Mapping[str, Any]) -> float | None:
     """How long a batch waits for its results to arrive: as long as its trigger's interval."""
     interval = trigger.get("processingTime")
     return (parse_duration(str(interval)) / 1e6 if interval else 0.0) or PATIENCE_S
 
 
-def _file_options(max_files_per_trigger: int | None, skip: Sequence[str]) -> FileOptions:
-    return FileOptions(max_files_per_trigger, skip=(skip,) if isinstance(skip, str) else tuple(skip))
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
-def read_journals(checkpoint: Place) -> dict[str, list[Entry]]:
-    """The journals of the queries below a checkpoint, running or not."""
-    place = located(checkpoint)
-    found = {name: Journal(place, name).entries() for name in place.folders(JOURNALS)}
-    if not found:
-        raise SessionError(f"there is no checkpoint {place}: it holds no query's journal; name what was given as checkpoint")
-    return found
+def _outflow(sink: Sink) -> Outflow:
+    place = getattr(sink, "path", None) or getattr(sink, "folder", None) or "its sink"
+    return Outflow(sink.takes is Takes.FILES, str(place), sink.holds)
+
+
+def _file_options(max_files_per_trigger: int | None, skip: Sequence[str], on_error: OnError) -> FileOptions:
+    left_out = (skip,) if isinstance(skip, str) else tuple(skip)
+    return FileOptions(max_files_per_trigger, on_error=on_error, skip=left_out)
 
 
 def _checkpoint_id(filesystem: Filesystem) -> str:

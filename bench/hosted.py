@@ -1,7 +1,7 @@
 """Anabranch on Spark over the files of a workload, in a process of its own: `python -m bench.hosted --spec '{…}'`.
 
 Prints one line of JSON: input rows per second of each batch (by Spark's own clock, triggerExecution), the phases of a batch,
-results, and state. `way` is "frame" (a streaming DataFrame over Spark's parquet source) or "reader" (our own reader).
+results, and state. `way` is "frame" (a streaming DataFrame over Spark's source of files) or "reader" (our own reader).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from bench.workload import Workload
@@ -36,6 +37,10 @@ class HostedSpec:
     matches: float = 1.0
     warm: int = 0
     """Batches that are not measured; at least until a window is full."""
+    format: str = "parquet"
+    """Of the files: parquet or csv."""
+    results: str | None = None
+    """The folder that gets the results; without it they are dropped after the run."""
 
     @property
     def workload(self) -> Workload:
@@ -59,12 +64,15 @@ def run(spec: HostedSpec) -> dict[str, Any]:
         for stream in workload.streams:
             path = os.path.join(spec.folder, stream)
             if spec.way == "reader":
-                session.stream(stream, f"{path}/*.parquet", time="ts", max_files_per_trigger=1)
+                session.stream(stream, f"{path}/*.{spec.format}", time="ts", max_files_per_trigger=1)
             else:
-                schema = spark.read.parquet(path).schema
-                frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
+                options = {"header": True, "inferSchema": True} if spec.format == "csv" else {}
+                schema = spark.read.format(spec.format).options(**options).load(path).schema
+                reader = spark.readStream.format(spec.format).options(**options).schema(schema)
+                frame = reader.option("maxFilesPerTrigger", 1).load(path)
                 session.stream(stream, frame, time="ts")
-        session.query("q", workload.query.sql, sink=ab.sinks.parquet(os.path.join(work, "out")), plan=spec.plan)
+        results = spec.results or os.path.join(work, "out")
+        session.query("q", workload.query.sql, sink=ab.sinks.parquet(results), plan=spec.plan)
         began = time.perf_counter()
         started = session.start(availableNow=True)
         started.await_termination()
@@ -89,10 +97,16 @@ def run(spec: HostedSpec) -> dict[str, Any]:
             "state_bytes": last.state_bytes,
             "state_rows": last.state_rows,
             "wall_s": wall_s,
+            "began_s": min(_began_s(p) for p in triggers.values()),
+            "ended_s": max(_began_s(p) + p["durationMs"]["triggerExecution"] / 1e3 for p in triggers.values()),
             "phases_s": {name: round(spent, 4) for name, spent in sorted(phases.items(), key=lambda p: -p[1])},
         }
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _began_s(progress: Any) -> float:
+    return datetime.fromisoformat(progress["timestamp"]).timestamp()
 
 
 def _spark(progress: Any) -> dict[str, float]:

@@ -36,7 +36,7 @@ from anabranch.control.records import QueryCommit
 from bench import report
 from bench.data import write_files
 from bench.processes import tree_cpu_s, watched
-from bench.workload import SECOND_US, Workload
+from bench.workload import SECOND_US, SHAPES, Workload
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,7 +176,8 @@ def declared(case: Case, spark: SparkSession, work: Path, files: str) -> Session
     from anabranch.cost.facts import Given
 
     workload = case.workload
-    distinct = {f"{s}.{key}": float(values) for s in workload.streams for key, values in workload.keys.items()}
+    joined = [term for pair in SHAPES[workload.shape] for term in pair]
+    distinct = {term: float(workload.keys[term.partition(".")[2]]) for term in joined}
     facts = Given(dict.fromkeys(workload.streams, float(case.rate_per_s)), {}, distinct)
     session = ab.Session(
         spark, str(work / "checkpoint"), facts=facts, adapt=ab.Adapt(timing="never"), idle_close=None, share=case.is_shared

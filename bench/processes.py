@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).parents[1]
 POLL_S = 0.5
 
@@ -67,14 +69,17 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def watched(command: Sequence[str], limit_s: float) -> dict[str, Any]:
-    """Runs a command in a process of its own; what it prints last, as JSON, with the peak memory of all its processes. When
-    the limit is over they are killed, and `subprocess.TimeoutExpired` is raised."""
+    """Runs a command in a process of its own; what it prints last, as JSON, with the peak memory of all its processes, and
+    `cpu_by_time`: how many CPU seconds they had taken by what time. When the limit is over they are killed, and
+    `subprocess.TimeoutExpired` is raised."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=log, start_new_session=True)
         peak, began = 0, time.perf_counter()
+        cpu_s: list[tuple[float, float]] = []
         try:
             while process.poll() is None and time.perf_counter() - began < limit_s:
                 peak = max(peak, sum(tree_rss_bytes(process.pid).values()))
+                cpu_s.append((time.time(), sum(tree_cpu_s(process.pid).values())))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
             if process.returncode is None:
@@ -88,4 +93,14 @@ def watched(command: Sequence[str], limit_s: float) -> dict[str, Any]:
             raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-4000:]}")
         out.seek(0)
         found: dict[str, Any] = json.loads(out.read().splitlines()[-1])
-        return {**found, "peak_rss_bytes": peak}
+        return {**found, "peak_rss_bytes": peak, "cpu_by_time": cpu_s}
+
+
+def cpu_between(cpu_s: Sequence[tuple[float, float]], began_s: float, ended_s: float) -> float:
+    """CPU seconds that were taken between two times, of what `watched` found; even between its looks.
+
+    >>> cpu_between([(10.0, 1.0), (12.0, 5.0), (14.0, 6.0)], 11.0, 13.0)
+    2.5
+    """
+    times, spent = zip(*cpu_s, strict=True)
+    return float(np.interp(ended_s, times, spent) - np.interp(began_s, times, spent))

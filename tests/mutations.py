@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("anabranch", "bench", "tests", "docs", "pyproject.toml", "Makefile", "README.md")
+COPIED = ("anabranch", "bench", "tests", "docs", "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("spark/task.py", "spark/test_oracle.py spark/test_pushdown.py",
             ("int((in_time < watermark_us).sum())", "int((in_time <= watermark_us).sum())"),
             ("max(largest, counts.largest_time_us)", "largest")),
-        *of("spark/sinks.py", "spark/test_recovery.py spark/test_session.py",
+        *of("spark/sinks.py", "drive/test_publishing.py spark/test_session.py",
             ("if files and not self._is_published(target, token):", "if files:"),
             ("        if found != token:\n", "        if False:\n"),
             ("int(owner) <= number:", "int(owner) < number:"),
             ("if not is_mark_of(found, owner):", "if False:")),
-        *of("spark/file_list.py", "spark/test_reader.py", ("if number > len(self._files):", "if False:"),
+        *of("spark/file_list.py", "spark/test_file_list.py", ("if number > len(self._files):", "if False:"),
             ("if began - modified_ns / 1e9 > SETTLE_S and len", "if len"),
             (" and len(self.waiting) == waiting:", ":")),
         *of("spark/pack.py", "spark/test_oracle.py spark/test_reader.py",
@@ -178,9 +178,9 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("drive/delivery.py", "drive",
             ("commit.batch <= arrived.get(name, -1):", "commit.batch < arrived.get(name, -1):"),
             ("            self.require_held()\n", ""),
-            ("            line.waiting.popleft()\n", "            line.waiting.pop()\n"),
-            ("self._files.pop(results.batch, set()) if is_last else set()", "self._files.pop(results.batch, set())"),
-            ("        self._delete(files)\n", ""),
+            ("self.waiting.popleft().bytes)", "self.waiting.pop().bytes)"),
+            ("return () if files.readers else self._files.pop", "return self._files.pop"),
+            ("        self._delete(over)\n", ""),
             ("                    self.left[name] = str(error)\n", ""),
             ("            if self._stopped:\n                return", "            if False:\n                return")),
         *of("drive/staging.py", "drive", ("offset += encoded.size + gap", "offset += encoded.size"),
@@ -202,20 +202,20 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("if begun.runs >= MOST_FAILED_RUNS:", "if begun.runs > MOST_FAILED_RUNS:"),
             ("if isinstance(after, Refusal) and grouped_input == before.grouped_input:", "if False:"),
             ("        if self.is_pinned:\n            return\n", "")),
-        *of("drive/driver.py", "spark/test_tables.py spark/test_pushdown.py",
-            ("elif watermark_us >= last_us + table.every_us:", "elif watermark_us > last_us + table.every_us:"),
-            ("{**before, **control.tables},", "control.tables,"),
-            ("+= source.rows - reached", "+= source.rows")),
+        *of("drive/driver.py", "drive/test_tables.py",
+            ("elif watermark_us >= last_us + table.every_us:", "elif watermark_us > last_us + table.every_us:")),
+        *of("drive/driver.py", "spark/test_tables.py", ("{**before, **control.tables},", "control.tables,")),
+        *of("drive/driver.py", "spark/test_pushdown.py", ("+= source.rows - reached", "+= source.rows")),
         *of("drive/transition.py", "drive", ("return replace(execution, migration=None)", "return execution"),
             ("if strategy is Strategy.MOVING_STATE or action.plan == execution.plan:",
              "if strategy is Strategy.MOVING_STATE:"),
             ("if action.strategy is Strategy.PARALLEL_TRACK:", "if False:")),
         *of("drive/retain.py", "drive",
-            ("commits.prune(base.batch if kept_from is None", "commits.prune(commit.batch if kept_from is None"),
-            ("else min(base.batch, kept_from))", "else base.batch)"),
+            ("first = base.batch if kept_from is None", "first = commit.batch if kept_from is None"),
+            ("else min(base.batch, kept_from)", "else base.batch"),
             ("named |= files_of((slot.manifest for slot in before", "files_of((slot.manifest for slot in before"),
             ("for slot in base.slots.values() for path", "for slot in commit.slots.values() for path"),
-            ("if number < batch - 1}", "if number < batch + 1}")),
+            ("if number < commit.batch - 1}", "if number < commit.batch + 1}")),
         *of("control/manifest.py", "engine/test_oracle.py drive control",
             ("if known not in kept)", "if known in kept)"),
             ("if n not in away)", "if n + 1 not in away)")),
@@ -230,7 +230,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("control/lease.py", "control drive",
             ("if claim.expires_at_s <= self.clock():", "if claim.expires_at_s < self.clock() - 60:"),
             ("max(claims, default=0) >= self.epoch", "max(claims, default=0) > self.epoch"),
-            ("            with contextlib.suppress(OSError):\n", "            if True:\n")),
+            ("            with contextlib.suppress(OSError):\n", "            if True:\n"),
+            ("            if not self._is_released:\n                self._write()", "            self._write()")),
     ),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ and single lower-case words are SQL, or of an example.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.cli import _parser
+
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 MADE = (".venv", "bench/out")
 """Folders that are there only after something ran."""
@@ -44,7 +47,7 @@ class Source:
     """By dotted name, what a module has at its top level."""
     classes: dict[str, Members] = field(default_factory=dict)
     words: set[str] = field(default_factory=set)
-    """Everything that is called something: functions, parameters, fields, modules."""
+    """Everything that is called something: functions, parameters, fields, keys of dictionaries, modules."""
 
     def add(self, path: Path) -> None:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -56,6 +59,8 @@ class Source:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 self._add_class(node)
+            if isinstance(node, ast.Dict):
+                self.words |= {k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)}
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self.words.add(node.name)
             elif isinstance(node, ast.arg):
@@ -125,7 +130,8 @@ def packages() -> set[str]:
 
 
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-COMMANDS = set(re.findall(r'add_parser\("(\w+)"', (ROOT / "anabranch" / "cli.py").read_text()))
+COMMANDS = {name for path in (ROOT / "anabranch" / "cli").glob("*.py")
+            for name in re.findall(r'add_parser\("(\w+)"', path.read_text())}  # fmt: skip
 
 
 def problem(text: str) -> str | None:
@@ -194,3 +200,15 @@ def test_what_is_not_there_is_noticed() -> None:
         "p.amount", "RESULT_TIME", "Adapt(approve=True)", "ab.sinks.parquet", "ab.Budget", "state/<slot>/",
     )  # fmt: skip
     assert {name: problem(name) for name in there if problem(name) is not None} == {}
+
+
+def test_every_option_is_documented() -> None:
+    """Each command has a section in docs/command-line.md, with each of its options in it."""
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    (commands,) = [a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    for name, parser in commands.choices.items():
+        _, found, rest = page.partition(f"\n## anabranch {name}\n")
+        assert found, name
+        section = rest.partition("\n## ")[0]
+        options = {o for a in parser._actions for o in a.option_strings if o.startswith("--")} - {"--help"}
+        assert {o for o in options if f"`{o}" not in section} == set(), name

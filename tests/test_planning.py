@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.balance.explain import Origin, Slots
 from anabranch.balance.layout import layout_of
 from anabranch.balance.partition import choose_distribution
 from anabranch.cli import main
+from anabranch.control.journal import Journal
 from anabranch.control.ledger import commits_in
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit
 from anabranch.cost.facts import Given
-from anabranch.errors import AnabranchError, SessionError
-from anabranch.optimize.planner import NoQualifiedPlanError
+from anabranch.errors import AnabranchError, NoQualifiedPlanError, SessionError
 from anabranch.planning import Planning, machine_slots
 from anabranch.settings import Budget
+from anabranch.show.spread import Origin, Slots
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
 
@@ -54,7 +54,8 @@ def commit(planning: Planning, name: str, slots: int, may_skip_exchange: bool = 
     commits_in(folder, 1).write(0, Commit(0, 0, {name: own}))
 
 
-def spread_of(text: str) -> list[str]:
+def spread_of(planning: Planning, name: str, parallelism: Slots | None = None) -> list[str]:
+    text = planning.explain(name, parallelism, verbose=True)
     return [line.strip() for line in text.partition("\nspread\n")[2].splitlines()]
 
 
@@ -72,10 +73,10 @@ def test_the_command_and_the_session_show_the_same(
     arguments = [f"--{option}={value}" for option, value in options.items()]
     session = Session(None, checkpoint, Budget(2, "1 GiB"), facts=Given({"a": 5000.0}), **options)  # type: ignore[arg-type]
     session.script(SCRIPT)
-    shown = "\n\n".join(session.explain(name) for name in QUERIES)
+    shown = "\n\n\n".join(session.explain(name, verbose=True) for name in QUERIES)
     assert session._spark is None
     budget = ["--cpu", "2", "--memory", "1 GiB", "--rate", "a=5000"]
-    assert main(["explain", str(tmp_path / "q.sql"), "--checkpoint", checkpoint, *budget, *arguments]) == 0
+    assert main(["explain", str(tmp_path / "q.sql"), "--verbose", "--checkpoint", checkpoint, *budget, *arguments]) == 0
     assert capsys.readouterr().out == shown + "\n"
     assert shown.count("\ntimes\n") == shown.count("\nspread\n") == len(QUERIES)
     assert not (tmp_path / "checkpoint").exists()
@@ -88,7 +89,8 @@ def test_programs_are_told_what_people_are(tmp_path: Path, capsys: pytest.Captur
     told = {value["query"]: value for value in json.loads(capsys.readouterr().out)}
     assert list(told) == list(QUERIES)
     assert "costs" in told["pairs"]
-    assert "costs" not in told["pinned"]
+    assert told["pinned"]["pinned"]
+    assert told["pinned"]["costs"]["plan"] == "(b a)"
     assert [t["lateness_us"] for t in told["pairs"]["times"]] == [0, 3_000_000]
     spread = told["pinned"]["spread"]
     assert (spread["slots"], spread["slots_from"], spread["replication"]) == (4, "asked", 2.5)
@@ -105,31 +107,31 @@ def test_programs_are_told_what_people_are(tmp_path: Path, capsys: pytest.Captur
 def test_slots_that_were_asked_for(tmp_path: Path) -> None:
     planning = planning_of(slots=4, checkpoint=LocalFilesystem(str(tmp_path)))
     head = "over 4 slots (as asked), fixed when the query first starts"
-    assert spread_of(planning.explain("pairs"))[:2] == [head, "a.k = b.k in 4 parts"]
+    assert spread_of(planning, "pairs")[:2] == [head, "a.k = b.k in 4 parts"]
     commit(planning, "pairs", 2)
-    told = spread_of(planning.explain("pairs"))
+    told = spread_of(planning, "pairs")
     assert told[:2] == [head, "the checkpoint has 2 slots: from it the query goes on only with as many"]
     commit(planning, "pairs", 4)
-    assert spread_of(planning.explain("pairs"))[1] == "a.k = b.k in 4 parts"
+    assert spread_of(planning, "pairs")[1] == "a.k = b.k in 4 parts"
 
 
 def test_slots_of_the_checkpoint(tmp_path: Path) -> None:
     planning = planning_of(checkpoint=LocalFilesystem(str(tmp_path)))
     commit(planning, "pairs", 7)
     for parallelism in (None, Slots(3, Origin.SPARK)):
-        told = spread_of(planning.explain("pairs", parallelism))
+        told = spread_of(planning, "pairs", parallelism)
         assert told[:2] == ["over 7 slots (as the checkpoint has)", "a.k = b.k in 7 parts"]
     commit(planning, "far", 7)
-    assert spread_of(planning.explain("far"))[0] == "over 1 slot (as the checkpoint has)"
+    assert spread_of(planning, "far")[0] == "over 1 slot (as the checkpoint has)"
 
 
 def test_slots_that_nobody_named(tmp_path: Path) -> None:
     planning = planning_of(checkpoint=LocalFilesystem(str(tmp_path)))
-    assert spread_of(planning.explain("pairs"))[0].startswith(f"over {machine_slots()}, fixed")
+    assert spread_of(planning, "pairs")[0].startswith(f"over {machine_slots()}, fixed")
     assert machine_slots().count >= 1
     assert str(machine_slots()).endswith("(this machine's cores)")
-    in_use = planning.explain("pairs", Slots(12, Origin.SPARK))
-    assert spread_of(in_use)[0] == "over 12 slots (Spark's parallelism), fixed when the query first starts"
+    in_use = spread_of(planning, "pairs", Slots(12, Origin.SPARK))
+    assert in_use[0] == "over 12 slots (Spark's parallelism), fixed when the query first starts"
 
 
 @pytest.mark.parametrize("slots", [0, -1, 2.0, "2"])
@@ -150,22 +152,22 @@ def test_rows_that_stay_where_they_come_in(tmp_path: Path) -> None:
         "rows stay where they come in: none is exchanged",
         "every slot has all rows of d, if that is at most 64 MiB when the query first starts",
     ]
-    assert spread_of(planning.explain("named"))[1:] == stays
+    assert spread_of(planning, "named")[1:] == stays
     commit(planning, "named", 4)
-    assert spread_of(planning.explain("named"))[1:] == stays
+    assert spread_of(planning, "named")[1:] == stays
     commit(planning, "named", 4, may_skip_exchange=False)
-    assert spread_of(planning.explain("named"))[1] == "a.k = d.k in 4 parts"
+    assert spread_of(planning, "named")[1] == "a.k = d.k in 4 parts"
 
 
 def test_groups_and_subqueries() -> None:
     planning = planning_of(slots=4)
     combined = "a group may have rows in several slots: what each slot has of it is combined"
-    assert combined in spread_of(planning.explain("total"))
-    told = spread_of(planning.explain("sums"))
+    assert combined in spread_of(planning, "total")
+    told = spread_of(planning, "sums")
     assert told[1:4] == ["b0_a is a in sums.x", "b1_b is b in sums", "b0_a.k = b1_b.k in 4 parts"]
     assert combined not in told
     one = "all rows go to one of them: there is no key by which every part of the query can be spread"
-    assert one in spread_of(planning.explain("far"))
+    assert one in spread_of(planning, "far")
 
 
 # What is declared
@@ -182,18 +184,41 @@ def test_a_script_is_taken_whole_or_not_at_all() -> None:
         assert planning.catalog.source("e") is None
 
 
-def test_pinned_plans_are_neither_priced_nor_drawn() -> None:
+def test_pinned_plans_are_priced_and_drawn() -> None:
     planning = planning_of()
     assert planning.query("pinned").is_pinned
-    assert planning.draw("pinned") is None
-    assert "costs" not in planning.explain("pinned")
+    assert "Why this plan: it is pinned" in planning.explain("pinned")
+    assert "% of a core" in planning.draw("pinned")
     assert not planning.query("pairs").is_pinned
-    assert str(planning.draw("pairs")).startswith("<svg")
+    assert planning.draw("pairs").startswith("<svg")
+
+
+def test_windows_that_are_too_short_are_told_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the terminal each time, in the journal once."""
+    lost = """CREATE QUERY lost AS SELECT a.k FROM a, b WHERE a.k = b.k AND b.ts BETWEEN a.ts AND a.ts + INTERVAL 5 MINUTES
+              WINDOW 1 MINUTE;"""
+    planning = planning_of(SOURCES + QUERIES["pairs"] + lost, checkpoint=LocalFilesystem(str(tmp_path)))
+    for _ in range(2):
+        planning.warn()
+        (told,) = capsys.readouterr().err.splitlines()
+        assert told.startswith("anabranch: warning: query lost: the condition lets rows of b be up to 5 minutes later")
+        assert told.endswith("write a [RANGE 301 SECONDS]")
+    (entry,) = Journal(LocalFilesystem(str(tmp_path)), "lost").entries()
+    assert (entry.event, entry.batch) == ("warned", -1)
+    assert told.endswith(entry.text)
+    assert Journal(LocalFilesystem(str(tmp_path)), "pairs").entries() == []
+
+
+def test_a_plan_with_an_input_that_there_is_not() -> None:
+    told = r"query q has no input paymnts; there are: a, payments; did you mean payments\?"
+    with pytest.raises(AnabranchError, match=told):
+        planning_of(SOURCES + "CREATE QUERY q PLAN '(paymnts a)' AS SELECT a.k FROM a [NOW], b [NOW] payments;")
 
 
 def test_budgets() -> None:
     with pytest.raises(NoQualifiedPlanError):
-        planning_of(budget=Budget(cpu=0, strict=True))
-    with pytest.raises(SessionError, match="cannot be negative"):
-        planning_of(budget=Budget(cpu=-1))
-    assert "cores of 0" in planning_of(budget=Budget(cpu=0)).explain("pairs")
+        planning_of(budget=Budget(cpu=1e-9, strict=True))
+    text = planning_of(budget=Budget(cpu=1e-9)).explain("pairs")
+    assert "no plan within the budget: the least bad exceeds CPU" in text
+    strict = planning_of(SOURCES + QUERIES["pinned"], budget=Budget(cpu=1e-9, strict=True))
+    assert "it is pinned, more than the budget" in strict.explain("pinned")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.adapt.arbiter import Change
-from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, expected_life_s, steady_s
+from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, Promise, expected_life_s, steady_s
 from anabranch.adapt.monitor import Monitor
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.cost.facts import Given, Measured, window_s
@@ -34,10 +34,10 @@ class GroupingLoop:
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do. While a form is left, figures are those of two forms: none is used."""
-        if execution.leaving is not None:
-            self.loops[execution.grouped_input].state = LoopState()
-            return None
         loop = self.loops[execution.grouped_input]
+        if execution.leaving is not None:
+            loop.state = LoopState(promise=loop.state.promise)
+            return None
         said = loop.after(execution, observed)
         if isinstance(said, Proposal) or len(self.loops) == 1:
             return said
@@ -79,10 +79,15 @@ class GroupingLoop:
         where = "groups above the join"
         if best.grouped_input is not None:
             where = f"rows of {best.grouped_input} grouped before they are joined"
-        text = f"{where}: {best.cpu:.3g} cores instead of {now.cpu:.3g}"
+        # The model prices more than tasks report (`anabranch.adapt.loop.Found.on_measured_scale`).
+        cpu, cpu_before = monitor.cores * (best.cpu / now.cpu if now.cpu else 1.0), monitor.cores
+        self.loops[best.grouped_input].state = LoopState(
+            promise=Promise(best.decision.plan, cpu, cpu_before, monitor.rows_per_s)
+        )
+        text = f"{where}: {cpu:.3g} cores instead of {cpu_before:.3g}"
         details = {
             "grouped_input": best.grouped_input, "grouped_input_before": execution.grouped_input,
-            "cpu": best.cpu, "cpu_before": now.cpu,
+            "cpu": cpu, "cpu_before": cpu_before,
             "gain_cpu_s": change.gain_s(life_s), "cost_cpu_s": cost_s, "expected_life_s": life_s,
             "from": show(execution.plan, self.forms.graphs[execution.grouped_input]),
         }  # fmt: skip

@@ -103,6 +103,10 @@ class Promise:
     """Cores that it would need."""
     before: float
     """Cores that were measured under the plan before it."""
+    rows_per_s: float = 0.0
+    """What streams brought then."""
+    old: Plan | None = None
+    """The plan before it, if it is one of the same form."""
     batches: int = 0
     """Batches that ran under it so far."""
 
@@ -117,6 +121,15 @@ class Found:
     model: CostModel
     reason: str
     from_library: bool
+    measured: float
+    """Cores that were measured under the plan that runs."""
+
+    @property
+    def on_measured_scale(self) -> tuple[float, float]:
+        """The cores that the plan found would need, and those that the plan that runs needs, both as tasks report them. The
+        model also prices what they do not report (writing state, reading rows), and no plan changes that: so the
+        difference of two plans is the model's, and what it is taken from is measured."""
+        return max(0.0, self.measured + self.cost.cpu - self.now.cpu), self.measured
 
 
 def step(
@@ -137,14 +150,17 @@ def step(
     if drifted:
         monitor = monitor.latest(known.settings.timing.recent)
         state = replace(state, monitor=monitor, steady_since_us=monitor.observations[0].seen_us)
+    was, now = state.reference or {}, monitor.signals
+    drift = {name: (was[name].mean, now[name].mean) for name in drifted if name in was and name in now}
     found, library = _analyse(known, state, execution.plan, drifted)
     is_sure = state.seen > SURE_BATCHES
     decided = replace(state, reference=monitor.signals, since_last=0, library=library, is_sure=is_sure)
-    said = _actuate(known, decided, execution.plan, found, why)
+    said = _actuate(known, decided, execution.plan, found, why, drift)
     again_at_s = said.details.get("worth_after_s") if isinstance(said, Remark) else None
     decided = replace(decided, again_at_s=again_at_s)
     if isinstance(said, Proposal):
-        decided = replace(decided, promise=Promise(said.action.plan, found.cost.cpu, monitor.cores))
+        cpu, before = found.on_measured_scale
+        decided = replace(decided, promise=Promise(said.action.plan, cpu, before, monitor.rows_per_s, execution.plan))
     return decided, said
 
 
@@ -158,13 +174,28 @@ def _effect(
     promise = replace(promise, batches=promise.batches + 1)
     if promise.batches < EFFECT_BATCHES:
         return replace(state, promise=promise), None
-    now = state.monitor.latest(EFFECT_BATCHES - 1).cores
+    since = state.monitor.latest(EFFECT_BATCHES - 1)
     text = (
-        f"{show(promise.plan, known.graph)} needs {now:.3g} cores, {promise.cpu:.3g} were predicted; "
+        f"{show(promise.plan, known.graph)} needs {since.cores:.3g} cores, {promise.cpu:.3g} were predicted; "
         f"it was {promise.before:.3g} when it was proposed"
     )
-    details = {"cpu": now, "cpu_predicted": promise.cpu, "cpu_before": promise.before}
+    details = {
+        "cpu": since.cores, "cpu_predicted": promise.cpu, "cpu_before": promise.before,
+        "rows_per_s": since.rows_per_s, "rows_per_s_before": promise.rows_per_s,
+    }  # fmt: skip
+    if promise.old is not None:
+        # Streams go on changing: what the plan itself saves is told by what the old one would take now.
+        model = _model(known, promise.plan, since)
+        old = since.cores + model.cost(promise.old).cpu - model.cost(promise.plan).cpu
+        details |= {"cpu_old_plan": old}
+        text += f"; by now {show(promise.old, known.graph)} would need {old:.3g}"
     return replace(state, promise=None), Remark("effect", text, details)
+
+
+def _model(known: Knowledge, plan: Plan, monitor: Monitor) -> CostModel:
+    """What plans cost by what was measured under one of them."""
+    graph = Measured(plan, monitor.batches, monitor.span_s, known.otherwise).graph(known.graph)
+    return CostModel(graph, refined(CostModel(graph, known.units), plan, monitor.batches, monitor.span_s))
 
 
 def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
@@ -183,33 +214,35 @@ def _due(known: Knowledge, state: LoopState) -> tuple[str | None, list[str]]:
 
 def _analyse(known: Knowledge, state: LoopState, plan: Plan, drifted: list[str]) -> tuple[Found, PlanLibrary]:
     """The best plan there is for what was measured."""
-    monitor, graph = state.monitor, known.graph
-    facts = Measured(plan, monitor.batches, monitor.span_s, known.otherwise)
-    units = refined(CostModel(facts.graph(graph), known.units), plan, monitor.batches, monitor.span_s)
-    model = CostModel(facts.graph(graph), units)
+    monitor, graph, model = state.monitor, known.graph, _model(known, plan, state.monitor)
+    facts, units = Measured(plan, monitor.batches, monitor.span_s, known.otherwise), model.units
     now, library = model.cost(plan), state.library
     filed = library.find(model.graph) if known.settings.uses_library else None
     if filed is not None:
         cost = model.cost(filed)
         if cost.within(known.bounds.cpu, known.bounds.memory):
-            return Found(filed, cost, now, model, "it was the best when statistics were like these", True), library
+            reason = "it was the best when statistics were like these"
+            return Found(filed, cost, now, model, reason, True, monitor.cores), library
     part = smallest_part(plan, aliases_in(drifted, graph)) if known.settings.scope is Scope.PART and drifted else None
     if part is not None and part.aliases != plan.aliases:
         changed = with_part(plan, part, best_part(part, model.graph, units))
         cost = model.cost(changed)
         if cost.within(known.bounds.cpu, known.bounds.memory):
-            return Found(changed, cost, now, model, f"it joins {part} better", False), library
+            return Found(changed, cost, now, model, f"it joins {part} better", False, monitor.cores), library
     decision = decide(graph, facts, units, known.bounds)
     if known.settings.uses_library:
         library = library.add(model.graph, decision.plan)
-    return Found(decision.plan, decision.cost, now, model, decision.reason, False), library
+    return Found(decision.plan, decision.cost, now, model, decision.reason, False, monitor.cores), library
 
 
-def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: str) -> Proposal | Remark:
+def _actuate(
+    known: Knowledge, state: LoopState, plan: Plan, found: Found, why: str, drift: Mapping[str, tuple[float, float]]
+) -> Proposal | Remark:
     """A proposal, if the plan found is worth it."""
     graph, settings = known.graph, known.settings
+    cpu, cpu_before = found.on_measured_scale
     details: dict[str, Any] = {
-        "why": why, "cpu": found.cost.cpu, "memory": found.cost.memory, "cpu_before": found.now.cpu,
+        "why": why, "drifted": drift, "cpu": cpu, "memory": found.cost.memory, "cpu_before": cpu_before,
         "memory_before": found.now.memory, "rates": {s.name: s.rate for s in found.model.graph.streams},
         "measured_batches": len(state.monitor.batches), "from_library": found.from_library, "from": show(plan, graph),
     }  # fmt: skip
@@ -217,7 +250,7 @@ def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: 
     becomes_qualified = qualifies and not found.now.within(known.bounds.cpu, known.bounds.memory)
     change = Change(found.now.cpu, found.cost.cpu, becomes_qualified)
     if found.plan == plan or not change.is_better:
-        text = f"{why}; no plan is better by enough: this one needs {found.now.cpu:.3g} cores, the best {found.cost.cpu:.3g}"
+        text = f"{why}; no plan is better by enough: this one needs {cpu_before:.3g} cores, the best {cpu:.3g}"
         return Remark("kept", text, details)
     batch_s = state.monitor.span_s / max(1, len(state.monitor.batches))
     estimates = estimate(found.model, graph, plan, found.plan, known.slots, batch_s, settings.pause_s)
@@ -236,7 +269,7 @@ def _actuate(known: Knowledge, state: LoopState, plan: Plan, found: Found, why: 
         worth_after_s = change.pays_after_s(chosen.total_cpu_s)
         return Remark("kept", text, details if worth_after_s is None else details | {"worth_after_s": worth_after_s})
     text = (
-        f"{why}; {found.cost.cpu:.3g} cores instead of {found.now.cpu:.3g}, {show_bytes(found.cost.memory)} instead of "
+        f"{why}; {cpu:.3g} cores instead of {cpu_before:.3g}, {show_bytes(found.cost.memory)} instead of "
         f"{show_bytes(found.now.memory)}; {found.reason}"
     )
     return Proposal(ChangePlan(found.plan, chosen.strategy, round(settings.pause_s * 1e6)), text, details)

@@ -112,6 +112,11 @@ class Monitor:
         """CPU per second of event time."""
         return sum(o.cpu_s for o in self.observations[1:]) / self.span_s if self.span_s > 0 else 0.0
 
+    @property
+    def rows_per_s(self) -> float:
+        """Rows per second of event time."""
+        return sum(o.rows for o in self.observations[1:]) / self.span_s if self.span_s > 0 else 0.0
+
     @cached_property
     def signals(self) -> Mapping[str, Signal]:
         """Rates by source, and partners found by step, with the error of their average."""

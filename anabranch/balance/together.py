@@ -9,7 +9,8 @@ Example: q1 joins a and b by k, q2 joins b and c by j, q3 joins a, b and c by k 
 have a grid of two times two. Beside q1 it is better off by k: rows of a and b cross once, and those of c go to every slot.
 
 A query that needs no exchange by itself (one stream, no groups) takes part in the exchange of a stream that others have
-exchanged anyway. It runs apart if most rows would cross for its sake alone: if all others filter the stream.
+exchanged anyway, by a grid over a column: of the copies of a row it takes the one in its cell, so that no copy has to be
+numbered. It runs apart if most rows would cross for its sake alone: if all others filter the stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
-from anabranch.balance.layout import layout_of
+from anabranch.balance.layout import layout_of, layout_text
 from anabranch.balance.partition import choose_distribution
 from anabranch.balance.shares import grids, is_routable
 from anabranch.control.records import Layout
@@ -136,10 +137,9 @@ def restored(workload: Workload, layouts: Mapping[str, Layout], slots: int) -> d
         every = [choose_distribution(query, slots), *_candidates(query, slots, workload), *_every_column(query, slots)]
         same = next((each for each in every if layout_of(each) == wanted), None)
         if same is None:
-            text = "; ".join(f"{d} in {s}" for d, s in zip(wanted.dimensions, wanted.shares, strict=True)) or "no dimension"
             raise StateError(
-                f"the checkpoint has {len(wanted.slots)} slots over {text} for query {query.name}, this run {slots}: "
-                "start it with the same number of slots"
+                f"the checkpoint has {len(wanted.slots)} slots over {layout_text(wanted)} for query {query.name}, this run "
+                f"{slots}: start it with the same number of slots"
             )
         found[query.name] = same
     return found

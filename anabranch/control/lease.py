@@ -88,7 +88,10 @@ class Holder:
         self.owner = uuid.uuid4().hex
         self.epoch = 0
         """That of the lease it has; 0 before it has one."""
+        self._is_released, self._giving_back = False, threading.Lock()
+        """Whoever finds it released finds no claim either: the lock is held until the claim is gone."""
         self._stopped = threading.Event()
+        """Set when the claim is to be renewed no more."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -128,15 +131,24 @@ class Holder:
             )
 
     def require_held(self) -> None:
-        """Raises if another driver has taken the lease since: this one must not write or deliver any more."""
+        """Raises if another driver has taken the lease since, or this one has given it back: it must not write or deliver
+        any more. (A thread of a run that was stopped may still be at work.)"""
+        if self._is_released:
+            raise CheckpointBusyError(f"this run has given the checkpoint back (epoch {self.epoch}): it has been stopped")
         if self.claim not in self.filesystem.list(FOLDER):
-            # Swept aside; or a renewal failed half-way. Whoever comes now is to see it.
-            self._write()
+            self._write_again()
         if self._is_superseded():
             raise CheckpointBusyError(
                 f"another run has taken the checkpoint over from this one (epoch {self.epoch}), which had not renewed its "
                 f"lease for {self.expires_s:.0f} s: this one stops, the other goes on"
             )
+
+    def _write_again(self) -> None:
+        """The claim was swept aside, or a renewal failed half-way: whoever comes now is to see it. One that was given back
+        meanwhile stays away."""
+        with self._giving_back:
+            if not self._is_released:
+                self._write()
 
     def _is_superseded(self) -> bool:
         """Whether there is a claim of another driver as new as this one's, or the mark of a newer one."""
@@ -151,13 +163,15 @@ class Holder:
                 self.filesystem.delete(f"{MARKS}/{epoch:0{EPOCH_DIGITS}d}")
 
     def release(self) -> None:
-        """Gives the lease back; again does nothing."""
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-        self.filesystem.delete(f"{FOLDER}/{self.claim}")
+        """Gives the lease back; again does nothing. When it returns the claim is gone, whichever thread was first."""
+        with self._giving_back:
+            if self._is_released:
+                return
+            self._is_released = True
+            self._stopped.set()
+            if self._thread is not None:
+                self._thread.join()
+            self.filesystem.delete(f"{FOLDER}/{self.claim}")
 
     def _renew(self) -> None:
         """Writes the claim again and again. A write that fails is made again at the next turn: as long as nobody else has
@@ -174,16 +188,31 @@ class Holder:
 
     def _read(self, name: str) -> Claim | None:
         """A claim; None if it is gone, or torn because its writer crashed while it wrote."""
-        path = f"{FOLDER}/{name}"
-        try:
-            return msgspec.json.decode(unseal("lease", memoryview(self.filesystem.get(path)), path), type=Claim)
-        except (FileNotFoundError, StateError):
-            return None
+        return _claim(self.filesystem, name)
 
     def _is_free(self, claim: Claim) -> bool:
-        if claim.expires_at_s <= self.clock():
-            return True
-        return claim.host == socket.gethostname() and not _is_alive(claim.process)
+        return is_free(claim, self.clock())
+
+
+def in_use_by(filesystem: Filesystem, clock: Callable[[], float] = time.time) -> Claim | None:
+    """Who has the lease of a checkpoint, or is about to; None if it is free. Nothing is changed."""
+    claims = [_claim(filesystem, name) for name in filesystem.list(FOLDER)]
+    return next((claim for claim in claims if claim is not None and not is_free(claim, clock())), None)
+
+
+def is_free(claim: Claim, now_s: float) -> bool:
+    """Whether whoever has claimed a checkpoint is gone."""
+    if claim.expires_at_s <= now_s:
+        return True
+    return claim.host == socket.gethostname() and not _is_alive(claim.process)
+
+
+def _claim(filesystem: Filesystem, name: str) -> Claim | None:
+    path = f"{FOLDER}/{name}"
+    try:
+        return msgspec.json.decode(unseal("lease", memoryview(filesystem.get(path)), path), type=Claim)
+    except (FileNotFoundError, StateError):
+        return None
 
 
 def highest_epoch(filesystem: Filesystem, but: str = "") -> int:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.records import Layout
+from anabranch.control.records import Commit, Layout, QueryCommit
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
 from anabranch.storage.record import damaged, seal, unseal
@@ -37,18 +37,25 @@ class KnownPipeline:
     """Its queries, and how their rows are spread."""
     is_committed: bool
     """Whether a batch of it was ever committed: else nothing of it is worth keeping."""
+    begun: Mapping[str, str] = field(default_factory=dict)
+    """The queries of a first batch that has no commit, and the digests of what their state depends on."""
     ended: Mapping[str, Layout] = field(default_factory=dict)
     """The queries that have left it: results of theirs may still wait."""
     dropped: tuple[str, ...] = ()
     """Queries of its newest commit that were dropped since: no commit has said so yet."""
+    commit: Commit | None = None
+    """Its newest commit."""
+
+    def own(self, query: str) -> QueryCommit:
+        """What its newest commit says of a query."""
+        assert self.commit is not None, "it has no commit"
+        return self.commit.queries[query]
 
 
 def known_pipelines(checkpoint: Folder) -> list[KnownPipeline]:
     """The pipelines of a checkpoint, by their newest records."""
     found = []
-    for name in sorted(checkpoint.folders(""), key=_number):
-        if not _NAME.fullmatch(name):
-            continue
+    for name in pipeline_names(checkpoint):
         folder = checkpoint.below(name)
         latest = commits_in(folder).latest()
         if latest is not None:
@@ -57,12 +64,17 @@ def known_pipelines(checkpoint: Folder) -> list[KnownPipeline]:
             ended = {n: e.layout for n, e in commit.ended.items()}
             ended |= {n: q.layout for n, q in commit.queries.items() if n in gone}
             dropped = tuple(n for n in commit.queries if n in gone)
-            found.append(KnownPipeline(name, layouts, True, ended, dropped))
-        elif (begun := controls_in(folder).find(0)) is not None:
-            found.append(KnownPipeline(name, {n: q.layout for n, q in begun.queries.items()}, False))
+            found.append(KnownPipeline(name, layouts, True, {}, ended, dropped, commit))
         else:
-            found.append(KnownPipeline(name, {}, False))
+            first = controls_in(folder).find(0)
+            begun = {} if first is None else {n: query.identity for n, query in first.queries.items()}
+            found.append(KnownPipeline(name, {}, False, begun))
     return found
+
+
+def pipeline_names(checkpoint: Folder) -> list[str]:
+    """The folders of pipelines, oldest first."""
+    return sorted((name for name in checkpoint.folders("") if _NAME.fullmatch(name)), key=_number)
 
 
 def write_dropped(filesystem: Filesystem, names: Sequence[str]) -> None:

@@ -8,12 +8,14 @@ and compares the identities (`anabranch.drive.queries`). Nothing that was pickle
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
 import xxhash
 
 from anabranch.errors import DamagedStateError, ForeignStateError
+from anabranch.plan.adoption import kept_columns, looked_at
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
@@ -22,21 +24,37 @@ FOLDER, KIND = "queries", "query"
 
 
 def identity_of(query: Query) -> str:
-    """The parts of a query that its state depends on, a line each."""
-    lines = [f"{block.name}: {line}" for block in query.subqueries for line in identity_of(block).splitlines()]
+    """The parts of a query that its state depends on, a line each. What is selected of stored rows, or of groups, is no part
+    of it: rows are there with the columns that the state keeps, and groups with its keys and aggregates
+    (`anabranch.plan.adoption`)."""
+    return "\n".join(_state_lines(query))
+
+
+def _state_lines(query: Query) -> list[str]:
+    lines = [f"{block.name}: {line}" for block in query.subqueries for line in (*_state_lines(block), *_result_lines(block))]
     for i in query.inputs:
-        columns = ", ".join(f"{f.name} {f.type}" for f in i.source.fields)
-        lines.append(f"input {i.alias}: {i.source.name} ({columns}) [{i.window}]")
+        time = f" by {i.source.time}" if isinstance(i.source, Stream) else ""
+        lines.append(f"input {i.alias}: {i.source.name}{time} [{i.window}]")
+        lines += [f"  keeps {c.name} {c.type}" for c in kept_columns(query, i.alias)]
+        lines += [f"  reads {c.name} {c.type}" for c in looked_at(query, i.alias)]
         lines += [f"  filter {f}" for f in i.filters]
     lines += [f"equality {e}" for e in query.equalities]
     lines += [f"residual {r}" for r in query.residuals]
-    lines += [f"select {name}: {expr} {expr.type}" for name, expr in query.select]
     if (grouping := query.grouping) is not None:
-        lines.append(f"group by the first {grouping.keys}, slide {grouping.slide_us} us")
-        lines += [f"aggregate {a}: {a.type}" for a in grouping.aggregates]
+        lines.append(f"groups, slide {grouping.slide_us} us")
+        lines += [f"  key {expr} {expr.type}" for _, expr in query.select[: grouping.keys]]
+        lines += [f"  argument {expr} {expr.type}" for _, expr in query.select[grouping.keys :]]
+        lines += [f"  aggregate {a}: {a.type}" for a in grouping.aggregates]
+    return lines
+
+
+def _result_lines(query: Query) -> list[str]:
+    """What a subquery hands on: the state of the query above it depends on all of that."""
+    lines = [f"select {name}: {expr} {expr.type}" for name, expr in query.select]
+    if (grouping := query.grouping) is not None:
         lines += [f"result {name}: {expr} {expr.type}" for name, expr in grouping.select]
         lines += [f"having {grouping.having}"] if grouping.having is not None else []
-    return "\n".join(lines)
+    return lines
 
 
 class SourceText(msgspec.Struct, frozen=True):
@@ -79,6 +97,9 @@ class QueryText(msgspec.Struct, frozen=True):
     """The parts that its state depends on."""
     sql: str = ""
     sources: tuple[SourceText, ...] = ()
+    base: str = ""
+    """The digest of the text whose state it goes on with, if that is written in another way: the query has its shape then
+    (`anabranch.plan.adoption`)."""
 
     @property
     def digest(self) -> str:
@@ -87,13 +108,13 @@ class QueryText(msgspec.Struct, frozen=True):
 
     @property
     def state_digest(self) -> str:
-        """Names what state belongs to: the same however the query is written."""
+        """Names what state belongs to: the same however the query is written, and whatever it selects of its state."""
         return xxhash.xxh3_128_hexdigest(f"{self.name}\n{self.identity}".encode())
 
 
 def text_of(query: Query) -> QueryText:
     sources = tuple(source_text(source) for source in query.base_sources)
-    return QueryText(query.name, identity_of(query), query.sql, sources)
+    return QueryText(query.name, identity_of(query), query.sql, sources, query.base)
 
 
 class QueryTexts:
@@ -125,14 +146,16 @@ class QueryTexts:
             raise damaged(path, "it is missing although a record names it") from None
         return msgspec.json.decode(payload, type=QueryText)
 
-    def require(self, text: QueryText, state_digest: str, digest: str) -> None:
-        """Refuses state of another query than one, and shows the difference; the digests are those of the state's query."""
+    def require(self, text: QueryText, state_digest: str, digest: str, lacking: Sequence[str] = ()) -> None:
+        """Refuses state of another query than one, and shows the difference; the digests are those of the state's query.
+        `lacking` tells what the state does not have of what the query selects."""
         if text.state_digest == state_digest:
             return
         written, wanted = self.read(digest).identity.splitlines(), text.identity.splitlines()
         changes = difflib.unified_diff(written, wanted, "checkpoint", f"query {text.name}", lineterm="")
         raise ForeignStateError(
             f"the checkpoint was written for another query than {text.name}:\n"
-            + "\n".join(changes)
-            + "\nuse another checkpoint, or the query it was written for"
+            + "\n".join([*lacking, *changes])
+            + f"\nrun the query it was written for; or have {text.name} start anew, from the beginning of its streams, "
+            f"into an empty sink: --fresh {text.name}, start(fresh=[{text.name!r}]); or use another checkpoint"
         )

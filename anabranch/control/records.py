@@ -118,13 +118,18 @@ class SlotState(msgspec.Struct, frozen=True):
 
 
 class SourceStatistics(msgspec.Struct):
-    """What a batch brought from one source, and what its log holds."""
+    """What a batch brought from one source, as one query counts it, and what the source's log holds. A row that goes to
+    several slots is counted once; only `stored_rows`, those that the query keeps or uses, are counted in each."""
 
     rows: int = 0
     late_rows: int = 0
     early_rows: int = 0
     """Rows that are too far ahead of the driver's clock: like late ones, they are turned away."""
     untimed_rows: int = 0
+    skipped_rows: int = 0
+    """Rows that could not be read and were set aside: they are not among `rows`."""
+    skipped_files: int = 0
+    """Files that are damaged as a whole and were set aside."""
     stored_rows: int = 0
     state_rows: int = 0
     state_bytes: int = 0
@@ -180,6 +185,8 @@ class Preparing(msgspec.Struct):
     rows: int = 0
     """Combined rows that were recomputed."""
     cpu_ns: int = 0
+    slowest_ns: int = 0
+    """Of several slots: what it took in the slot where it took longest."""
 
 
 class Statistics(msgspec.Struct):
@@ -318,8 +325,8 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The predicates of single inputs that are evaluated above a join, by their texts."""
 
 
-class QueryControl(msgspec.Struct, frozen=True):
-    """What a batch starts from, of one query."""
+class QueryRecord(msgspec.Struct, frozen=True):
+    """What records of a batch say of a query, before the batch and after it."""
 
     identity: str
     """The digest of what its state depends on, and `text` that of the whole query (`anabranch.control.query_texts`)."""
@@ -328,9 +335,14 @@ class QueryControl(msgspec.Struct, frozen=True):
     execution: ExecutionRecord
     layout: Layout = Layout()
     tables: dict[str, str] = msgspec.field(default_factory=dict)
-    """The files of the stored tables that it takes in: the first batch does, and one that reads a table again."""
+    """The files of stored tables: of a control record those that the batch takes in (the first batch does, and one that
+    reads a table again), of a commit those that each table was last read from."""
     tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
     """The watermark at which each table that changes was last read."""
+
+
+class QueryControl(QueryRecord, frozen=True):
+    """What a batch starts from, of one query."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -365,20 +377,15 @@ class Control(msgspec.Struct, frozen=True):
     and which streams are idle. Nobody who runs the batch looks at a clock."""
     ended: dict[str, Ended] = msgspec.field(default_factory=dict)
     """The queries that have left the pipeline."""
+    parted: tuple[str, ...] = ()
+    """The sources whose rows may be in a slot for the sake of one query and not of another
+    (`anabranch.plan.distribution.parted_sources`), also of one that has left: its rows are in the logs still, and Spark may
+    go on sending them."""
 
 
-class QueryCommit(msgspec.Struct, frozen=True):
+class QueryCommit(QueryRecord, frozen=True):
     """What a batch left behind, of one query."""
 
-    identity: str
-    text: str
-    watermark_us: int
-    execution: ExecutionRecord
-    layout: Layout = Layout()
-    tables: dict[str, str] = msgspec.field(default_factory=dict)
-    """The file that each stored table was last read from."""
-    tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
-    """The watermark at which each table that changes was read."""
     slots: tuple[int, ...] = ()
     """The slots that have results of it, in files that wait to be delivered."""
     staged_bytes: int = 0
@@ -387,6 +394,19 @@ class QueryCommit(msgspec.Struct, frozen=True):
     """Whether the files are the query's alone, in the folder of its sink; else results of several queries share them."""
     statistics: Statistics = msgspec.field(default_factory=Statistics)
     """What all slots measured."""
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """Rows of a stream that a batch set aside and that are kept: they are published as results are."""
+
+    slots: tuple[int, ...] = ()
+    """The slots that have them in files, which wait to be published."""
+    staged_bytes: int = 0
+
+    @property
+    def has_own_files(self) -> bool:
+        """Whether the files are in the folder that the rows go to."""
+        return True
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -404,6 +424,15 @@ class Commit(msgspec.Struct, frozen=True):
     """For each stream the `planned_us` of the batch that last brought rows of it; of the first batch if none has."""
     ended: dict[str, Ended] = msgspec.field(default_factory=dict)
     """The queries that have left the pipeline."""
+    set_aside: dict[str, SetAside] = msgspec.field(default_factory=dict)
+    """For each stream of which rows were set aside and kept, under the name by which these are delivered
+    (`anabranch.drive.staging.set_aside_of`), where they are."""
+    parted: tuple[str, ...] = ()
+    """As in the control record."""
+
+    def staged(self, name: str) -> QueryCommit | SetAside | None:
+        """What there is to deliver under a name: that of a query, or of the rows of a stream that were set aside."""
+        return self.queries.get(name) or self.set_aside.get(name)
 
 
 class Delivered(msgspec.Struct, frozen=True):

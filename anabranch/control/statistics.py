@@ -6,7 +6,10 @@ from collections.abc import Iterable
 
 from anabranch.control.records import SourceStatistics, StateStatistics, Statistics, StepStatistics
 
-COUNTED = ("rows", "late_rows", "early_rows", "untimed_rows", "stored_rows", "state_rows", "state_bytes")
+COUNTED = (
+    "rows", "late_rows", "early_rows", "untimed_rows", "skipped_rows", "skipped_files", "stored_rows", "state_rows",
+    "state_bytes",
+)  # fmt: skip
 
 
 def summed(slots: Iterable[Statistics]) -> Statistics:
@@ -39,6 +42,8 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
         whole.bytes_written += slot.bytes_written
         for each in ("left", "pieces", "rows", "cpu_ns"):
             setattr(whole.preparing, each, getattr(whole.preparing, each) + getattr(slot.preparing, each))
+        slowest_ns = max(slot.preparing.cpu_ns, slot.preparing.slowest_ns)
+        whole.preparing.slowest_ns = max(whole.preparing.slowest_ns, slowest_ns)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole
 

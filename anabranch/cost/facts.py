@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from anabranch.control.records import Statistics
 from anabranch.cost.samples import SampledKeys, gathered, selectivity
-from anabranch.cost.streams import KeyClass, StreamFacts, StreamGraph
-from anabranch.errors import AnabranchError
+from anabranch.cost.streams import Basis, KeyClass, StreamFacts, StreamGraph, worst
+from anabranch.errors import FactsError
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
@@ -33,10 +33,6 @@ DEFAULT_VALUE_BYTES = 16.0
 """A value of a type without a fixed width."""
 HORIZON_S = 3_600.0
 """For how long rows are counted that never end."""
-
-
-class FactsError(AnabranchError):
-    """Facts that cannot be used."""
 
 
 class Facts(Protocol):
@@ -73,6 +69,8 @@ class Given:
     table_rows: Mapping[str, float] = field(default_factory=dict)
     distinct: Mapping[str, float] = field(default_factory=dict)
     """By key term as the query writes it (`a.k`), or by class (the text of its first term)."""
+    estimated: frozenset[str] = frozenset()
+    """The sources and terms among these that nobody gave: their figures were worked out from assumed ones."""
 
     def __post_init__(self) -> None:
         for what, values in (("rate", self.rates), ("number of rows", self.table_rows)):
@@ -88,20 +86,28 @@ class Given:
         classes = []
         for terms in query.classes:
             members: dict[int, float] = {}
+            known = worst(self._distinct_basis(str(term), str(terms[0])) for term in terms)
             for term in terms:
                 for alias in aliases_of(term):
                     place = query.query.aliases.index(alias)
                     members.setdefault(place, self._distinct(str(term), str(terms[0]), streams))
             if len(members) > 1:
-                classes.append(KeyClass(tuple(sorted(members.items()))))
+                classes.append(KeyClass(tuple(sorted(members.items())), known))
         return StreamGraph(streams, classes)
 
     def _stream(self, query: JoinGraph, i: Input) -> StreamFacts:
         if isinstance(i.source, Stream):
             rate = self.rates.get(i.source.name, DEFAULT_RATE)
-            return StreamFacts(i.alias, rate, rate * window_s(i), row_bytes(query, i))
+            known = self._basis(i.source.name, self.rates)
+            return StreamFacts(i.alias, rate, rate * window_s(i), row_bytes(query, i), known)
         rows = self.table_rows.get(i.source.name, DEFAULT_TABLE_ROWS)
-        return StreamFacts(i.alias, 0.0, rows, row_bytes(query, i))
+        return StreamFacts(i.alias, 0.0, rows, row_bytes(query, i), self._basis(i.source.name, self.table_rows))
+
+    def _basis(self, name: str, figures: Mapping[str, float]) -> Basis:
+        return Basis.GIVEN if name in figures and name not in self.estimated else Basis.ASSUMED
+
+    def _distinct_basis(self, term: str, first: str) -> Basis:
+        return self._basis(term if term in self.distinct else first, self.distinct)
 
     def _distinct(self, term: str, first: str, streams: Sequence[StreamFacts]) -> float:
         """Where nothing is known, so many values that a row finds one partner among the most rows there are."""
@@ -142,9 +148,10 @@ class Measured:
             width = self._row_bytes(query, i)
             if isinstance(i.source, Stream):
                 rate = sum(c.stored_rows for c in counted) / self.span_s
-                streams.append(StreamFacts(i.alias, rate, rate * window_s(i), width))
+                streams.append(StreamFacts(i.alias, rate, rate * window_s(i), width, Basis.MEASURED))
             else:
-                streams.append(StreamFacts(i.alias, 0.0, float(counted[-1].state_rows if counted else 0), width))
+                rows = float(counted[-1].state_rows if counted else 0)
+                streams.append(StreamFacts(i.alias, 0.0, rows, width, Basis.MEASURED))
         return StreamGraph(streams, self._classes(query, streams))
 
     def _row_bytes(self, query: JoinGraph, i: Input) -> float:
@@ -178,11 +185,11 @@ class Measured:
             pairs = sampled.get(c, {})
             if len(members[c]) > 2 and len(pairs) == len(members[c]) * (len(members[c]) - 1) // 2:
                 each = ((m, min(1 / share for pair, share in pairs.items() if m in pair)) for m in members[c])
-                classes.append(KeyClass(tuple(each)))
+                classes.append(KeyClass(tuple(each), Basis.MEASURED))
             elif np.isnan(found[place]):
                 classes.append(fallback.classes[place])
             else:
-                classes.append(KeyClass(tuple((m, float(found[place])) for m in members[c])))
+                classes.append(KeyClass(tuple((m, float(found[place])) for m in members[c]), Basis.MEASURED))
         return classes
 
     @cached_property

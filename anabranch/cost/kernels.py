@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from anabranch.cost.model import CostModel
+from anabranch.storage.compiled import njit
 
 Masks = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

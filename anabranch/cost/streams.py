@@ -13,11 +13,28 @@ selectivity σ is a class of two with 1/σ values each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 
 Mask = int
+
+
+class Basis(StrEnum):
+    """How a figure is known, the surest way first. What is worked out from several is as sure as the worst."""
+
+    MEASURED = "measured"
+    GIVEN = "given"
+    ASSUMED = "assumed"
+
+
+def worst(known: Iterable[Basis]) -> Basis:
+    """
+    >>> str(worst([Basis.GIVEN, Basis.MEASURED]))
+    'given'
+    """
+    return max(known, key=list(Basis).index, default=Basis.MEASURED)
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,8 @@ class StreamFacts:
     """λ·W for a stream; for a stored table its rows, at rate 0."""
     row_bytes: float = 1.0
     """What the log keeps of a row."""
+    basis: Basis = field(default=Basis.GIVEN, compare=False)
+    """How the rate is known, or the rows of a table."""
 
     @property
     def renewal(self) -> float:
@@ -47,6 +66,7 @@ class KeyClass:
     """Streams whose keys must be equal, and how many distinct values each has."""
 
     distinct: tuple[tuple[int, float], ...]
+    basis: Basis = field(default=Basis.GIVEN, compare=False)
 
     @cached_property
     def members(self) -> Mask:

@@ -32,11 +32,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from anabranch.control.ledger import Ledger, deliveries_in
-from anabranch.control.records import Commit, Delivered
+from anabranch.control.records import Commit, Delivered, QueryCommit
 from anabranch.control.sweep import batch_of
 from anabranch.drive.staging import FOLDER, read_staged, staged_name
 from anabranch.engine.aggregation import Aggregator
-from anabranch.errors import CheckpointBusyError, SinkError, StateError
+from anabranch.errors import AnabranchError, CheckpointBusyError, SinkError, StateError
 from anabranch.plan.query import Query
 from anabranch.storage.filesystem import Filesystem
 
@@ -64,10 +64,13 @@ class Results:
     bytes: int
     has_own_files: bool = False
     """Whether the files are the query's alone, in the folder of its sink."""
+    text: str = ""
+    """The digest of the query's text as it was run (`anabranch.drive.queries.Readings`): it may be written in another way
+    since."""
 
 
 def rows_of(filesystem: Filesystem, query: Query, groups_span_slots: bool, results: Results) -> Iterator[pa.RecordBatch]:
-    """Results, from the files; what slots have of the same groups is put together."""
+    """Results, from the files; what slots have of the same groups is put together. `query` is what was run."""
     found = (piece for name in results.names for piece in read_staged(filesystem, name, query.name))
     if not groups_span_slots:
         yield from found
@@ -83,8 +86,13 @@ class Outlet(Protocol):
     def takes_files(self) -> bool:
         """Whether it can take files that tasks have written for it."""
 
-    def take(self, results: Results) -> None:
-        """Takes results; called again with the same if it fails, or if nobody could note that it did not."""
+    @property
+    def name(self) -> str:
+        """How errors call where the results go."""
+
+    def take(self, results: Results) -> int | None:
+        """Takes results; called again with the same if it fails, or if nobody could note that it did not. How many there
+        were, if it is known."""
 
 
 @dataclass
@@ -100,10 +108,26 @@ class Line:
     """Why the last call failed; None if it did not, or none was made."""
     tries: int = 0
     """How often the results that are first in line were tried in vain."""
+    bytes: int = 0
+    """What the results that wait count."""
 
-    @property
-    def bytes(self) -> int:
-        return sum(max(LEAST_BYTES, results.bytes) for results in self.waiting)
+    def append(self, results: Results) -> None:
+        self.waiting.append(results)
+        self.bytes += max(LEAST_BYTES, results.bytes)
+
+    def pop(self) -> None:
+        """The results that are first in line have arrived."""
+        self.bytes -= max(LEAST_BYTES, self.waiting.popleft().bytes)
+        self.error, self.tries = None, 0
+
+
+@dataclass
+class StagedFiles:
+    """The files of a batch that hold results of several queries."""
+
+    names: set[str] = field(default_factory=set)
+    readers: set[str] = field(default_factory=set)
+    """The queries that wait for them."""
 
 
 class Delivery:
@@ -123,9 +147,11 @@ class Delivery:
         """The queries that are to leave the pipeline, and why."""
         self.require_held = require_held
         """Raises if another driver has taken the checkpoint over."""
+        self.counted: Callable[[str, int, int], None] = lambda query, batch, results: None
+        """Is told how many results of a query in a batch were delivered."""
         self.lines = {name: Line(outlet, deliveries_in(filesystem, name)) for name, outlet in outlets.items()}
         self._changed, self._stopped = threading.Condition(), False
-        self._files: dict[int, set[str]] = {}
+        self._files: dict[int, StagedFiles] = {}
         """For each batch of which results wait the files that hold them, but for those that one query has for itself."""
         self._offered, self._newest = 0, -1
         """How many batches were offered, and the newest one that is committed."""
@@ -165,21 +191,30 @@ class Delivery:
         with self._changed:
             self._newest = commit.batch
             for name, line in self.lines.items():
-                own = commit.queries.get(name)
+                own = commit.staged(name)
                 if own is None or not own.slots or commit.batch <= arrived.get(name, -1):
                     continue
                 tokens = [(slot, commit.slots[str(slot)].token) for slot in own.slots]
                 names = tuple(staged_name(commit.batch, commit.token, slot, attempt) for slot, attempt in tokens)
                 has_own = own.has_own_files
-                line.waiting.append(Results(name, commit.batch, commit.token, names, own.staged_bytes, has_own))
+                text = own.text if isinstance(own, QueryCommit) else ""
+                line.append(Results(name, commit.batch, commit.token, names, own.staged_bytes, has_own, text))
                 if not has_own:
-                    self._files.setdefault(commit.batch, set()).update(names)
+                    files = self._files.setdefault(commit.batch, StagedFiles())
+                    files.names.update(names)
+                    files.readers.add(name)
 
     @property
     def first_waiting(self) -> int | None:
         """The oldest batch of which some results have not arrived."""
         with self._changed:
             return min((line.waiting[0].batch for line in self.lines.values() if line.waiting), default=None)
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Of how many batches results have not arrived, by query."""
+        with self._changed:
+            return {name: len(line.waiting) for name, line in self.lines.items()}
 
     @property
     def failing(self) -> dict[str, Exception]:
@@ -228,7 +263,7 @@ class Delivery:
         results = line.waiting[0]
         try:
             self.require_held()
-            line.outlet.take(results)
+            count = line.outlet.take(results)
             if self._stopped:
                 return False  # whoever comes next may have begun to deliver the same: it is theirs to note
             line.arrived.write(results.batch, Delivered(results.batch, results.token))
@@ -238,17 +273,22 @@ class Delivery:
                 self._changed.notify_all()
             return False
         with self._changed:
-            line.waiting.popleft()
-            line.error, line.tries = None, 0
-            is_last = not any(self._waits(other, results.batch) for other in self.lines.values())
-            files = self._files.pop(results.batch, set()) if is_last else set()
+            line.pop()
+            over = self._read(results)
             self._changed.notify_all()
+        if count is not None:
+            self.counted(results.query, results.batch, count)
         line.arrived.prune(results.batch)
-        self._delete(files)
+        self._delete(over)
         return True
 
-    def _waits(self, line: Line, batch: int) -> bool:
-        return any(results.batch == batch and not results.has_own_files for results in line.waiting)
+    def _read(self, results: Results) -> Collection[str]:
+        """The files that nobody waits for any more, now that a query has its results."""
+        files = self._files.get(results.batch)
+        if files is None:
+            return ()
+        files.readers.discard(results.query)
+        return () if files.readers else self._files.pop(results.batch).names
 
     def _delete(self, names: Iterable[str]) -> None:
         for name in names:
@@ -259,7 +299,7 @@ class Delivery:
         """Deletes files of committed batches that nobody waits for: those of attempts that lost, and of drivers that died
         after they had delivered."""
         with self._changed:
-            named = set().union(*self._files.values())
+            named = {name for files in self._files.values() for name in files.names}
         over = [n for n in self.filesystem.list(FOLDER) if (batch := batch_of(n)) is not None and batch <= self._newest]
         self._delete(name for name in over if name not in named)
 
@@ -284,9 +324,11 @@ class Delivery:
             if isinstance(line.error, CheckpointBusyError):
                 raise line.error
             if line.error is not None and name not in self.left:
+                kind = "" if isinstance(line.error, AnabranchError) else f"{type(line.error).__name__}: "
+                times = "once" if line.tries == 1 else f"{line.tries} times"
                 told = SinkError(
-                    f"the sink of query {name} fails in batch {line.waiting[0].batch}, for the {line.tries}. time: "
-                    f"{type(line.error).__name__}: {line.error}; what waits for it is delivered at the next start"
+                    f"the sink of query {name} ({line.outlet.name}) has failed {times} in batch {line.waiting[0].batch}: "
+                    f"{kind}{line.error}\nwhat waits for it is delivered at the next start"
                 )
                 told.__cause__ = line.error
                 yield name, told
@@ -320,11 +362,19 @@ def _last_arrived(arrived: Ledger[Delivered]) -> int:
     return max((number for number in arrived.numbers() if arrived.find(number) is not None), default=-1)
 
 
+def set_aside_waiting(filesystem: Filesystem, commits: Ledger[Commit]) -> dict[str, int]:
+    """The names under which rows that were set aside have not arrived, each with the first batch."""
+    found = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
+    names = {name for commit in found for name in commit.set_aside}
+    waiting = {name: first_waiting(filesystem, commits, name) for name in sorted(names)}
+    return {name: batch for name, batch in waiting.items() if batch is not None}
+
+
 def first_waiting(filesystem: Filesystem, commits: Ledger[Commit], query: str) -> int | None:
     """The first batch whose results of a query have not arrived."""
     latest = _last_arrived(deliveries_in(filesystem, query))
     for number in commits.numbers():
         commit = commits.find(number) if number > latest else None
-        if commit is not None and query in commit.queries and commit.queries[query].slots:
+        if commit is not None and (own := commit.staged(query)) is not None and own.slots:
             return number
     return None

@@ -27,6 +27,7 @@ import pyarrow as pa
 from anabranch.control.execution import execution_record
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.progress import shown_names
 from anabranch.control.records import (
     Attempt,
     Commit,
@@ -34,6 +35,7 @@ from anabranch.control.records import (
     Ended,
     QueryCommit,
     QueryControl,
+    SetAside,
     Statistics,
     slot_commit,
 )
@@ -44,6 +46,7 @@ from anabranch.control.watermark import last_seen_after, next_watermark, seen_af
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, Work, at_once, sweep_unnamed
 from anabranch.drive.steering import Steering
 from anabranch.errors import StateError
+from anabranch.plan.distribution import parted_sources
 from anabranch.plan.query import BEGINNING_US
 from anabranch.storage.filesystem import Filesystem
 
@@ -82,6 +85,8 @@ class Driver:
         self.needs_no_exchange = all(steering.distribution.needs_no_exchange for steering in queries)
         self.ended: dict[str, Ended] = {}
         """The queries that have left the pipeline."""
+        self.parted = parted_sources([(steering.query, steering.distribution.grid) for steering in queries])
+        """The sources whose rows may be in a slot for the sake of one query and not of another, or have been."""
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.standing = Standing()
@@ -101,7 +106,7 @@ class Driver:
         self.standing = standing_of(self.commits, self.controls)
         begun, commit = self.standing.begun, self.newest
         if commit is not None:
-            self.ended = dict(commit.ended)
+            self.ended, self.parted = dict(commit.ended), self.parted | frozenset(commit.parted)
             gone = {name: own for name, own in commit.queries.items() if name in dropped}
             self.ended |= {name: Ended(commit.batch + 1, "by request", own.layout) for name, own in gone.items()}
             if missing := [name for name in commit.queries if name not in self.queries and name not in dropped]:
@@ -113,6 +118,7 @@ class Driver:
         if begun is not None and commit is not None:
             # A query that left in the batch that was begun, or is dropped now, is not in it.
             self.ended |= begun.ended
+            self.parted |= frozenset(begun.parted)
             self._leave([name for name in self.queries if name in begun.ended])
         elif begun is not None and not self._is_begun(begun):
             # A start that came to nothing has delivered nothing: other queries may begin in its place.
@@ -124,7 +130,8 @@ class Driver:
         if commit is not None:
             self._retention.won(commit)
         for name, query in self.queries.items():
-            own = {"shares": list(query.distribution.grid.shares), "slots": self.slots, **(facts or {}).get(name, {})}
+            own = {"shares": list(query.distribution.grid.shares), "slots": self.slots, "names": shown_names(query.query)}
+            own |= (facts or {}).get(name, {})
             query.resume(commit, self.standing.begun, own)
 
     def _leave(self, names: Iterable[str]) -> None:
@@ -150,14 +157,20 @@ class Driver:
         return control
 
     def _taken_up(self, begun: Control) -> Control:
-        """The control record of a batch that was begun before, for one more run."""
+        """The control record of a batch that was begun before, for one more run. It runs under the queries as they are
+        written now: nobody has seen results of a batch that has no commit."""
         base, queries = self.newest, {}
         for name, query in self.queries.items():
             query.take_up(begun, base)
+            if begun.queries[name].text != query.text.digest:
+                query.texts.keep(query.text)
             record = execution_record(query.execution, query.forms)
-            queries[name] = msgspec.structs.replace(begun.queries[name], execution=record)
+            queries[name] = msgspec.structs.replace(begun.queries[name], text=query.text.digest, execution=record)
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
-        return msgspec.structs.replace(begun, runs=begun.runs + 1, queries=queries, ended=self.ended, **epochs)
+        parted = tuple(sorted(self.parted))
+        return msgspec.structs.replace(
+            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted, **epochs
+        )  # fmt: skip
 
     def end(self, control: Control, reasons: Mapping[str, str]) -> Control:
         """Has queries leave the pipeline in a batch that was begun: what it starts from without them."""
@@ -180,7 +193,10 @@ class Driver:
         queries = {name: self._of(query, batch, base, planned_us) for name, query in self.queries.items()}
         base_epoch = base.epoch if base is not None else 0
         token, epoch = uuid.uuid4().hex, self.holder.epoch
-        return Control(batch, trigger, queries, token, epoch, base_epoch, planned_us=planned_us, ended=self.ended)
+        parted = tuple(sorted(self.parted))
+        return Control(
+            batch, trigger, queries, token, epoch, base_epoch, planned_us=planned_us, ended=self.ended, parted=parted
+        )  # fmt: skip
 
     def _of(self, query: Steering, batch: int, base: Commit | None, planned_us: int) -> QueryControl:
         """What a batch starts from, of one query."""
@@ -229,7 +245,8 @@ class Driver:
             control.batch, control.trigger, {n: self._left(n, control.queries[n], base, attempts) for n in self.queries},
             seen_after(base.largest_time_us if base is not None else {}, shown),
             {str(a.slot): slot_commit(a) for a in attempts}, control.token, self.holder.epoch,
-            last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended,
+            last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended, self._set_aside(attempts),
+            control.parted,
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
         self.standing = replace(self.standing, commit=commit, begun=None)
@@ -247,6 +264,15 @@ class Driver:
             sum(a.staged[name] for a in staged), self.queries[name].has_own_files,
             summed(a.statistics[name] for a in attempts if name in a.statistics),
         )  # fmt: skip
+
+    def _set_aside(self, attempts: Sequence[Attempt]) -> dict[str, SetAside]:
+        """Where the tasks of a batch have staged rows that were set aside."""
+        found: dict[str, SetAside] = {}
+        for attempt in attempts:
+            for name in attempt.staged.keys() - self.queries.keys():
+                known = found.get(name, SetAside())
+                found[name] = SetAside((*known.slots, attempt.slot), known.staged_bytes + attempt.staged[name])
+        return found
 
     def after(self, base: Commit | None, commit: Commit, kept_from: int | None = None) -> None:
         """What follows from a commit; `base` is the one that its batch started from. Commits from `kept_from` on are kept

@@ -27,6 +27,7 @@ from anabranch.control.resume import REMEDY
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.driver import ChangingTable, Driver
+from anabranch.drive.queries import gone_on
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
 from anabranch.drive.steering import Steering
 from anabranch.drive.transition import Refusal, transition
@@ -75,7 +76,26 @@ class Steady:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
 
-class LocalPipeline:
+class Driven:
+    """What a driver has written."""
+
+    driver: Driver
+
+    @property
+    def commits(self) -> Ledger[Commit]:
+        return self.driver.commits
+
+    @property
+    def controls(self) -> Ledger[Control]:
+        return self.driver.controls
+
+    @property
+    def last_batch(self) -> int:
+        """The newest batch that was committed; -1 before the first."""
+        return self.driver.standing.batch
+
+
+class LocalPipeline(Driven):
     """Queries that run together over batches that the caller hands in.
 
     >>> from anabranch.storage.filesystem import MemoryFilesystem
@@ -108,6 +128,9 @@ class LocalPipeline:
         """`dropped` are queries that ran so far, and are not to go on. `refresh` tells which tables are read again: every so
         many microseconds of event time, and what gives their rows then."""
         self.filesystem, self.results_per_batch = filesystem, results_per_batch
+        texts, latest = QueryTexts(filesystem), commits_in(filesystem).latest()
+        known = latest[1].queries if latest is not None else {}
+        queries = [gone_on(query, known[query.name], texts) if query.name in known else query for query in queries]
         self.tables, workload = dict(tables or {}), Workload(tuple(queries))
         self._sources = workload.sources
         for query in queries:
@@ -116,7 +139,7 @@ class LocalPipeline:
                     raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
         self._columns = read_columns(workload)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
-        asked, texts, notes = plans or {}, QueryTexts(filesystem), MemoryFilesystem()
+        asked, notes = plans or {}, MemoryFilesystem()
         steerings, spread = [], self._spread(workload, slots)
         for query in queries:
             distribution = ONE_SLOT if slots == 1 else spread[query.name]
@@ -149,19 +172,6 @@ class LocalPipeline:
     def commit(self) -> Commit | None:
         """The newest."""
         return self.driver.newest
-
-    @property
-    def commits(self) -> Ledger[Commit]:
-        return self.driver.commits
-
-    @property
-    def controls(self) -> Ledger[Control]:
-        return self.driver.controls
-
-    @property
-    def last_batch(self) -> int:
-        """The newest batch that was committed; -1 before the first."""
-        return self.driver.standing.batch
 
     def change(
         self,
@@ -314,7 +324,7 @@ class LocalPipeline:
             boxes.verify()
 
 
-class LocalRun:
+class LocalRun(Driven):
     """One query over batches that the caller hands in: a pipeline of its own.
 
     >>> from anabranch.storage.filesystem import MemoryFilesystem
@@ -368,19 +378,6 @@ class LocalRun:
         """What the newest batch has shown."""
         assert self.commit is not None, "no batch has run yet"
         return self.steering.observed(self.commit)
-
-    @property
-    def commits(self) -> Ledger[Commit]:
-        return self.driver.commits
-
-    @property
-    def controls(self) -> Ledger[Control]:
-        return self.driver.controls
-
-    @property
-    def last_batch(self) -> int:
-        """The newest batch that was committed; -1 before the first."""
-        return self.driver.standing.batch
 
     @property
     def worker(self) -> Kept:

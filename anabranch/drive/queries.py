@@ -1,14 +1,16 @@
-"""The queries of a batch, from its control record: bound again from their texts, and spread as the record says."""
+"""Queries from their texts: those of a batch, bound by workers from its control record; those of results that wait; and what
+a query is that goes on with the state of another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.balance.together import restored
-from anabranch.control.query_texts import QueryText, QueryTexts, identity_of
-from anabranch.control.records import Control, Layout
+from anabranch.control.query_texts import QueryText, QueryTexts, identity_of, text_of
+from anabranch.control.records import Control, Layout, QueryCommit
 from anabranch.errors import ForeignStateError
+from anabranch.plan.adoption import adopted
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.query import Query, Stream
 from anabranch.plan.workload import Workload
@@ -19,19 +21,54 @@ MOST_BOUND = 256
 """A worker that has met more queries forgets the oldest."""
 
 
-def bound(text: QueryText) -> Query:
-    """The query of a text, if this release binds it to what it was."""
+def bound(text: QueryText, texts: QueryTexts) -> Query:
+    """The query of a text, if this release binds it to what it was; in the shape of the state that it goes on with."""
     catalog = Catalog()
     for each in text.sources:
         source = each.source
         catalog = catalog.with_stream(source) if isinstance(source, Stream) else catalog.with_table(source)
     query = bind_query(text.name, text.sql, catalog)
+    if text.base:
+        query, _ = adopted(query, bound(texts.read(text.base), texts))
+        query = replace(query, base=text.base)
     if identity_of(query) != text.identity:
         raise ForeignStateError(
             f"query {text.name} is another one to this release than to the one that wrote the checkpoint: use that release, "
             "on all machines"
         )
     return query
+
+
+def gone_on(query: Query, own: QueryCommit, texts: QueryTexts) -> Query:
+    """A query as it goes on with the state that a commit names; ForeignStateError, if it cannot.
+
+    State has the shape of the query that first ran on it. One that is written in another way, and is not of that shape by
+    itself, takes it on; what it then selects must be there.
+    """
+    if text_of(query).state_digest == own.identity:
+        return query
+    written = texts.read(own.text)
+    base: str = written.base or own.text
+    lacking: tuple[str, ...] = ()
+    if written.sql:
+        made, lacking = adopted(query, bound(texts.read(base), texts))
+        made = replace(made, base=base)
+        if not lacking and text_of(made).state_digest == own.identity:
+            return made
+    texts.require(text_of(query), own.identity, own.text, lacking)
+    raise AssertionError("the texts differ")
+
+
+class Readings:
+    """A query as the texts have it that commits name: results that wait are of the query that was run then."""
+
+    def __init__(self, query: Query, texts: QueryTexts) -> None:
+        self._texts, self._known = texts, {text_of(query).digest: query}
+
+    def __call__(self, digest: str) -> Query:
+        if digest not in self._known:
+            self._known[digest] = bound(self._texts.read(digest), self._texts)
+        return self._known[digest]
 
 
 @dataclass(frozen=True)
@@ -53,6 +90,7 @@ class BoundQueries:
         if key not in self.known:
             if len(self.known) >= MOST_BOUND:
                 del self.known[next(iter(self.known))]
-            query = bound(QueryTexts(filesystem).read(own.text))
+            texts = QueryTexts(filesystem)
+            query = bound(texts.read(own.text), texts)
             self.known[key] = query, restored(Workload((query,)), {name: own.layout}, slots)[name]
         return self.known[key]

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
-from queue import SimpleQueue
 
 from anabranch.control.ledger import Ledger
 from anabranch.control.manifest import files_of
@@ -45,23 +45,29 @@ def at_once(work: Work) -> None:
 
 
 class Background:
-    """Does one thing after the other in a thread of its own: nobody waits for files to be deleted. What fails is left to the
-    sweep at the next start."""
+    """Does one thing after the other in a thread of its own, which is there while there is something to do: nobody waits for
+    files to be deleted. What fails is left to the sweep at the next start."""
 
     def __init__(self) -> None:
-        self._waiting: SimpleQueue[Work | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="anabranch-release", daemon=True)
-        self._thread.start()
+        self._waiting: deque[Work] = deque()
+        self._changing = threading.Lock()
+        self._is_at_work = False
 
     def __call__(self, work: Work) -> None:
-        self._waiting.put(work)
-
-    def stop(self) -> None:
-        """Ends when all that was asked for is done."""
-        self._waiting.put(None)
+        with self._changing:
+            self._waiting.append(work)
+            if self._is_at_work:
+                return
+            self._is_at_work = True
+        threading.Thread(target=self._work, name="anabranch-release", daemon=True).start()
 
     def _work(self) -> None:
-        while (work := self._waiting.get()) is not None:
+        while True:
+            with self._changing:
+                if not self._waiting:
+                    self._is_at_work = False
+                    return
+                work = self._waiting.popleft()
             with contextlib.suppress(OSError):
                 work()
 
@@ -102,7 +108,8 @@ class Retention:
         dropped, self._dropped = self._dropped, []
         over = {number: tokens for number, tokens in self._tokens.items() if number < commit.batch - 1}
         self._tokens = {number: tokens for number, tokens in self._tokens.items() if number not in over}
-        first = base.batch if kept_from is None else min(base.batch, kept_from)
+        # The latest records stay: what they measured is shown beside what is predicted (`anabranch.show.measured`).
+        first = min(base.batch, commit.batch - self.every, commit.batch if kept_from is None else kept_from)
         named = {path for each in (base, commit) for query in each.queries.values() for path in query.tables.values()}
 
         def release() -> None:

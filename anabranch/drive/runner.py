@@ -14,11 +14,13 @@ from itertools import pairwise
 from time import monotonic, perf_counter
 
 from anabranch import errors
+from anabranch.control.progress import Progress, ProgressLog, Waiting, progress_of
 from anabranch.control.records import Attempt, Commit, Control, Failure, Statistics
 from anabranch.control.resume import Meaning
 from anabranch.control.watermark import next_watermark
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
+from anabranch.drive.retain import Work, at_once
 from anabranch.errors import AnabranchError, QueryError, SinkError
 
 
@@ -41,16 +43,20 @@ def nothing(trigger: int) -> None:
 
 class Runner:
     """Runs the batches of a driver, one at a time. `keep` is called before a commit is written, with the trigger: what must
-    be there if the commit is; `note` after a batch, with the plans it ran under and how long its parts took."""
+    be there if the commit is. `do` has the progress written: at once, or in the background. `waiting` tells which files of
+    streams are not complete."""
 
     def __init__(
         self,
         driver: Driver,
         delivery: Delivery,
-        note: Callable[[Commit, dict[str, str], dict[str, float]], None] = lambda commit, plans, wall_s: None,
         keep: Callable[[int], None] = nothing,
+        do: Callable[[Work], None] = at_once,
+        waiting: Callable[[], Mapping[str, Waiting]] = dict,
     ) -> None:
-        self.driver, self.delivery, self.note, self.keep = driver, delivery, note, keep
+        self.driver, self.delivery, self.keep, self._do, self._waiting = driver, delivery, keep, do, waiting
+        self.progress = ProgressLog(driver.filesystem, driver.holder.epoch)
+        delivery.counted = self.progress.count
         self._one_at_a_time = threading.Lock()
         """Held by whoever runs a batch: the thread that brings triggers, or the one of a closing step."""
         self._rests_since_s = monotonic()
@@ -124,8 +130,26 @@ class Runner:
         ran = {name: query.plan_text for name, query in driver.queries.items()}
         spent_s = [after - before for before, after in pairwise(marks)]
         driver.after(base, commit, self.delivery.first_waiting)
-        self.note(commit, ran, dict(zip(("control", "tasks", "commit", "deliver"), spent_s, strict=True)))
+        wall_s = dict(zip(("control", "tasks", "commit", "deliver"), spent_s, strict=True))
+        self._note(commit, ran, wall_s, base is not None and base.trigger == trigger)
         self._rests_since_s = monotonic()
+
+    def _note(self, commit: Commit, plans: Mapping[str, str], wall_s: dict[str, float], is_closing: bool) -> None:
+        """Notes what a batch did; nobody waits until it is written."""
+        for own in commit.queries.values():
+            for part, spent_ns in own.statistics.slowest_ns.items():
+                wall_s[part] = max(wall_s.get(part, 0.0), spent_ns / 1e9)
+        found: dict[str, Progress] = {}
+        waiting, undelivered = self._waiting(), self.delivery.waiting
+        for name, query in self.driver.queries.items():
+            made = progress_of(query.query, commit.batch, commit.trigger, commit.queries[name], plans[name], wall_s)
+            made.waiting = {stream: files for stream, files in waiting.items() if stream in query.streams}
+            made.undelivered, made.is_closing = undelivered.get(name, 0), is_closing
+            made.is_counted = not query.distribution.groups_span_slots or not commit.queries[name].slots
+            made.budget_bytes = query.budget_bytes
+            found[name] = made
+        self.progress.note(commit.batch, found)
+        self._do(self.progress.flush)
 
     def _without(self, control: Control, failed: Mapping[str, Failure]) -> Control:
         """What a batch starts from without the queries that failed by themselves; if none is left, their error is raised."""

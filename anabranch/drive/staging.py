@@ -41,6 +41,15 @@ def staged_name(batch: int, token: str, slot: int, attempt: str) -> str:
     return f"{batch:010d}-{token}-{slot}-{attempt}"
 
 
+def set_aside_of(stream: str) -> str:
+    """Under what name the rows of a stream that could not be read are staged and delivered: no query can be called so.
+
+    >>> set_aside_of("trades")
+    'trades@set-aside'
+    """
+    return f"{stream}@set-aside"
+
+
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """Where results lie in a file."""
 

@@ -16,12 +16,12 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from anabranch.balance.layout import layout_of
+from anabranch.balance.layout import layout_of, layout_text
 from anabranch.control.execution import execution_after, execution_of
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal
 from anabranch.control.query_texts import QueryTexts, text_of
-from anabranch.control.records import Commit, Control, Layout, QueryCommit, QueryControl
+from anabranch.control.records import Commit, Control, QueryCommit, QueryControl
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import ChangePlan
@@ -54,11 +54,15 @@ class Steering:
         self.is_pinned = False
         """Whether the plan stays unless a user asks for another."""
         self.needs_approval = False
+        self.budget_bytes: float | None = None
+        """What its state may take, for people to see beside what it takes."""
         self.pending: Proposal | None = None
         """A change that waits for approval."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
         self._began: tuple[int, float, Proposal] | None = None
         """The batch and the moment since when a change is under way, and what was proposed."""
+        self._waited_s = 0.0
+        """What the batch did for it that waited longest."""
 
     @property
     def name(self) -> str:
@@ -101,8 +105,8 @@ class Steering:
         self.texts.require(self.text, commit.identity, commit.text)
         if commit.layout != self.layout:
             raise StateError(
-                f"the checkpoint has {len(commit.layout.slots)} slots over {_text(commit.layout)}, this run "
-                f"{len(self.layout.slots)} over {_text(self.layout)}: start it with the same number of slots"
+                f"the checkpoint has {len(commit.layout.slots)} slots over {layout_text(commit.layout)}, this run "
+                f"{len(self.layout.slots)} over {layout_text(self.layout)}: start it with the same number of slots"
             )
 
     def resume(self, commit: Commit | None, begun: Control | None, facts: Mapping[str, Any]) -> None:
@@ -115,6 +119,7 @@ class Steering:
             return
         batch, own = commit.batch, commit.queries[self.name]
         after = execution_after(own, self.forms)
+        is_rewritten = own.text != self.text.digest and self.texts.read(own.text).sql != self.text.sql
         if (
             not self.is_pinned
             or asked in (after.plan, after.target)
@@ -136,6 +141,10 @@ class Steering:
             old = self._shown(after)
             self.execution = replace(after, plan=asked, migration=None)
             self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
+        if is_rewritten:
+            columns = ", ".join(self.query.output_schema.names)
+            text = f"from batch {batch + 1} on results are those of the query as it is written now"
+            self.tell(batch, "rewritten", f"{text}, with the columns {columns}")
 
     def _begun(self, begun: Control) -> Execution:
         return execution_of(begun.queries[self.name].execution, self.forms)
@@ -217,13 +226,14 @@ class Steering:
         if (grouped_input, action.plan, selects) == (before.grouped_input, before.plan, before.selects):
             self._began = None
             return
-        self._began = (batch, perf_counter(), proposal)
+        self._began, self._waited_s = (batch, perf_counter(), proposal), 0.0
         told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
         self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
 
     def _follow_migration(self, commit: Commit) -> None:
         """A migration that every slot is ready for ends, and what it took is told."""
         began, own = self._began, commit.queries[self.name]
+        self._waited_s = max(self._waited_s, own.statistics.preparing.slowest_ns / 1e9)
         if not self.execution.is_settled:
             old, self.execution = self.plan_text, execution_after(own, self.forms)
             if not self.execution.is_settled:
@@ -241,7 +251,8 @@ class Steering:
         if began_s is not None:
             text += f" and {perf_counter() - began_s:.2f} s"
         last_s = commit.queries[self.name].statistics.preparing.cpu_ns / 1e9
-        self.tell(commit.batch, "migrated", text, old=old, batches=commit.batch - since + 1, last_cpu_s=last_s)
+        told = {"old": old, "batches": commit.batch - since + 1, "last_cpu_s": last_s, "waited_s": self._waited_s}
+        self.tell(commit.batch, "migrated", text, **told)
 
     def _adapt(self, commit: Commit) -> None:
         """Asks whether another plan is worth it, now that a batch more is known."""
@@ -264,8 +275,3 @@ def shown(plan: Plan, forms: Forms, grouped_input: str | None, selects: Selects 
     """A plan for people: with what is grouped before it is joined, and what is selected after that."""
     grouped = f", {grouped_input} grouped first" if grouped_input is not None else ""
     return show(plan, forms.graphs[grouped_input]) + grouped + shown_selects(selects, forms.written)
-
-
-def _text(layout: Layout) -> str:
-    parts = [f"{d} in {s}" for d, s in zip(layout.dimensions, layout.shares, strict=True)]
-    return "; ".join(parts) or "no dimension"

@@ -1,7 +1,7 @@
 """Compiles the kernels before the first row needs them.
 
-numba keeps compiled kernels beside the code, or in the user's cache folder where that cannot be written, so this takes long
-only once per machine; workers then load what is there.
+Compiled kernels are kept in the user's cache folder (`anabranch.storage.compiled`), so this takes long only once per machine
+and version; workers then load what is there.
 """
 
 from __future__ import annotations

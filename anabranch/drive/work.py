@@ -68,6 +68,8 @@ class Order:
     """The driver's clock when the batch was first planned: it tells which rows are early."""
     token: str
     """That of the control record: names of staged files carry it."""
+    parted: frozenset[str] = frozenset()
+    """The sources whose rows may be in a slot for the sake of a query that has left."""
 
     @property
     def times(self) -> dict[str, Times]:
@@ -102,7 +104,7 @@ def order_after(
         queries[name] = QueryOrder(own.watermark_us, emitted_us, execution, before or execution, own.tables)
     kept = base.slots if base is not None else {}
     states = {int(slot): (each.token, each.manifest) for slot, each in kept.items()}
-    return Order(control.batch, queries, states, control.planned_us, control.token)
+    return Order(control.batch, queries, states, control.planned_us, control.token, frozenset(control.parted))
 
 
 Executions = dict[str, tuple[ExecutionRecord, Execution]]
@@ -246,7 +248,7 @@ class SlotWork:
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         starts = {n: q.execution if q.execution.is_like(q.before) else q.before for n, q in order.queries.items()}
-        boxes = Slot(self._tenants(starts, slot), f"state/{slot}", self.filesystem, reader, slot)
+        boxes = Slot(self._tenants(starts, slot), f"state/{slot}", self.filesystem, reader, slot, order.parted)
         boxes.attach(manifest, order.times)
         self._redirect(boxes, _executions(order), order)
         return boxes

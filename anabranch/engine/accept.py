@@ -75,13 +75,9 @@ def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.
             raise SchemaMismatchError(
                 f"rows of {source.name} have no column {name} ({declared.type}); they have {', '.join(rows.schema.names)}"
             )
-        column = rows.column(place)
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-            if isinstance(column, pa.ChunkedArray):
-                column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        column = in_one_piece(rows.column(place))
         if column.type != declared.type:
-            _check_fields(f"column {name} of {source.name}", column.type, declared.type)
+            check_fields(f"column {name} of {source.name}", column.type, declared.type)
             try:
                 column = column.cast(declared.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -96,7 +92,16 @@ def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _check_fields(where: str, given: pa.DataType, declared: pa.DataType) -> None:
+def in_one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column
+
+
+def check_fields(where: str, given: pa.DataType, declared: pa.DataType) -> None:
     """Refuses structs with other fields than declared: a cast would lose them without a word."""
     if pa.types.is_struct(given) and pa.types.is_struct(declared):
         ours, theirs = [declared.field(i) for i in range(declared.num_fields)], [f.name for f in given]
@@ -105,9 +110,9 @@ def _check_fields(where: str, given: pa.DataType, declared: pa.DataType) -> None
                 f"{where} has the fields {', '.join(theirs)}, declared are {', '.join(f.name for f in ours)}"
             )
         for field in ours:
-            _check_fields(f"{field.name} in {where}", given.field(field.name).type, field.type)
+            check_fields(f"{field.name} in {where}", given.field(field.name).type, field.type)
     elif pa.types.is_list(given) and pa.types.is_list(declared):
-        _check_fields(where, given.value_type, declared.value_type)
+        check_fields(where, given.value_type, declared.value_type)
     elif pa.types.is_map(given) and pa.types.is_map(declared):
-        _check_fields(where, given.key_type, declared.key_type)
-        _check_fields(where, given.item_type, declared.item_type)
+        check_fields(where, given.key_type, declared.key_type)
+        check_fields(where, given.item_type, declared.item_type)

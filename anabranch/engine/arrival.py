@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import thread_time_ns
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import SourceStatistics
-from anabranch.engine.accept import Rows, accept
+from anabranch.engine.accept import Rows, accept, conform
 from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import member_mask
 from anabranch.engine.combination import Delta
@@ -65,14 +66,17 @@ class Arrival:
         limits = {r.query: watermarks[r.query] if is_timed else BEGINNING_US for r in readers}
         early_us = source.early_after_us(self.planned_us) if is_timed and isinstance(source, Stream) else FOREVER_US
         least_us = min(limits.values())
-        accepted = accept(source, rows, store.read_columns(source), least_us, early_us)
+        columns = store.read_columns(source)
+        given = conform(source, rows, columns)
+        accepted = accept(source, given, columns, least_us, early_us)
         starts = starts_of(source, accepted.rows)
         for query, limit_us in limits.items():
             late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
-            self.counts[query, source.name] = SourceStatistics(
-                accepted.seen, late, accepted.early, accepted.untimed,
-                largest_time_us=None if isinstance(source, Derived) else accepted.largest_time_us,
-            )  # fmt: skip
+            seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
+            first = next(r for r in readers if r.query == query)
+            seen = own_rows(first, first.inputs_over(source.name)[0], given, seen, limit_us, early_us)
+            largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
+            self.counts[query, source.name] = SourceStatistics(*seen, largest_time_us=largest_us)
         self._admit(store, source, accepted.rows, starts, readers, limits, began)
 
     def _admit(
@@ -127,8 +131,6 @@ class Arrival:
         if wanted is not None:
             rows, starts = rows.filter(pa.array(wanted)), starts[wanted]
         log = store.logs[source.name]
-        for reader, _, _ in kept:
-            self.counts[reader.query, source.name].stored_rows = rows.num_rows
         self._spent("accept", began)
         if not rows.num_rows:
             return
@@ -168,7 +170,9 @@ class Arrival:
         for reader in {reader.name: reader for reader, _ in readers}.values():
             reader.watch(source.name, self.batch, stored)
         for reader, i in readers:
-            self.deltas[reader.name, i.alias] = delta_of(reader, i, stored, starts)
+            delta = self.deltas[reader.name, i.alias] = delta_of(reader, i, stored, starts)
+            counts = self.counts[reader.query, source.name]
+            counts.stored_rows = max(counts.stored_rows, len(delta.starts))
         for key in store.source_indexes(source.name):
             assert isinstance(key.rows, RowsKey)
             bound = next(((r, r.by_key[key]) for r in store.readers if key in r.by_key and r.is_open(source)), None)
@@ -197,6 +201,36 @@ class Arrival:
             rows = reader.keep_for_now(self.batch, rows)
         starts = starts_of(i.source, rows)
         self.deltas[reader.name, i.alias] = Delta(i.alias, rows, np.arange(len(starts)), starts, ends_of(i, starts))
+
+
+class Seen(NamedTuple):
+    """How many rows of a source came, and how many of these were turned away, and why."""
+
+    rows: int
+    late: int
+    early: int
+    untimed: int
+
+
+def own_rows(
+    reader: Reader, i: InputState, rows: pa.RecordBatch, seen: Seen, watermark_us: int, early_after_us: int
+) -> Seen:
+    """What a slot counts of the rows that came to it: a row that goes to several slots is counted in the first of those that
+    it goes to for the sake of an input."""
+    grid, cell = reader.place.grid, reader.place.cell
+    if isinstance(i.source, Derived):
+        return seen
+    if not grid.is_first(cell, i.alias):
+        return Seen(0, 0, 0, 0)
+    if i.source.name not in reader.place.parted:
+        return seen
+    mine = members_of(reader, i, rows)
+    if not isinstance(i.source, Stream):
+        return Seen(int(mine.sum()), 0, 0, 0)
+    times = rows.column(rows.schema.get_field_index(i.source.time)).filter(pa.array(mine))
+    times_us = times.drop_null().view(pa.int64()).to_numpy()
+    early = int((times_us > early_after_us).sum())
+    return Seen(len(times), int((times_us < watermark_us).sum()), early, times.null_count)
 
 
 def delta_of(reader: Reader, i: InputState, stored: Stored, starts: npt.NDArray[np.int64]) -> Delta:

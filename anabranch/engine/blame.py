@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.errors import NotVisibleError, QueryFailedError, SchemaMismatchError, StateError
+import pyarrow as pa
 
-NOBODYS = (OSError, MemoryError, StateError, SchemaMismatchError, NotVisibleError, QueryFailedError)
+from anabranch.errors import AnabranchError, QueryFailedError, SchemaMismatchError, StateError
+
+NOBODYS = (OSError, MemoryError, StateError, SchemaMismatchError, QueryFailedError)
 """Errors of I/O, of memory, of a source or of the store: they are no query's."""
+ITS_OWN = (AnabranchError, pa.ArrowException, ArithmeticError, ValueError)
+"""Errors of expressions and of values. Any other is a mistake of ours, and is told with its trace: it fails the task."""
 
 
 @contextmanager
@@ -18,5 +22,5 @@ def errors_of(query: str) -> Iterator[None]:
         yield
     except NOBODYS:
         raise
-    except Exception as error:
+    except ITS_OWN as error:
         raise QueryFailedError(query, error) from error

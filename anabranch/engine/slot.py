@@ -185,11 +185,13 @@ class Slot:
         filesystem: Filesystem,
         reader: ContainerReader,
         cell: int = 0,
+        parted: frozenset[str] = frozenset(),
     ) -> None:
+        """`parted` are sources whose rows may be there for the sake of a query that is not among the tenants any more."""
         keep_freed_memory()
         self.tenants, self.reader, self._cell = {tenant.name: tenant for tenant in tenants}, reader, cell
         grids = [(t.forms.written, t.distribution.grid) for t in tenants]
-        self._parted = parted_sources(grids)
+        self._parted = parted | parted_sources(grids)
         self._sources = {s.name: s for t in tenants for s in t.forms.written.base_sources}
         self.store = Store()
         self.checkpoint = Checkpoint(self.store, folder, filesystem, reader)
@@ -393,13 +395,14 @@ class Slot:
 
     def _end(self, arrival: Arrival) -> None:
         """Indexes settle, and what the batch measured is put together: steps and results of each query itself, and the
-        states that its boxes read. What all have in common is counted with the first."""
+        states that its boxes read. The CPU of what all have in common is shared out evenly."""
         began = thread_time_ns()
         self.store.settle(arrival.batch)
         arrival.cpu_ns["settle"] = thread_time_ns() - began
         self.statistics = {name: self._measured(tenant, arrival) for name, tenant in self.tenants.items()}
-        for first in [*self.statistics.values()][:1]:
-            first.add_cpu(Statistics(cpu_ns=arrival.cpu_ns))
+        for measured in self.statistics.values():
+            share_ns = {what: spent_ns // len(self.statistics) for what, spent_ns in arrival.cpu_ns.items()}
+            measured.add_cpu(Statistics(cpu_ns=share_ns))
 
     def _measured(self, tenant: Tenant, arrival: Arrival) -> Statistics:
         main, own = self.boxes[tenant.main], [b for b in self.boxes.values() if b.reader.query == tenant.name]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from anabranch.cost.facts import Given
 from anabranch.cost.model import UnitCosts
-from anabranch.optimize.planner import Bounds, Decision, NoQualifiedPlanError, decide
+from anabranch.errors import NoQualifiedPlanError
+from anabranch.optimize.planner import Bounds, Decision, decide
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import Column
 from anabranch.plan.query import Query
@@ -51,8 +52,10 @@ def priced_forms(forms: Forms, facts: Given, units: UnitCosts, bounds: Bounds) -
         stream = graph.streams[query.aliases.index(alias)]
         groups, known = _groups_of(pushed, alias, stream.rows, facts)
         # Where groups stand below already, how many there are is known.
-        rates = {f"{query.name}.{alias}": groups / (query.grouping.slide_us / 1e6), **facts.rates}
-        decision = decide(below, replace(known, rates=rates), units, bounds)
+        name = f"{query.name}.{alias}"
+        rates = {name: groups / (query.grouping.slide_us / 1e6), **facts.rates}
+        estimated = known.estimated | ({name} - facts.rates.keys())
+        decision = decide(below, replace(known, rates=rates, estimated=estimated), units, bounds)
         above = decision.model.graph
         cpu = decision.cost.cpu + (stream.rate + above.rate(above.everything)) * units.fold
         found.append(Grouped(pushed, decision, cpu, alias))
@@ -64,9 +67,11 @@ def _groups_of(pushed: Query, alias: str, rows: float, facts: Given) -> tuple[fl
     (inner,) = [i.source.query for i in pushed.inputs if i.alias == alias]  # type: ignore[union-attr]
     assert inner is not None
     assert inner.grouping is not None
-    groups, distinct = 1.0, dict(facts.distinct)
+    groups, distinct, estimated = 1.0, dict(facts.distinct), set(facts.estimated)
     for place, (_, expr) in enumerate(inner.select[: inner.grouping.keys]):
         values = facts.distinct.get(str(expr), rows) if isinstance(expr, Column) else rows
         distinct[f"{alias}.key{place}"] = max(1.0, values)
         groups *= max(1.0, values)
-    return min(groups, rows), replace(facts, distinct=distinct)
+        if str(expr) not in facts.distinct or str(expr) in facts.estimated:
+            estimated.add(f"{alias}.key{place}")
+    return min(groups, rows), replace(facts, distinct=distinct, estimated=frozenset(estimated))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from anabranch.cost.kernels import (
     JOIN,
@@ -19,6 +18,7 @@ from anabranch.cost.kernels import (
     state_of,
     unite,
 )
+from anabranch.storage.compiled import njit
 
 
 @njit(cache=True, nogil=True)

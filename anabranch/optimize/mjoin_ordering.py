@@ -18,15 +18,11 @@ import numpy as np
 from anabranch.cost.kernels import arrays_of
 from anabranch.cost.model import CostModel
 from anabranch.cost.streams import Mask
-from anabranch.errors import PlanError
+from anabranch.errors import DisconnectedError
 from anabranch.optimize.kernels import ik_orders, spanning_tree
 from anabranch.plan.jtree import Join, Leaf
 
 Orders = tuple[tuple[int, ...], ...]
-
-
-class DisconnectedError(PlanError):
-    """Streams that only a cartesian product can bring together, where none is allowed."""
 
 
 def mjoin_ordering(model: CostModel, parts: tuple[Mask, ...], cartesian: bool = False) -> Orders:

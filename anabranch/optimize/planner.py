@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from anabranch.cost.facts import Facts
 from anabranch.cost.model import Cost, CostModel, UnitCosts
-from anabranch.errors import PlanError
+from anabranch.errors import NoQualifiedPlanError, PlanError
 from anabranch.optimize.dominating import Choice, choose, qualified, strain
 from anabranch.optimize.exact import exact_front
 from anabranch.optimize.local_search import search
@@ -20,10 +20,6 @@ EXACT_STREAMS = 10
 
 MOST_STREAMS = 60
 """Sets of streams are words of 64 bits."""
-
-
-class NoQualifiedPlanError(PlanError):
-    """No plan stays within the budget."""
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,19 @@ class Grid:
         steps = [[c * self.stride(i) for c in range(self.shares[i])] for i in free]
         return tuple(sorted(sum(combination) for combination in product(*steps)))
 
+    def is_first(self, cell: int, alias: str) -> bool:
+        """Whether a cell is the first of those that any row of an input goes to: one of them counts the row.
+
+        >>> from anabranch.plan.expression import Column
+        >>> import pyarrow as pa
+        >>> by_k = Dimension((Column(pa.int64(), "a", "k"), Column(pa.int64(), "b", "k")))
+        >>> grid = Grid((by_k, Dimension((), "b")), (2, 2))
+        >>> [grid.is_first(cell, "a") for cell in range(4)], [grid.is_first(cell, "b") for cell in range(4)]
+        ([True, False, True, False], [True, True, True, True])
+        """
+        own = self.own(alias)
+        return all(self.coordinate(cell, place) == 0 for place in range(len(self.dimensions)) if place not in own)
+
     def coordinate(self, cell: int, place: int) -> int:
         """Where a cell lies along a dimension."""
         return cell // self.stride(place) % self.shares[place]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from anabranch.errors import PlanError
+from anabranch.errors import PlanError, did_you_mean, known_names
 from anabranch.plan.join_graph import JoinGraph
 
 
@@ -102,13 +102,14 @@ def joins_of(plan: Plan) -> Iterator[Join]:
 def check(plan: Plan, graph: JoinGraph) -> None:
     """Refuses a plan that does not have exactly the inputs of the query."""
     ours, wanted = plan.aliases, set(graph.query.aliases)
+    if extra := sorted(ours - wanted):
+        hint = did_you_mean(extra[0], wanted - ours or wanted)
+        raise PlanError(
+            f"plan {plan} names {', '.join(extra)}, which query {graph.query.name} does not have; "
+            f"its inputs are {', '.join(graph.query.aliases)}{f': {hint}' if hint else ''}"
+        )
     if missing := wanted - ours:
         raise PlanError(f"plan {plan} of query {graph.query.name} lacks {', '.join(sorted(missing))}")
-    if extra := ours - wanted:
-        raise PlanError(
-            f"plan {plan} names {', '.join(sorted(extra))}, which query {graph.query.name} does not have; "
-            f"its inputs are {', '.join(graph.query.aliases)}"
-        )
 
 
 def show(plan: Plan, graph: JoinGraph) -> str:
@@ -199,9 +200,11 @@ class _Reader:
         token = self.peek()
         if token in set("(){}:;") | {""}:
             raise self.error(f"expected an input, found {token or 'the end'}")
-        self.at += 1
         known = self.graph.query.aliases
         exact = [a for a in known if a == token] or [a for a in known if a.lower() == token.lower()]
+        if not exact:
+            raise self.error(f"query {self.graph.query.name} has no input {token}; {known_names(token, known)}")
+        self.at += 1
         return exact[0] if len(exact) == 1 else token
 
     def peek(self) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from anabranch.errors import PlanError
-from anabranch.plan.expression import Expr, aliases_of, columns_of
+from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
 
 FOREVER_US = 2**63 - 1
 """The end of what is valid for ever, and the length of a window without end."""
@@ -23,6 +23,8 @@ class Field:
 
     name: str
     type: pa.DataType
+    outward: pa.DataType | None = field(default=None, compare=False, repr=False)
+    """The type under which its values leave (`anabranch.plan.outward`); None: with timestamps as instants."""
 
 
 AHEAD_US = 86_400_000_000
@@ -203,6 +205,11 @@ class Query:
     """The columns of the join's rows; with a grouping they are its keys and arguments."""
     sql: str = field(default="", compare=False)
     grouping: Grouping | None = None
+    kept: tuple[Column, ...] = ()
+    """Columns of inputs that are stored although nothing reads them: state that is gone on with has them
+    (`anabranch.plan.adoption`)."""
+    base: str = field(default="", compare=False)
+    """Whose state the query goes on with, if it was written in another way: a digest (`anabranch.control.query_texts`)."""
 
     def __post_init__(self) -> None:
         if len(set(self.aliases)) != len(self.aliases):
@@ -210,7 +217,7 @@ class Query:
         if odd := [a for a in self.aliases if not a.isidentifier()]:
             raise PlanError(f"query {self.name}: {odd[0]!r} cannot name an input: plans are written in plain words")
         known = set(self.aliases)
-        for expr in (*self.residuals, *(e for _, e in self.select)):
+        for expr in (*self.residuals, *(e for _, e in self.select), *self.kept):
             if not aliases_of(expr) <= known:
                 raise PlanError(f"query {self.name}: {expr} reads an input that is not in FROM")
         for equality in self.equalities:
@@ -257,9 +264,10 @@ class Query:
         return tuple({s.name: s for s in found}.values())
 
     def needed_columns(self, alias: str) -> tuple[str, ...]:
-        """The columns of an input that must be stored: for keys, residuals and results (not for its own filters)."""
+        """The columns of an input that must be stored: for keys, residuals and results (not for its own filters), and those
+        that state has which the query goes on with."""
         exprs = [e for q in self.equalities for e in (q.left, q.right)]
-        exprs += [*self.residuals, *(e for _, e in self.select)]
+        exprs += [*self.residuals, *(e for _, e in self.select), *self.kept]
         read = {c.name for e in exprs for c in columns_of(e) if c.alias == alias}
         return tuple(f.name for f in self.input(alias).source.fields if f.name in read)
 

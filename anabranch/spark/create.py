@@ -16,11 +16,13 @@ from collections.abc import Iterator
 
 import pyspark
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from anabranch.errors import AnabranchError
+from anabranch.errors import JavaNotFoundError
+from anabranch.spark.quiet import quietly
 
 OLDEST_JAVA = 17
 
@@ -73,25 +75,26 @@ exec {java} "$@"
 """
 
 
-class JavaNotFoundError(AnabranchError):
-    """No Java that Spark can run on."""
-
 QUERY_SETTINGS = {"spark.sql.adaptive.enabled": "false", "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 17)}
 """Spark's, for our queries: slots are not to be merged, and few and large Arrow batches cost least."""
 
 
-def create_session(master: str = "local[*]", settings: dict[str, str] | None = None) -> SparkSession:
-    """A new SparkSession, or the active one."""
+def create_session(
+    master: str = "local[*]", settings: dict[str, str] | None = None, quiet: bool = True
+) -> SparkSession:
+    """A new SparkSession, or the active one. What Java and Spark print while they start is shown only if that fails, or if
+    it is not to be quiet."""
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
     use_java()
-    builder = SparkSession.builder.appName("anabranch").master(master)
+    conf = SparkConf().setAppName("anabranch").setMaster(master)
     for name, value in {**SETTINGS, **(settings or {})}.items():
-        builder = builder.config(name, value)
+        conf.set(name, value)
     workers = _python_without_zips() if master.startswith("local") else sys.executable
-    with _unless_set(PYSPARK_PYTHON=workers, PYSPARK_DRIVER_PYTHON=sys.executable):
-        session = builder.getOrCreate()  # Spark looks at them once, when it starts
+    # Spark looks at these once, when it starts.
+    with _unless_set(PYSPARK_PYTHON=workers, PYSPARK_DRIVER_PYTHON=sys.executable), quietly(conf, quiet):
+        session = SparkSession.builder.config(conf=conf).getOrCreate()
     for name, value in log_settings(session).items():
         session.conf.set(name, value)
     return session

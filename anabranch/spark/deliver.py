@@ -12,65 +12,106 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from anabranch.drive.delivery import Outlet, Results, rows_of
+from anabranch.drive.queries import Readings
 from anabranch.drive.staging import read_staged
 from anabranch.engine.aggregation import Aggregator
+from anabranch.errors import QueryError
+from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import INSTANT, Query
 from anabranch.spark.create import own_session
+from anabranch.spark.failures import in_a_line, told
 from anabranch.spark.sinks import Sink
 from anabranch.spark.stage import ParquetStaging, Takes, staged_path
-from anabranch.spark.types import spark_schema, zoned
+from anabranch.spark.types import outward_spark_schema, zoned_schema
 from anabranch.storage.filesystem import Filesystem
 
-NAME = "name"
+NAME, ROWS = "name", "rows"
 
 
 @dataclass(frozen=True)
-class Delivered:
+class Destination:
     """A query whose results go somewhere."""
 
-    query: Query
+    queries: Readings
+    """The query as it was run, by the text that results name."""
     groups_span_slots: bool
     sink: Sink
     filesystem: Filesystem
     """Where results are staged."""
     slots: int
 
+    @property
+    def name(self) -> str:
+        """How errors call the sink: in its own words if it has any."""
+        shown = str(self.sink)
+        return type(self.sink).__name__ if " object at 0x" in shown else shown
 
-def outlet_of(delivered: Delivered, spark: SparkSession) -> Outlet:
+    @contextmanager
+    def plainly(self) -> Iterator[None]:
+        """An error of a job that a sink has run comes with the stacks of two languages: it is told as what it was, or in a
+        line."""
+        try:
+            yield
+        except Exception as error:
+            plain = told(error)
+            if plain is error and isinstance(error, Py4JJavaError | PySparkException):
+                plain = QueryError(in_a_line(error))
+            if plain is error:
+                raise
+            raise plain from error
+
+
+def outlet_of(destination: Destination, spark: SparkSession) -> Outlet:
     """What delivers the results of a query."""
-    if delivered.sink.takes is Takes.ARROW:
-        return TableOutlet(delivered)
-    frames = Frames(delivered, spark)
-    return FrameOutlet(delivered, frames) if delivered.sink.takes is Takes.FRAME else FilesOutlet(delivered, frames)
+    if destination.sink.takes is Takes.ARROW:
+        return TableOutlet(destination)
+    frames = Frames(destination, spark)
+    return FrameOutlet(destination, frames) if destination.sink.takes is Takes.FRAME else FilesOutlet(destination, frames)
 
 
 @dataclass(frozen=True)
-class TableOutlet:
+class ToSink:
+    """What outlets to a sink have in common."""
+
+    destination: Destination
+
+    @property
+    def name(self) -> str:
+        return self.destination.name
+
+
+@dataclass(frozen=True)
+class TableOutlet(ToSink):
     """Reads results in the driver."""
 
-    delivered: Delivered
     takes_files = False
 
-    def take(self, results: Results) -> None:
-        query, sink = self.delivered.query, self.delivered.sink
-        found = rows_of(self.delivered.filesystem, query, self.delivered.groups_span_slots, results)
-        sink.deliver(pa.Table.from_batches([_zoned(piece) for piece in found], _zoned_schema(query)), results.batch)
+    def take(self, results: Results) -> int:
+        query, sink = self.destination.queries(results.text), self.destination.sink
+        found = rows_of(self.destination.filesystem, query, self.destination.groups_span_slots, results)
+        schema = outward_schema(query)
+        table = pa.Table.from_batches([_outward(piece, schema) for piece in found], schema)
+        sink.deliver(table, results.batch)
+        return int(table.num_rows)
 
 
 @dataclass(frozen=True)
 class Frames:
     """Makes DataFrames of staged results."""
 
-    delivered: Delivered
+    destination: Destination
     spark: SparkSession
 
     @cached_property
@@ -79,52 +120,69 @@ class Frames:
 
     def frame(self, results: Results, combine: Combine | None = None) -> DataFrame:
         """The results as rows; or what is made of groups whose rows have been brought together."""
-        delivered = self.delivered
-        read = Read(delivered.filesystem, results.names, delivered.query, delivered.groups_span_slots)
+        destination, query = self.destination, self.destination.queries(results.text)
+        read = Read(destination.filesystem, results.names, query, destination.groups_span_slots)
         files = len(results.names)
-        rows = self.session.range(0, files, 1, files).mapInArrow(read, spark_schema(read.schema))
-        if not delivered.groups_span_slots:
+        rows = self.session.range(0, files, 1, files).mapInArrow(read, outward_spark_schema(read.schema))
+        if not destination.groups_span_slots:
             return rows
-        made = combine or Combine(delivered.query)
-        grouping = delivered.query.grouping
+        made, grouping = combine or Combine(query), query.grouping
         assert grouping is not None
         keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
-        return rows.repartition(delivered.slots, *keys).mapInArrow(made, made.spark_schema)
+        return rows.repartition(destination.slots, *keys).mapInArrow(made, made.spark_schema)
 
 
 @dataclass(frozen=True)
-class FrameOutlet:
+class FrameOutlet(ToSink):
     """Calls a sink with a DataFrame."""
 
-    delivered: Delivered
     frames: Frames
     takes_files = False
 
     def take(self, results: Results) -> None:
-        self.delivered.sink.deliver(self.frames.frame(results), results.batch)
+        with self.destination.plainly():
+            self.destination.sink.deliver(self.frames.frame(results), results.batch)
 
 
 @dataclass(frozen=True)
-class FilesOutlet:
+class FilesOutlet(ToSink):
     """Publishes files: those that tasks have written for a sink; or of groups that a job has put together; or, of results
     that waited for a sink of another kind when the query was last stopped, files that the driver writes."""
 
-    delivered: Delivered
     frames: Frames
     takes_files = True
 
-    def take(self, results: Results) -> None:
-        names = results.names if results.has_own_files else self._written(results)
-        self.delivered.sink.publish([staged_path(name) for name in names], results.batch, results.token)
+    def take(self, results: Results) -> int | None:
+        with self.destination.plainly():
+            names, count = (results.names, None) if results.has_own_files else self._written(results)
+            self.destination.sink.publish([staged_path(name) for name in names], results.batch, results.token)
+            return count
 
-    def _written(self, results: Results) -> Sequence[str]:
-        query, folder = self.delivered.query, self.delivered.sink.staging()
+    def _written(self, results: Results) -> tuple[Sequence[str], int | None]:
+        """The names of the files, and how many results are in them, if that was counted."""
+        query, folder = self.destination.queries(results.text), self.destination.sink.staging()
         assert folder is not None, "the sink takes files"
-        begins, write = f"{results.batch:010d}-{results.token}", ParquetStaging(folder, query.output_schema)
-        if self.delivered.groups_span_slots:
-            return [row[0] for row in self.frames.frame(results, Combine(query, write, begins)).collect()]
+        begins, write = f"{results.batch:010d}-{results.token}", ParquetStaging(folder, outward_schema(query))
+        if self.destination.groups_span_slots:
+            files = self.frames.frame(results, Combine(query, write, begins)).collect()
+            return [row[NAME] for row in files], sum(row[ROWS] for row in files)
         name = f"{begins}-{uuid.uuid4().hex[:12]}"
-        return [name] if write(name, rows_of(self.delivered.filesystem, query, False, results)) else []
+        return [name] if write(name, rows_of(self.destination.filesystem, query, False, results)) else [], None
+
+
+@dataclass(frozen=True)
+class SetAsideOutlet:
+    """Publishes the files that tasks have written of rows that were set aside."""
+
+    sink: Sink
+    takes_files = True
+
+    @property
+    def name(self) -> str:
+        return str(self.sink)
+
+    def take(self, results: Results) -> None:
+        self.sink.publish([staged_path(name) for name in results.names], results.batch, results.token)
 
 
 @dataclass(frozen=True)
@@ -140,14 +198,15 @@ class Read:
     def schema(self) -> pa.Schema:
         """Results, or partial values of them."""
         if self.groups_span_slots and self.query.grouping is not None:
-            return Aggregator(self.query.grouping, self.query.row_schema).parts_schema
-        return self.query.output_schema
+            return zoned_schema(Aggregator(self.query.grouping, self.query.row_schema).parts_schema)
+        return outward_schema(self.query)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = self.schema
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for piece in read_staged(self.filesystem, self.names[number], self.query.name):
-                    yield _zoned(piece)
+                    yield _outward(piece, schema)
 
 
 @dataclass(frozen=True)
@@ -162,10 +221,10 @@ class Combine:
 
     @property
     def spark_schema(self) -> T.StructType:
-        """Results; or, if they are written to files, their names."""
+        """Results; or, if they are written to files, the names of these and how many results are in each."""
         if self.write is None:
-            return spark_schema(self.query.output_schema)
-        return T.StructType([T.StructField(NAME, T.StringType())])
+            return outward_spark_schema(outward_schema(self.query))
+        return T.StructType([T.StructField(NAME, T.StringType()), T.StructField(ROWS, T.LongType())])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         grouping = self.query.grouping
@@ -180,20 +239,16 @@ class Combine:
         results = aggregator.combine(rows) if rows else []
         if self.write is None:
             for found in results:
-                yield _zoned(found)
+                yield _outward(found, outward_schema(self.query))
         elif results:
             name = f"{self.begins}-{uuid.uuid4().hex[:12]}"
             if self.write(name, iter(results)):
-                yield pa.RecordBatch.from_pydict({NAME: [name]})
+                yield pa.RecordBatch.from_pydict({NAME: [name], ROWS: [sum(found.num_rows for found in results)]})
 
 
-def _zoned(piece: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as Spark takes them."""
-    return pa.RecordBatch.from_arrays([c.cast(zoned(c.type)) for c in piece.columns], names=piece.schema.names)
-
-
-def _zoned_schema(query: Query) -> pa.Schema:
-    return pa.schema([pa.field(f.name, zoned(f.type)) for f in query.output_schema])
+def _outward(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows in the types under which they leave."""
+    return pa.RecordBatch.from_arrays([c.cast(f.type) for c, f in zip(piece.columns, schema, strict=True)], schema=schema)
 
 
 def _plain(column: pa.Array, type: pa.DataType) -> pa.Array:

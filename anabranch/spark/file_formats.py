@@ -1,4 +1,5 @@
-"""File formats: the rows of one file as Arrow columns in the declared types, and the columns a file has.
+"""File formats: the rows of one file as Arrow columns, and the columns a file has. (`anabranch.spark.file_rows` has them in
+the declared types, and tells which are bad.)
 
 Only the columns that are asked for are decoded. Local files are memory-mapped; an uncompressed Arrow file is not copied
 at all. Where formats leave room we do what Spark does: a CSV file has a header, an empty field is NULL and a quoted one is
@@ -9,17 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from anabranch.engine.accept import conform
-from anabranch.errors import AnabranchError, SchemaMismatchError
+from anabranch.engine.accept import in_one_piece
+from anabranch.errors import FilesError, SchemaMismatchError, known_names
 from anabranch.plan.formats import TEXT, compression_of, has_tabs
-from anabranch.plan.query import Field, Stream, Table
+from anabranch.plan.query import Field
 
 JSON_BLOCK_BYTES = 1 << 30
 """A JSON file up to this size is parsed in one piece, so that no line is too long for a block."""
@@ -43,24 +45,6 @@ _UNSIGNED = {
 }
 
 
-class FilesError(AnabranchError):
-    """Files of a stream that are not there, have changed, or cannot be read."""
-
-
-def read_rows(path: str, format: str, source: Stream | Table, columns: tuple[str, ...]) -> pa.RecordBatch:
-    """The named columns of a file, in one piece and in the types their source declares."""
-    fields = [f for f in source.fields if f.name in columns]
-    try:
-        rows = _READERS[format](path, fields)
-        return conform(source, _to_microseconds(rows), columns)
-    except FileNotFoundError:
-        raise gone(path) from None
-    except SchemaMismatchError as error:
-        raise SchemaMismatchError(f"{path}: {error}") from None
-    except (pa.ArrowException, OSError) as error:
-        if format in TEXT and isinstance(error, pa.ArrowInvalid):
-            raise SchemaMismatchError(f"{path} does not have the columns declared for {source.name}: {error}") from None
-        raise FilesError(f"{path} cannot be read as {format}: {error}") from error
 
 
 def read_fields(path: str, format: str) -> tuple[Field, ...]:
@@ -68,13 +52,18 @@ def read_fields(path: str, format: str) -> tuple[Field, ...]:
     try:
         schema = _SCHEMAS[format](path)
     except (pa.ArrowException, OSError) as error:
-        raise FilesError(f"{path} cannot be read as {format}: {error}") from error
+        raise unreadable(path, format, error) from error
     return tuple(Field(f.name, _engine_type(f.type, f"{path}: column {f.name}")) for f in schema)
 
 
 def check_format(format: str) -> None:
-    if format not in _READERS:
-        raise FilesError(f"there is no reader for {format} files: use one of {', '.join(_READERS)}")
+    if format not in READERS:
+        raise FilesError(f"there is no reader for {format} files; {known_names(str(format), READERS)}")
+
+
+def unreadable(path: str, format: str, error: Exception) -> FilesError:
+    """Told in one line, however many the library took."""
+    return FilesError(f"{path} cannot be read as {format}: {' '.join(str(error).split())}")
 
 
 def gone(path: str) -> FilesError:
@@ -123,13 +112,13 @@ def _ends_whole_arrow(path: str, size_bytes: int) -> bool:
 
 def _read_parquet(path: str, fields: Sequence[Field]) -> pa.Table:
     with pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us") as file:
-        _require(fields, file.schema_arrow.names)
+        require(fields, file.schema_arrow.names)
         return file.read(columns=[f.name for f in fields], use_threads=False)
 
 
 def _read_arrow(path: str, fields: Sequence[Field]) -> pa.Table:
     schema = _arrow_schema(path)
-    _require(fields, schema.names)
+    require(fields, schema.names)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(f.name) for f in fields], use_threads=False)
     with pa.memory_map(path) as file, _open_arrow(file, options) as reader:
         return reader.read_all()
@@ -160,34 +149,40 @@ def _read_csv(path: str, fields: Sequence[Field]) -> pa.Table:
     try:
         return _in_any_time_notation(read, fields)
     except KeyError:
-        _require(fields, _csv_schema(path).names)
+        require(fields, _csv_schema(path).names)
         raise
 
 
 def _read_json(path: str, fields: Sequence[Field]) -> pa.Table:
-    if _is_empty(path):
+    content = read_text(path)
+    if not content.size:
         return _no_rows(fields)
+    require_no_binary(fields)
+    if holds(content, b"\nnull") or content[: len(b"null")].to_pybytes() == b"null":
+        raise pa.ArrowInvalid("a line is null, not an object")  # the parser crashes over it
+    return _in_any_time_notation(lambda types: parse_json(content, json_schema(types.items())), fields)
+
+
+def require_no_binary(fields: Sequence[Field]) -> None:
+    """Refuses columns of JSON that are bytes."""
     if bytes_field := next((f for f in fields if pa.types.is_binary(f.type)), None):
         raise SchemaMismatchError(
             f"column {bytes_field.name} is BINARY, which JSON does not have: declare it as STRING"
         )
 
-    def read(types: dict[str, pa.DataType]) -> pa.Table:
-        with _open_text(path) as file:
-            return pa.json.read_json(file, _json_blocks(path), _json_parsing(types))
 
-    return _in_any_time_notation(read, fields)
-
-
-def _json_blocks(path: str) -> pa.json.ReadOptions:
-    size_bytes = JSON_BLOCK_BYTES if compression_of(path) else os.path.getsize(path)
-    return pa.json.ReadOptions(use_threads=False, block_size=min(size_bytes, JSON_BLOCK_BYTES))
+def json_schema(columns: Iterable[tuple[str, pa.DataType]]) -> pa.Schema:
+    """As what columns of JSON are parsed. Dates are taken as text and cast later: the parser knows them as numbers only."""
+    return pa.schema([(name, pa.string() if pa.types.is_date(type) else type) for name, type in columns])
 
 
-def _json_parsing(types: dict[str, pa.DataType]) -> pa.json.ParseOptions:
-    """Dates are taken as text and cast later: the parser knows them as numbers only."""
-    schema = pa.schema([(name, pa.string() if pa.types.is_date(type) else type) for name, type in types.items()])
-    return pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+def parse_json(text: pa.Buffer, schema: pa.Schema | None) -> pa.Table:
+    """The columns of a schema, or those that there are, from objects of JSON."""
+    blocks = pa.json.ReadOptions(use_threads=False, block_size=min(text.size, JSON_BLOCK_BYTES))
+    if schema is None:
+        return pa.json.read_json(pa.BufferReader(text), blocks)
+    parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+    return pa.json.read_json(pa.BufferReader(text), blocks, parsing).select(schema.names)
 
 
 def _csv_parsing(path: str) -> pa.csv.ParseOptions:
@@ -223,6 +218,25 @@ def _open_text(path: str) -> pa.NativeFile:
     return pa.input_stream(path, compression=compression) if compression else pa.memory_map(path)
 
 
+def read_text(path: str) -> pa.Buffer:
+    """The content of a text, decompressed."""
+    if not os.path.getsize(path):
+        return pa.py_buffer(b"")
+    with _open_text(path) as file:
+        return file.read_buffer()
+
+
+def holds(text: pa.Buffer, part: bytes) -> bool:
+    """Whether a text holds some bytes."""
+    return bool(pc.find_substring(as_value(text), part)[0].as_py() >= 0)
+
+
+def as_value(text: pa.Buffer) -> pa.LargeBinaryArray:
+    """A text as one value of an array."""
+    ends = pa.array([0, text.size], pa.int64()).buffers()[1]
+    return pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, text or pa.py_buffer(b"\n")])
+
+
 def _is_empty(path: str) -> bool:
     """Whether a text has no bytes, once it is decompressed."""
     if not os.path.getsize(path) or not compression_of(path):
@@ -235,7 +249,7 @@ def _no_rows(fields: Sequence[Field]) -> pa.Table:
     return pa.schema([pa.field(f.name, f.type) for f in fields]).empty_table()
 
 
-def _require(fields: Sequence[Field], names: Sequence[str]) -> None:
+def require(fields: Sequence[Field], names: Sequence[str]) -> None:
     for field in fields:
         if field.name not in names:
             raise SchemaMismatchError(
@@ -243,16 +257,66 @@ def _require(fields: Sequence[Field], names: Sequence[str]) -> None:
             )
 
 
-def _to_microseconds(rows: pa.Table) -> pa.Table:
+def to_microseconds(values: pa.Array) -> pa.Array:
     """Nanoseconds are cut: no type of the engine, or of Spark, holds them."""
-    for place, field in enumerate(rows.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            cut = rows.column(place).cast(pa.timestamp("us", field.type.tz), safe=False)
-            rows = rows.set_column(place, field.name, cut)
-    return rows
+    if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
+        return values.cast(pa.timestamp("us", values.type.tz), safe=False)
+    return values
 
 
-_READERS: dict[str, Callable[[str, Sequence[Field]], pa.Table]] = {
+def in_any_notation(read: Callable[[pa.DataType], pa.Array]) -> pa.Array:
+    """Times, which `read` reads in one notation."""
+    for time in _TIMES:
+        try:
+            return to_microseconds(read(time)).cast(MICROSECONDS)
+        except pa.ArrowInvalid as error:
+            failed = error
+    raise failed
+
+
+def header_names(path: str, header: pa.Buffer) -> list[str]:
+    """The columns of a CSV file, by its first line."""
+    reading = pa.csv.ReadOptions(use_threads=False, block_size=header.size)
+    return list(pa.csv.read_csv(pa.BufferReader(header), reading, _csv_parsing(path)).schema.names)
+
+
+def read_cells(path: str, lines: pa.Buffer, names: Sequence[str]) -> pa.Table:
+    """The fields of lines of a CSV file, of which the first is its header, as bytes. An empty field is NULL."""
+    reading = pa.csv.ReadOptions(use_threads=False, block_size=lines.size)
+    conversion = _csv_conversion(column_types=dict.fromkeys(names, pa.binary()))
+    return pa.csv.read_csv(pa.BufferReader(lines), reading, _csv_parsing(path), conversion)
+
+
+def cells_to(type: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """What makes values of a type of the fields of a CSV file, all of them or none: its parser does, over one column."""
+    if pa.types.is_binary(type):
+        return lambda cells: cells
+    if pa.types.is_string(type):
+        return lambda cells: cells.cast(type)
+
+    def parsed(text: pa.Buffer, type: pa.DataType) -> pa.Array:
+        rows = pa.csv.read_csv(
+            pa.BufferReader(text),
+            pa.csv.ReadOptions(use_threads=False, block_size=text.size, column_names=[""]),
+            pa.csv.ParseOptions(ignore_empty_lines=False),
+            _csv_conversion(column_types={"": type}),
+        )
+        return in_one_piece(rows.column(0))
+
+    def convert(cells: pa.Array) -> pa.Array:
+        if not len(cells):
+            return pa.array([], type)
+        text = pa.BufferOutputStream()
+        pa.csv.write_csv(pa.table({"": cells}), text, pa.csv.WriteOptions(include_header=False, quoting_style="all_valid"))
+        lines = text.getvalue()
+        if type == MICROSECONDS:
+            return in_any_notation(lambda time: parsed(lines, time))
+        return parsed(lines, type)
+
+    return convert
+
+
+READERS: dict[str, Callable[[str, Sequence[Field]], pa.Table]] = {
     "parquet": _read_parquet,
     "csv": _read_csv,
     "json": _read_json,
@@ -279,8 +343,7 @@ def _csv_schema(path: str) -> pa.Schema:
 
 
 def _json_schema(path: str) -> pa.Schema:
-    with _open_text(path) as file:
-        rows = pa.json.read_json(file, _json_blocks(path))
+    rows = parse_json(read_text(path), None)
     return pa.schema([(name, _time_or(column)) for name, column in zip(rows.column_names, rows.columns, strict=True)])
 
 

@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from anabranch.control.ledger import Ledger
-from anabranch.errors import DamagedStateError, StateError
-from anabranch.spark.file_formats import HAS_END, FilesError, ends_whole
+from anabranch.errors import DamagedStateError, FilesError, StateError
+from anabranch.spark.file_formats import HAS_END, ends_whole
 from anabranch.spark.waiting import waiting_of, write_waiting
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
@@ -257,3 +258,17 @@ class FileList:
             for number, _ in last[1:]:
                 self._filesystem.delete(self._ledger.path(number))
             self._segments[-LIST_FAN_IN:] = [(first, level + 1)]
+
+
+def local_path(path: str) -> str:
+    """An absolute path of this machine.
+
+    >>> local_path("file:///data/a%20b/*.csv")
+    '/data/a b/*.csv'
+    """
+    scheme = urlsplit(path).scheme if ":/" in path else ""
+    if scheme == "file":
+        path = unquote(urlsplit(path).path)
+    elif scheme:
+        raise FilesError(f"{path}: files are read from local or mounted folders; use spark.readStream for {scheme}")
+    return os.path.abspath(path)

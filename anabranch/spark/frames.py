@@ -6,15 +6,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from anabranch.errors import AnabranchError
+from anabranch.errors import UnsupportedFrameError
+from anabranch.plan.outward import unzoned
 from anabranch.plan.query import Field
-from anabranch.spark.types import to_arrow
+from anabranch.spark.types import outward_arrow
 
 STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroupsWithState", "TransformWithState", "GlobalLimit", "Join", "Window")
-
-
-class UnsupportedFrameError(AnabranchError):
-    """A DataFrame that cannot be a stream or a table here."""
 
 
 def check_stream(name: str, frame: Any) -> None:
@@ -40,7 +37,8 @@ def check_table(name: str, frame: Any) -> None:
 
 def fields_of(name: str, frame: DataFrame) -> tuple[Field, ...]:
     """The columns of a DataFrame in the engine's types."""
-    return tuple(Field(f.name, to_arrow(f.dataType, f"{name}.{f.name}")) for f in frame.schema.fields)
+    outward = [(f.name, outward_arrow(f.dataType, f"{name}.{f.name}")) for f in frame.schema.fields]
+    return tuple(Field(column, unzoned(type), type) for column, type in outward)
 
 
 def _check_classic(name: str, frame: Any) -> None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -22,47 +21,22 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from anabranch.control.records import Attempt, Commit, Control, Failure, SourceStatistics
+from anabranch.control.progress import Progress, Waiting
+from anabranch.control.records import Attempt, Control, Failure
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
+from anabranch.drive.retain import Background
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.engine.pieces import check_results
 from anabranch.errors import StateError, TooManyResultsError
 from anabranch.spark.create import QUERY_SETTINGS, empty_frame, log_settings, own_session
+from anabranch.spark.damaged import Mark, Marks, encoded, told_in
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL
 from anabranch.spark.pushdown import Pushdown
-from anabranch.spark.reader import RAISED
+from anabranch.spark.reader import DAMAGED, RAISED
 from anabranch.spark.spark_log import OwnLog, SparkLog
 from anabranch.spark.task import BATCH, EPOCH, Task
-from anabranch.spark.waiting import Waiting
-
-MOST_PROGRESS = 1000
-"""So many steps of a query are remembered for people to look at."""
-
-
-@dataclass
-class Progress:
-    """What a step did of a query, for people to watch."""
-
-    batch: int
-    trigger: int
-    plan: str
-    target: str | None
-    """The plan that a migration goes to."""
-    rows: dict[str, int]
-    late_rows: dict[str, int]
-    early_rows: dict[str, int]
-    """Rows that were turned away because they are too far ahead of the driver's clock."""
-    results: int
-    watermark_us: int
-    state_rows: int
-    """Of logs, indexes and views that the query reads, also those that it shares."""
-    state_bytes: int
-    wall_s: dict[str, float] = field(default_factory=dict)
-    """How long the parts of the batch took, with all queries of the pipeline."""
-    waiting: dict[str, Waiting] = field(default_factory=dict)
-    """Files of streams that are not read yet because they are not complete."""
 
 
 class Host:
@@ -70,8 +44,9 @@ class Host:
 
     def __init__(self, driver: Driver, delivery: Delivery, task: Task, pushdown: Pushdown) -> None:
         self.driver, self.delivery, self.task, self.pushdown = driver, delivery, task, pushdown
-        self.progress: dict[str, list[Progress]] = {name: [] for name in driver.queries}
-        self.runner = Runner(driver, delivery, self._note, lambda trigger: self.spark_log.keep(trigger))
+        self.runner = Runner(
+            driver, delivery, lambda trigger: self.spark_log.keep(trigger), Background(), lambda: self.waiting()
+        )
         self.error: Exception | None = None
         self.spark_log: SparkLog | OwnLog = OwnLog("")
         self._spark: SparkSession | None = None
@@ -80,11 +55,23 @@ class Host:
         """The predicates that sources were last told to leave to the tasks."""
         self.waiting: Callable[[], dict[str, Waiting]] = dict
         """Tells which files are not complete, by stream."""
+        self.marks: dict[str, Marks] = {}
+        """Where damaged files are marked, of the streams that set them aside."""
+        self._damaged: list[Mark] = []
+        """The files that tasks were last told of."""
+        self._streaming: StreamingQuery | None = None
+
+    @property
+    def progress(self) -> dict[str, list[Progress]]:
+        """What each query did in its latest batches."""
+        return {**{name: [] for name in self.driver.queries}, **self.runner.progress.by_query}
 
     def end(self, event: str, text: str) -> None:
         """Notes in the journals how a run ended."""
         for query in self.driver.queries.values():
             query.journal.note(self.driver.standing.batch, event, text)
+        self._note_trigger()
+        self.runner.progress.flush()
 
     def skips(self, stream: str, files: Sequence[str]) -> None:
         """Notes in the journals that rows of some files are left out from now on."""
@@ -99,7 +86,15 @@ class Host:
         writer = self.dataflow(rows).writeStream.foreachBatch(self.step).queryName(name)
         # Spark copies the session's settings when the query starts.
         with set_for_a_moment(self._spark, QUERY_SETTINGS | log_settings(self._spark)):
-            return writer.option("checkpointLocation", folder).trigger(**trigger).start()
+            self._streaming = writer.option("checkpointLocation", folder).trigger(**trigger).start()
+            return self._streaming
+
+    def _note_trigger(self) -> None:
+        """Notes how long Spark says that the last trigger took which is over."""
+        with suppress(Exception):  # for people only, and Spark may be gone
+            last = self._streaming._jsq.lastProgress() if self._streaming is not None else None
+            if last is not None:
+                self.runner.progress.time(last.batchId(), last.durationMs().get("triggerExecution") / 1e3)
 
     def dataflow(self, rows: DataFrame, has_rows: bool = True) -> DataFrame:
         """What the tasks of a batch make of packed rows: a report of each slot."""
@@ -113,6 +108,7 @@ class Host:
 
     def step(self, out: DataFrame, trigger: int) -> None:
         """Runs the batch that a trigger brought, given its dataflow, unless it is committed."""
+        self._note_trigger()
         try:
             self.runner.step(trigger, partial(self._computed, out, self._spark))
         except Exception as error:
@@ -151,9 +147,34 @@ class Host:
         if raised != self._raised:
             context.setLocalProperty(RAISED, json.dumps(raised))
             self._raised = raised
-        attempts = self._attempts([bytes(row[0]) for row in out.collect()])
+        attempts = self._attempts(self._collected(out))
         attempts += self._too_many(attempts, control.batch)
         return Computed(attempts, self.pushdown.seen(pushed_in) if pushed_in is not None and attempts else None)
+
+    def _collected(self, out: DataFrame) -> list[bytes]:
+        """What the tasks of a batch report. If they find files damaged, these are marked, and the tasks run again."""
+        marked: list[Mark] = []
+        while True:
+            if marked != self._damaged:
+                out.sparkSession.sparkContext.setLocalProperty(DAMAGED, encoded(marked))
+                self._damaged = list(marked)
+            try:
+                return [bytes(row[0]) for row in out.collect()]
+            except Exception as error:
+                found = [mark for mark in told_in(error) if mark not in marked and mark.stream in self.marks]
+                if not found:
+                    raise
+                self._mark(found)
+                marked += found
+
+    def _mark(self, found: Sequence[Mark]) -> None:
+        self.driver.holder.require_held()
+        for mark in found:
+            self.marks[mark.stream].add(msgspec.structs.replace(mark, batch=self.driver.standing.batch + 1))
+            for query in self.driver.queries.values():
+                if mark.stream in query.streams:
+                    text = f"a file of {mark.stream} is left out: {mark.reason}"
+                    query.tell(self.driver.standing.batch, "damaged", text, files=[mark.path])
 
     def _too_many(self, attempts: list[Attempt], batch: int) -> list[Attempt]:
         """A report of the queries that give more results, in all slots together, than a user allows."""
@@ -173,34 +194,6 @@ class Host:
         if not self.driver.needs_no_exchange and [a.slot for a in attempts] != list(range(slots)):
             raise StateError(f"expected a report of each of {slots} slots, got {[a.slot for a in attempts]}")
         return attempts
-
-    def _note(self, commit: Commit, plans: dict[str, str], wall_s: dict[str, float]) -> None:
-        for own in commit.queries.values():
-            for name, spent_ns in own.statistics.slowest_ns.items():
-                wall_s[name] = max(wall_s.get(name, 0.0), spent_ns / 1e9)
-        waiting = self.waiting()
-        for name, query in self.driver.queries.items():
-            own, steps = commit.queries[name], self.progress[name]
-            counted, target = own.statistics, own.execution.migration
-            sources = {s.name: counted.sources.get(s.name, SourceStatistics()) for s in query.query.base_sources}
-            steps.append(
-                Progress(
-                    batch=commit.batch,
-                    trigger=commit.trigger,
-                    plan=plans[name],
-                    target=target.target if target is not None else None,
-                    rows={n: s.rows for n, s in sources.items()},
-                    late_rows={n: s.late_rows for n, s in sources.items()},
-                    early_rows={n: s.early_rows for n, s in sources.items()},
-                    results=counted.results,
-                    watermark_us=own.watermark_us,
-                    state_rows=sum(s.state_rows for s in sources.values()),
-                    state_bytes=sum(s.state_bytes for s in sources.values()) + sum(s.bytes for s in counted.states),
-                    wall_s=wall_s,
-                    waiting={stream: files for stream, files in waiting.items() if stream in query.streams},
-                )
-            )
-            del steps[:-MOST_PROGRESS]
 
 
 @contextmanager

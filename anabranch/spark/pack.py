@@ -22,7 +22,7 @@ from anabranch.errors import SchemaMismatchError
 from anabranch.plan.distribution import Spread
 from anabranch.plan.query import Stream, Table
 from anabranch.spark.cells import cells
-from anabranch.spark.reader import PASSED_OVER
+from anabranch.spark.reader import ASIDE, PASSED_OVER
 
 SOURCE, CELL, BLOB = "_source", "_cell", "_blob"
 
@@ -97,16 +97,19 @@ def pack_blobs(frame: DataFrame, packing: Packing, source: Stream | Table) -> Da
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The rows of each source, and the times of those that a reader has passed over."""
+    """The rows of each source, the times of those that a reader has passed over, and what it tells of those that it has set
+    aside."""
 
     rows: dict[str, pa.Table]
     passed_over: dict[str, list[pa.Array]]
+    set_aside: dict[str, list[pa.RecordBatch]]
 
 
 def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
     """The rows of each source, as they came. Rows of one source follow each other: they are sliced, not filtered."""
     pieces: dict[int, list[pa.RecordBatch]] = defaultdict(list)
     passed_over: dict[str, list[pa.Array]] = defaultdict(list)
+    set_aside: dict[str, list[pa.RecordBatch]] = defaultdict(list)
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -119,8 +122,11 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
                 blobs = piece.column(piece.schema.get_field_index(BLOB))
                 for blob in blobs:
                     stream = pa.ipc.open_stream(blob.as_buffer())
-                    if PASSED_OVER in (stream.schema.metadata or {}):
+                    told = stream.schema.metadata or {}
+                    if PASSED_OVER in told:
                         passed_over[packing.sources[number]] += [b.column(0) for b in stream]
+                    elif ASIDE in told:
+                        set_aside[packing.sources[number]] += list(stream)
                     else:
                         pieces[number] += list(stream)
             else:
@@ -131,7 +137,7 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
             found[packing.sources[number]] = pa.Table.from_batches(parts)
         except pa.ArrowInvalid as error:
             raise SchemaMismatchError(f"files of {packing.sources[number]} differ in their columns: {error}") from None
-    return Unpacked(found, dict(passed_over))
+    return Unpacked(found, dict(passed_over), dict(set_aside))
 
 
 def _named(piece: pa.RecordBatch, places: tuple[tuple[str, str], ...]) -> pa.RecordBatch:

@@ -29,24 +29,29 @@ from anabranch.control.pipelines import KnownPipeline, read_streams, write_dropp
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Layout
 from anabranch.control.table_files import put_table, table_file
-from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, Delivery, first_waiting
+from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, Delivery, Outlet, set_aside_waiting
 from anabranch.drive.driver import ChangingTable, Driver
+from anabranch.drive.queries import Readings
 from anabranch.drive.retain import Background
-from anabranch.drive.staging import Staging
+from anabranch.drive.staging import Staging, set_aside_of
 from anabranch.drive.steering import Steering
 from anabranch.errors import SessionError
 from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.migration import Execution
+from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import Query, Table
 from anabranch.plan.workload import Workload
-from anabranch.spark.deliver import Delivered, outlet_of
+from anabranch.spark.damaged import Marks
+from anabranch.spark.deliver import Destination, SetAsideOutlet, outlet_of
 from anabranch.spark.failures import told
+from anabranch.spark.file_rows import KEPT_ASIDE
 from anabranch.spark.host import Host
 from anabranch.spark.pack import Packing, packing_of
 from anabranch.spark.pauses import Pauses
+from anabranch.spark.published import OWNER
 from anabranch.spark.pushdown import Pushdown
-from anabranch.spark.sinks import OWNER, Sink
+from anabranch.spark.sinks import Sink, parquet
 from anabranch.spark.sources import Sources, waiting_files
 from anabranch.spark.spark_log import spark_log_of
 from anabranch.spark.stage import ParquetStaging, Takes
@@ -88,6 +93,8 @@ class Member:
     needs_approval: bool = False
     leaves: bool = False
     """Whether it leaves the pipeline when its sink fails for too long; else the pipeline stops."""
+    budget_bytes: float | None = None
+    """What its state may take; None: anything."""
 
 
 @dataclass
@@ -109,8 +116,9 @@ class Pipeline:
     closes: bool = False
     """Whether it ends by itself, when all input there is has been processed."""
     is_over: bool = False
-    _background: Background = field(default_factory=Background)
     _closing: threading.Thread | None = None
+    _aside: dict[str, Sink] = field(default_factory=dict)
+    """Where rows go that are set aside and kept, by the names under which they are delivered."""
 
     @property
     def workload(self) -> Workload:
@@ -133,9 +141,9 @@ class Pipeline:
         packing = packing_of(columns, {name: ground.sources.schema(source) for name, source in workload.sources.items()})
         driver = Driver(
             [self._steering(member, spread[name]) for name, member in self.members.items()], filesystem, tables,
-            ground.holder, self._changing(columns), ground.clock, release=self._background,
+            ground.holder, self._changing(columns), ground.clock, release=Background(),
         )  # fmt: skip
-        self._require_delivered(driver, filesystem)
+        self._find_kept_aside(driver, filesystem)
         gone: list[str] = []
         if self.known is not None:
             gone = [*self.known.dropped, *(name for name in self.known.layouts if name not in self.members)]
@@ -157,6 +165,11 @@ class Pipeline:
             host.settle(ground.spark)
             lists, files = folder.below("files"), ground.sources.files(workload.streams)
             host.waiting = partial(waiting_files, {name: lists.below(name) for name in files})
+            host.marks = {
+                name: Marks(lists.below(name), ground.holder.epoch)
+                for name, given in files.items()
+                if given.options.on_error.sets_aside
+            }
             for name, given in files.items():
                 host.skips(name, given.options.skip)
             ways = [(all_inputs(m.query), spread[n].exchange) for n, m in self.members.items()]
@@ -173,16 +186,20 @@ class Pipeline:
         if ground.idle_s is not None and not self.closes and not driver.needs_no_exchange:
             self.pauses = Pauses(host, self.streaming, ground.spark, ground.idle_s)
 
-    def _require_delivered(self, driver: Driver, filesystem: Filesystem) -> None:
-        """Refuses to drop a query whose results wait, unless its sink is known."""
-        for name in self._known_layouts:
-            if name in self.members or name in self.dropped:
-                continue
-            if (batch := first_waiting(filesystem, driver.commits, name)) is not None:
-                raise SessionError(
-                    f"results of {name} from batch {batch} on wait for its sink: declare it with its sink once more, and "
-                    f"have it dropped then: start(drop=[{name!r}])"
-                )
+    def _find_kept_aside(self, driver: Driver, filesystem: Filesystem) -> None:
+        """Where rows go that are set aside: those of streams that are read, and those that wait to be published."""
+        files = self.ground.sources.files([*self.ground.sources.given])
+        waiting = set_aside_waiting(filesystem, driver.commits)
+        for stream, given in files.items():
+            name, way = set_aside_of(stream), given.options.on_error
+            if way.path and (stream in self.workload.streams or name in waiting):
+                self._aside[name] = parquet(way.path)
+                waiting.pop(name, None)
+        for name, batch in waiting.items():
+            raise SessionError(
+                f"rows of {name.partition('@')[0]} that were set aside in batch {batch} wait to be published: declare the "
+                "stream with the ON ERROR INTO that it had once more"
+            )
 
     @property
     def _known_layouts(self) -> dict[str, Layout]:
@@ -190,10 +207,11 @@ class Pipeline:
         return {**self.known.ended, **self.known.layouts} if self.known is not None else {}
 
     def _delivery(self, filesystem: Filesystem, slots: int, spread: Mapping[str, Distribution]) -> Delivery:
-        ground, outlets = self.ground, {}
+        ground, outlets, texts = self.ground, dict[str, Outlet](), QueryTexts(self.ground.checkpoint)
         for name, member in {**self.members, **self.dropped}.items():
-            spans = spread[name].groups_span_slots
-            outlets[name] = outlet_of(Delivered(member.query, spans, member.sink, filesystem, slots), ground.spark)
+            spans, queries = spread[name].groups_span_slots, Readings(member.query, texts)
+            outlets[name] = outlet_of(Destination(queries, spans, member.sink, filesystem, slots), ground.spark)
+        outlets |= {name: SetAsideOutlet(sink) for name, sink in self._aside.items()}
         leaves = [name for name, member in self.members.items() if member.leaves]
         held = ground.holder.require_held
         return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves)
@@ -217,6 +235,7 @@ class Pipeline:
         journal, texts = Journal(root, member.query.name), QueryTexts(root)
         made = Steering(member.query, member.execution, distribution, member.loop, journal, texts)
         made.is_pinned, made.needs_approval = member.is_pinned or not made.has_choices, member.needs_approval
+        made.budget_bytes = member.budget_bytes
         return made
 
     def _spread(self, filesystem: Filesystem, tables: Mapping[str, str]) -> dict[str, Distribution]:
@@ -246,19 +265,23 @@ class Pipeline:
         """Marks what sinks write to as this checkpoint's, and refuses what workers do not see."""
         ground = self.ground
         signs = {str(ground.checkpoint): Sign(ground.checkpoint, "id", ground.checkpoint_id)}
-        for name, member in {**self.members, **self.dropped}.items():
+        sinks = {name: member.sink for name, member in {**self.members, **self.dropped}.items()} | self._aside
+        for name, sink in sinks.items():
             owner = xxhash.xxh3_128_hexdigest(f"{ground.checkpoint_id}/{self.name}/{name}".encode())
-            member.sink.open(owner)
-            if (staging := member.sink.staging()) is not None:
+            sink.open(owner)
+            if (staging := sink.staging()) is not None:
                 signs[str(staging)] = Sign(staging, OWNER, owner)
         require_visible(ground.spark, signs)
 
     def _task(self, spread: Mapping[str, Distribution], packing: Packing, filesystem: Filesystem) -> Task:
         own_files = {}
+        for name, sink in self._aside.items():
+            if (folder := sink.staging()) is not None:
+                own_files[name] = ParquetStaging(folder, KEPT_ASIDE)
         for name, member in self.members.items():
             folder = member.sink.staging()
             if member.sink.takes is Takes.FILES and folder is not None and not spread[name].groups_span_slots:
-                own_files[name] = ParquetStaging(folder, member.query.output_schema)
+                own_files[name] = ParquetStaging(folder, outward_schema(member.query))
         staging, most = Staging(filesystem, own_files), self.ground.results_per_batch
         return Task(uuid.uuid4().hex, self.slots, packing, filesystem, staging, self.ground.checkpoint, most)
 
@@ -270,7 +293,8 @@ class Pipeline:
             return True
         if self.streaming.isActive:
             return False
-        error = self.host.error or self.streaming.exception()
+        ended_with = self.streaming.exception()
+        error = self.host.error or (told(ended_with) if ended_with is not None else None)
         if error is None and self.closes and not is_stopped:
             # Sinks may be slow, and nobody is to wait for them who does not want to.
             if self._closing is None:
@@ -288,7 +312,6 @@ class Pipeline:
                 raise error
         finally:
             self.host.delivery.stop()
-            self._background.stop()
         return True
 
     def _close(self) -> None:

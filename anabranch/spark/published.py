@@ -11,8 +11,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 
-from anabranch.errors import AnabranchError
+from anabranch.errors import UnsupportedSinkError
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 from anabranch.storage.location import Folder, Place, located
 
@@ -21,10 +22,6 @@ MARKER = "_published"
 OWNER = "_anabranch"
 """The file in a parquet sink's folder that names the checkpoint whose results it holds."""
 BATCH_PREFIX = "batch="
-
-
-class UnsupportedSinkError(AnabranchError):
-    """A sink that cannot take the results of this query."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -71,20 +68,29 @@ def other_owner(place: str) -> UnsupportedSinkError:
     )
 
 
+def held_columns(folder: Filesystem) -> pa.Schema | None:
+    """The columns of the newest batch that is published; None if there is none."""
+    for number in reversed(_numbers(folder)):
+        if (found := published_in(folder, batch_folder(number))) is not None and found.files:
+            return pq.read_schema(pa.BufferReader(folder.get(f"{batch_folder(number)}/{found.files[0]}")))
+    return None
+
+
+def _numbers(folder: Filesystem) -> list[int]:
+    """The batches of which there are folders."""
+    numbers = (n.removeprefix(BATCH_PREFIX) for n in folder.folders("") if n.startswith(BATCH_PREFIX))
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
 def read(place: Place) -> pads.Dataset:
     """The results that a parquet sink has published, as a dataset of pyarrow's, with the number of the batch in `batch`.
 
     `read("s3://bucket/results").to_table()` has whole batches only, and each once, wherever they are kept.
     """
     folder = located(place)
-    numbers = sorted(
-        int(name.removeprefix(BATCH_PREFIX))
-        for name in folder.folders("")
-        if name.startswith(BATCH_PREFIX) and name.removeprefix(BATCH_PREFIX).isdigit()
-    )
     filesystem, root = _pyarrow(folder)
     paths = []
-    for number in numbers:
+    for number in _numbers(folder):
         found = published_in(folder, batch_folder(number))
         paths += [f"{root}/{batch_folder(number)}/{name}" for name in found.files] if found is not None else []
     if not paths:

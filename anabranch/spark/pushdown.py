@@ -126,7 +126,9 @@ class Pushdown:
         for entry in range(self._sources):
             self._variables.set(entry, max(watermarks.values()))
         for source, number, _, _ in self.idle.values():
-            self._variables.set(number, max(us for name, us in watermarks.items() if name in self._readers[source.name]))
+            # Nobody may be left who reads a stream: its rows are of no use then, whenever they are.
+            own = [us for name, us in watermarks.items() if name in self._readers[source.name]]
+            self._variables.set(number, max(own, default=BEGINNING_US))
             self._variables.set(self._sources + number, source.early_after_us(planned_us))
         changed = self._raised ^ frozenset(raised)
         self._raised = frozenset(raised)

@@ -22,11 +22,10 @@ import pickle
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote, urlsplit
 from weakref import WeakSet
 
 import numpy as np
@@ -38,19 +37,27 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from anabranch.errors import DamagedFileError, FilesError, FilesToMarkError
 from anabranch.plan.demand import Asked
 from anabranch.plan.distribution import Spread, way_of
 from anabranch.plan.expression import Column
 from anabranch.plan.grid import Grid
+from anabranch.plan.on_error import FAIL, OnError
 from anabranch.plan.query import Field, Stream, Table
-from anabranch.spark.file_formats import FilesError, check_format, gone, read_fields, read_rows
-from anabranch.spark.file_list import FileList, FileListing, FoundFile, Skipped
+from anabranch.spark.damaged import Mark, Marks, encoded, reasons_in
+from anabranch.spark.file_formats import check_format, gone, read_fields
+from anabranch.spark.file_list import FileList, FileListing, FoundFile, Skipped, local_path
+from anabranch.spark.file_rows import KEPT_ASIDE, WHOLE_FILE, judge, read_rows
 from anabranch.spark.waiting import waiting_of
 from anabranch.spark.workers import settle
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
+from anabranch.storage.location import located
 
 RAISED = "anabranch.raised"
 """The local property of Spark's that tells tasks which predicates are not theirs to evaluate."""
+
+DAMAGED = "anabranch.damaged"
+"""The local property of Spark's that tells tasks which files were found damaged in earlier runs of their batch."""
 
 FORMAT = "anabranch_files"
 """Under what name Spark knows the data source."""
@@ -67,6 +74,8 @@ FEW_GROUPS = 8
 _BLOB_SCHEMA = pa.schema([pa.field("cell", pa.int32()), pa.field("blob", pa.binary())])
 PASSED_OVER = b"passed over"
 """In the metadata of a blob: it holds the times of rows that no input can use."""
+ASIDE = b"set aside"
+"""In the metadata of a blob: it tells of rows that could not be read (`anabranch.spark.file_rows.SET_ASIDE`)."""
 _SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -82,15 +91,18 @@ class FileOptions:
     """Into how many tasks the files of a batch are grouped at most; None: as many as there are cores."""
     log_path: str | Filesystem = ""
     """A folder, under the query's checkpoint, for the list of files found."""
+    on_error: OnError = FAIL
     skip: tuple[str, ...] = ()
     """Files that are left out, by their paths or the last parts of them, also those that an offset counts already."""
 
     def __post_init__(self) -> None:
         for name in ("max_files_per_trigger", "partitions"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise FilesError(f"{name} must be at least 1, not {value}")
+            if value is not None and (type(value) is not int or value < 1):
+                raise FilesError(f"{name} is a number of 1 or more, or None: not {value!r}")
         Skipped(self.skip)
+        if self.on_error.path:
+            located(self.on_error.path)
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,7 @@ def file_stream(
 ) -> DataFrame:
     """A streaming DataFrame (cell INT, blob BINARY) of the files under a path; a blob holds rows with the named columns."""
     check_format(format)
-    path = _local(location_path)
+    path = local_path(location_path)
     if not os.path.isdir(start := FileListing(path, format).start):
         raise FilesError(f"{source.name}: there is no folder {start} to read {location_path} from")
     if not options.log_path:
@@ -149,7 +161,7 @@ def _spark_name(name: str) -> str:
 def infer_fields(path: str, format: str) -> tuple[Field, ...]:
     """The columns of the first file under a path, for a stream whose columns are not declared."""
     check_format(format)
-    listing = FileListing(_local(path), format)
+    listing = FileListing(local_path(path), format)
     first = next((f for f in listing.settled(frozenset()) if f.size_bytes), None)
     if first is None:
         waiting = f"; {waiting_of(listing.waiting)}" if listing.waiting else ""
@@ -163,7 +175,7 @@ def infer_fields(path: str, format: str) -> tuple[Field, ...]:
 def read_table(path: str, format: str, table: Table, columns: tuple[str, ...]) -> pa.Table:
     """The rows of a stored table, from all files under a path."""
     check_format(format)
-    listing = FileListing(_local(path), format)
+    listing = FileListing(local_path(path), format)
     files = listing.settled(frozenset())
     if listing.waiting:
         raise FilesError(
@@ -173,20 +185,6 @@ def read_table(path: str, format: str, table: Table, columns: tuple[str, ...]) -
     if not files:
         raise FilesError(f"no {format} file matches {path}, from which the table {table.name} is read: check the path")
     return pa.Table.from_batches([read_rows(f.path, format, table, columns) for f in files])
-
-
-def _local(path: str) -> str:
-    """An absolute path of this machine.
-
-    >>> _local("file:///data/a%20b/*.csv")
-    '/data/a b/*.csv'
-    """
-    scheme = urlsplit(path).scheme if ":/" in path else ""
-    if scheme == "file":
-        path = unquote(urlsplit(path).path)
-    elif scheme:
-        raise FilesError(f"{path}: files are read from local or mounted folders; use spark.readStream for {scheme}")
-    return os.path.abspath(path)
 
 
 # -- the data source -------------------------------------------------------------------------------------------------
@@ -207,10 +205,10 @@ class FileDataSource(DataSource):
 
 
 class FilePartition(InputPartition):
-    """The files of one task."""
+    """The files of one task, and those among them that are marked as damaged, with the reasons."""
 
-    def __init__(self, files: tuple[FoundFile, ...]) -> None:
-        self.files = files
+    def __init__(self, files: tuple[FoundFile, ...], damaged: Mapping[str, str] | None = None) -> None:
+        self.files, self.damaged = files, dict(damaged or {})
 
 
 class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -248,14 +246,27 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         counted, skipped = self.found.between(start["files"], end["files"]), Skipped(self.files.options.skip)
         files = [file for file in counted if file.path not in skipped]
+        damaged = self.damaged
         for file in files:
-            _require_unchanged(file, self.files.source.name)
+            if file.path not in damaged:
+                _require_unchanged(file, self.files.source.name)
         groups = grouped(files, self.files.options.partitions or 1)
-        return [FilePartition(group) for group in groups or ([()] if counted else [])]
+        marks = [{file.path: damaged[file.path] for file in group if file.path in damaged} for group in groups]
+        return [FilePartition(*each) for each in zip(groups, marks, strict=True)] or ([FilePartition(())] if counted else [])
+
+    @cached_property
+    def damaged(self) -> dict[str, str]:
+        """The files that were marked before this reader began, with the reasons: a batch that is begun anew leaves them out.
+        Of those that are found later the driver tells the tasks."""
+        if not self.files.options.on_error.sets_aside:
+            return {}
+        log = self.files.options.log_path
+        marks = Marks(LocalFilesystem(log) if isinstance(log, str) else log)
+        return {mark.path: mark.reason for mark in marks.all()}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FilePartition)
-        return blobs(self.files, partition.files)
+        return blobs(self.files, partition.files, partition.damaged)
 
 
 def _require_unchanged(file: FoundFile, stream: str) -> None:
@@ -300,8 +311,11 @@ def grouped(files: Sequence[FoundFile], most: int) -> list[tuple[FoundFile, ...]
 Cells = tuple[int, ...]
 
 
-def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.RecordBatch]:
-    """The rows of some files as (cell, blob): one blob for each cell, or a few if there are very many rows."""
+def blobs(
+    files: FileSource, partition: Sequence[FoundFile], damaged: Mapping[str, str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of some files as (cell, blob): one blob for each cell, or a few if there are very many rows. Files that are
+    marked as damaged are not opened; if others are found damaged, the task fails with all of them."""
     settle()
     if not files.spread:  # nobody reads the stream, and Spark goes on counting its files
         return
@@ -309,10 +323,23 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
     held: dict[Cells, list[pa.RecordBatch]] = {}
     held_bytes = 0
     passed_over: list[pa.RecordBatch] = []
+    aside: list[pa.RecordBatch] = []
+    found: list[Mark] = []
+    marked = {**(damaged or {}), **reasons_in(_property(DAMAGED), files.source.name)}
     for file in partition:
+        if file.path in marked:
+            aside.append(_told(files, file, WHOLE_FILE, marked[file.path]))
+            continue
         _require_unchanged(file, files.source.name)
-        useful, times = _useful(read_rows(file.path, files.format, files.source, files.columns), files)
+        try:
+            rows, bad = _read(file, files)
+        except DamagedFileError as error:
+            _require_unchanged(file, files.source.name)  # else it is another file that is damaged
+            found.append(Mark(files.source.name, file.path, str(error)))
+            continue
+        useful, times = _useful(rows, files)
         _require_unchanged(file, files.source.name)  # nor while it was read
+        aside += bad
         passed_over += times
         for rows in _slices(useful):
             if held_bytes + rows.nbytes > FLUSH_BYTES:
@@ -321,16 +348,43 @@ def blobs(files: FileSource, partition: Sequence[FoundFile]) -> Iterator[pa.Reco
             held_bytes += rows.nbytes
             for cells, piece in router.split(rows):
                 held.setdefault(cells, []).append(piece)
+    if found:
+        raise FilesToMarkError(encoded(found))
     yield from _encoded(held)
-    if passed_over:
-        yield from _encoded({(0,): passed_over})
+    for tidings in (passed_over, aside):
+        if tidings:
+            yield from _encoded({(0,): tidings})
+
+
+def _read(file: FoundFile, files: FileSource) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+    """The rows of a file with the columns that somebody reads; and, where bad rows are set aside, what is told of them:
+    these are judged on all columns, whoever reads them."""
+    if not files.options.on_error.sets_aside:
+        return read_rows(file.path, files.format, files.source, files.columns), []
+    judged = judge(file.path, files.format, files.source, [f.name for f in files.source.fields])
+    told = [_told(files, file, judged.bad)] if judged.bad.num_rows else []
+    return judged.good.select(files.columns), told
+
+
+def _told(files: FileSource, file: FoundFile, bad: pa.RecordBatch, reason: str | None = None) -> pa.RecordBatch:
+    """What is sent of bad rows: all there is to tell where they are kept, else only that there are so many."""
+    if files.options.on_error.way != "into":
+        return bad.select(["row"]).replace_schema_metadata({ASIDE: b""})
+    row, reasons, raw = bad.columns
+    columns = [pa.repeat(file.path, bad.num_rows), row, reasons if reason is None else pa.array([reason]), raw]
+    return pa.RecordBatch.from_arrays(columns, schema=KEPT_ASIDE.with_metadata({ASIDE: b""}))
 
 
 def _raised() -> frozenset[tuple[str, str]]:
     """The predicates that stand above a join in the batch that a task reads for, each with its query."""
-    context = TaskContext.get()
-    told = context.getLocalProperty(RAISED) if context is not None else None
+    told = _property(RAISED)
     return frozenset((query, text) for query, text in json.loads(told)) if told else frozenset()
+
+
+def _property(name: str) -> str | None:
+    """What the driver tells the tasks of a batch."""
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context is not None else None
 
 
 def _useful(rows: pa.RecordBatch, files: FileSource) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from anabranch.errors import StateError
 from anabranch.spark.published import (
@@ -27,6 +28,7 @@ from anabranch.spark.published import (
     OWNER,
     Published,
     batch_folder,
+    held_columns,
     is_mark_of,
     other_owner,
     other_results,
@@ -47,6 +49,9 @@ class RemoteParquetSink:
     )
     takes = Takes.FILES
 
+    def __str__(self) -> str:
+        return f"parquet in {self.folder}"
+
     def open(self, owner: str) -> None:
         """Marks the folder as this checkpoint's: batches are told apart by number, so two runs must not share it."""
         try:
@@ -56,6 +61,9 @@ class RemoteParquetSink:
         if not is_mark_of(found, owner):
             raise other_owner(str(self.folder))
         self.folder.put(OWNER, [f"{owner}\n".encode()])
+
+    def holds(self) -> pa.Schema | None:
+        return held_columns(self.folder)
 
     def staging(self) -> Filesystem | None:
         return self.folder

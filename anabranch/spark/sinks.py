@@ -7,6 +7,7 @@ multiset of results. So a sink that remembers tokens gets every result exactly o
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -17,19 +18,25 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from anabranch.errors import StateError
-from anabranch.spark.published import MARKER, OWNER, UnsupportedSinkError, is_mark_of, other_owner, other_results, read
+from anabranch.errors import StateError, UnsupportedSinkError, known_names
+from anabranch.show.rows import rows_text
+from anabranch.spark.published import MARKER, OWNER, held_columns, is_mark_of, other_owner, other_results, read
 from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.stage import STAGING, Takes
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 from anabranch.storage.location import Place, located
 
-__all__ = [
-    "OWNER", "ArrowSink", "CallableSink", "Deliver", "MemorySink", "ParquetSink", "RemoteParquetSink", "Sink", "Takes",
-    "UnsupportedSinkError", "arrow", "as_sink", "console", "memory", "parquet", "read", "table",
-]  # fmt: skip
+__all__ = ["Sink", "arrow", "console", "memory", "parquet", "read", "table"]
 
 Deliver = Callable[[DataFrame, int], None]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"anabranch.sinks has no {name}; {known_names(name, __all__)}")
 
 
 class Sink(Protocol):
@@ -45,6 +52,9 @@ class Sink(Protocol):
 
     def open(self, owner: str) -> None:
         """Called when a query starts, with the name of its checkpoint: refuses what holds the results of another."""
+
+    def holds(self) -> pa.Schema | None:
+        """The columns of the results that it holds; None if it holds none, or cannot tell."""
 
     def staging(self) -> Filesystem | None:
         """Where tasks write files (sinks that take files)."""
@@ -63,6 +73,9 @@ class Called:
     def open(self, owner: str) -> None:
         """Whatever the checkpoint."""
 
+    def holds(self) -> pa.Schema | None:
+        return None
+
     def staging(self) -> Filesystem | None:
         return None
 
@@ -76,7 +89,12 @@ class CallableSink(Called):
 
     function: Deliver
     guarantee: str = "at least once, with the same number and the same multiset each time"
+    name: str = ""
+    """How errors call it; without a name, as the function is called."""
     takes = Takes.FRAME
+
+    def __str__(self) -> str:
+        return self.name or _called(self.function)
 
     def deliver(self, results: DataFrame, number: int) -> None:
         self.function(results, number)
@@ -88,7 +106,12 @@ class ArrowSink(Called):
 
     function: Callable[[pa.Table, int], None]
     guarantee: str = "at least once, with the same number and the same multiset each time"
+    name: str = ""
+    """How errors call it; without a name, as the function is called."""
     takes = Takes.ARROW
+
+    def __str__(self) -> str:
+        return self.name or _called(self.function)
 
     def deliver(self, results: pa.Table, number: int) -> None:
         self.function(results, number)
@@ -102,12 +125,19 @@ class MemorySink(Called):
     guarantee: str = "exactly once, as long as the driver lives"
     takes = Takes.ARROW
 
+    def __str__(self) -> str:
+        return "memory"
+
+    def holds(self) -> pa.Schema | None:
+        return self.batches[max(self.batches)].schema if self.batches else None
+
     def deliver(self, results: pa.Table, number: int) -> None:
         self.batches[number] = results
 
     def table(self) -> pa.Table:
-        """All results so far."""
-        return pa.concat_tables([self.batches[n] for n in sorted(self.batches)]) if self.batches else pa.table({})
+        """All results so far. Where a query was started with other columns meanwhile, those that a result lacks are NULL."""
+        batches = [self.batches[number] for number in sorted(self.batches)]
+        return pa.concat_tables(batches, promote_options="default") if batches else pa.table({})
 
 
 @dataclass(frozen=True)
@@ -123,6 +153,9 @@ class ParquetSink:
     guarantee: str = "exactly once"
     takes = Takes.FILES
 
+    def __str__(self) -> str:
+        return f"parquet in {self.path}"
+
     def open(self, owner: str) -> None:
         """Marks the folder as this checkpoint's: batches are told apart by number, so two runs must not share it."""
         mark = os.path.join(self.path, OWNER)
@@ -137,6 +170,9 @@ class ParquetSink:
         os.makedirs(self.path, exist_ok=True)
         with open(mark, "w", encoding="utf-8") as file:
             file.write(owner + "\n")
+
+    def holds(self) -> pa.Schema | None:
+        return held_columns(LocalFilesystem(self.path))
 
     def staging(self) -> Filesystem | None:
         return LocalFilesystem(self.path, shared=True)  # results are for whom the folder and the umask let in
@@ -209,14 +245,15 @@ def arrow(function: Callable[[pa.Table, int], None]) -> ArrowSink:
     return ArrowSink(function)
 
 
-def console(rows: int = 20) -> CallableSink:
-    """Prints up to so many rows of each batch."""
+def console(rows: int = 20, query: str = "") -> ArrowSink:
+    """Prints up to so many rows of each batch, under the name of a query."""
 
-    def show(results: DataFrame, number: int) -> None:
-        print(f"batch {number}")
-        results.show(rows, truncate=False)
+    def show(results: pa.Table, number: int) -> None:
+        title = f"{query}, batch {number}" if query else f"batch {number}"
+        # In one go: other queries print, too.
+        print(f"{title}: {results.num_rows:,} results\n{rows_text(results, rows)}\n\n", end="", flush=True)
 
-    return CallableSink(show)
+    return ArrowSink(show, name="console")
 
 
 def table(name: str) -> CallableSink:
@@ -225,9 +262,42 @@ def table(name: str) -> CallableSink:
     def append(results: DataFrame, number: int) -> None:
         results.write.mode("append").saveAsTable(name)
 
-    return CallableSink(append)
+    return CallableSink(append, name=f"table {name}")
 
 
-def as_sink(sink: Sink | Deliver) -> Sink:
-    """A sink, or a function made one."""
-    return sink if hasattr(sink, "guarantee") else CallableSink(sink)  # type: ignore[return-value]
+_PARTS = ("guarantee", "takes", "open", "staging", "deliver", "publish")
+"""What makes something a sink."""
+
+_MAKERS = (arrow, console, memory, parquet, table)
+
+
+def as_sink(sink: Any, query: str) -> Sink:
+    """A sink, or a function made one; anything else is refused."""
+    if not isinstance(sink, type) and all(hasattr(sink, part) for part in _PARTS):
+        return sink  # type: ignore[no-any-return]
+    if any(sink is made for made in _MAKERS):
+        example = {parquet: "'results'", table: "'results'", arrow: "f"}.get(sink, "")
+        raise _refused(query, f"sinks.{sink.__name__} makes a sink: call it, sinks.{sink.__name__}({example})")
+    if isinstance(sink, str | os.PathLike):
+        shown = os.fspath(sink)
+        raise _refused(query, f"{shown!r} is a path: write sinks.parquet({shown!r})")
+    if isinstance(sink, type) or not callable(sink):
+        ways = ", ".join(f"sinks.{made.__name__}" for made in _MAKERS)
+        raise _refused(query, f"{sink!r:.60} is no sink: give what one of {ways} makes, or a function of results and batch")
+    try:
+        inspect.signature(sink).bind(None, 0)
+    except TypeError:
+        taken = f"{_called(sink)} takes ({', '.join(inspect.signature(sink).parameters)})"
+        raise _refused(query, f"{taken}, and is called with the results and the number of the batch") from None
+    except ValueError:
+        pass  # one of C, which does not say what it takes
+    return CallableSink(sink)
+
+
+def _refused(query: str, why: str) -> UnsupportedSinkError:
+    return UnsupportedSinkError(f"the sink of query {query}: {why}")
+
+
+def _called(function: Any) -> str:
+    """How a function is called where it was written."""
+    return f"the function {getattr(function, '__name__', type(function).__name__)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,15 +10,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from anabranch.control.progress import Waiting
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
-from anabranch.errors import SessionError
+from anabranch.errors import SessionError, did_you_mean
 from anabranch.plan.demand import Asked
 from anabranch.plan.distribution import Spread
+from anabranch.plan.on_error import WAYS, OnError
 from anabranch.plan.query import Stream, Table
 from anabranch.spark.pack import Packing, pack, pack_blobs
 from anabranch.spark.reader import FileOptions, file_stream, read_table
-from anabranch.spark.waiting import Waiting, read_waiting
+from anabranch.spark.waiting import read_waiting
 from anabranch.storage.location import Folder
 
 
@@ -31,7 +33,7 @@ class Files:
     options: FileOptions
 
 
-Given = DataFrame | Callable[[], DataFrame] | Files
+Declared = DataFrame | Callable[[], DataFrame] | Files
 """What a user has declared a stream or a table as."""
 
 
@@ -39,7 +41,7 @@ Given = DataFrame | Callable[[], DataFrame] | Files
 class Sources:
     """The declared sources of a session."""
 
-    given: dict[str, Given]
+    given: dict[str, Declared]
     refresh_us: dict[str, int]
     """How much event time passes until a table is read again, for those that are."""
 
@@ -48,7 +50,7 @@ class Sources:
         frame = self.given[source.name]
         return frame.schema if isinstance(frame, DataFrame) and isinstance(source, Stream) else None
 
-    def files(self, streams: Mapping[str, Stream]) -> dict[str, Files]:
+    def files(self, streams: Iterable[str]) -> dict[str, Files]:
         """The streams that our own reader reads."""
         found = {name: self.given[name] for name in streams}
         return {name: files for name, files in found.items() if isinstance(files, Files)}
@@ -92,6 +94,25 @@ class Sources:
             now = given if isinstance(given, DataFrame) else given()
             rows = now.select(*(f"`{c}`" for c in columns)).toArrow()
         return encode(conform(table, rows, columns))
+
+
+def on_error_of(stream: str, given: object, is_files: bool) -> OnError:
+    """What a user has asked for if rows of a stream cannot be read."""
+    way, path = given if isinstance(given, tuple) and len(given) == 2 else (given, "")
+    if way not in WAYS or not isinstance(path, str) or bool(path) != (way == "into"):
+        hint = did_you_mean(way, WAYS) if isinstance(way, str) and way not in WAYS else ""
+        raise SessionError(
+            f"on_error={given!r} of the stream {stream}: it is \"fail\", \"skip\" or (\"into\", \"folder\")"
+            + (f"; {hint}" if hint else "")
+        )
+    found = OnError(str(way), path)
+    if found.sets_aside and not is_files:
+        raise SessionError(
+            f"{stream} is a DataFrame: on_error={given!r} is for files that our own reader reads; have Spark leave out what "
+            "is bad: .option(\"mode\", \"DROPMALFORMED\") for csv and json (with \"PERMISSIVE\" and a column "
+            "_corrupt_record it is kept), .option(\"ignoreCorruptFiles\", True), or badRecordsPath on Databricks"
+        )
+    return found
 
 
 def waiting_files(lists: Mapping[str, Folder]) -> dict[str, Waiting]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anabranch.drive.staging import gathered
-from anabranch.spark.types import zoned_schema
 from anabranch.storage.filesystem import Filesystem
 
 STAGING = "_staging"
@@ -30,6 +29,7 @@ class ParquetStaging:
     folder: Filesystem
     """That of the sink."""
     output: pa.Schema
+    """The columns, in the types under which they leave."""
 
     def __call__(self, name: str, results: Iterator[pa.RecordBatch]) -> int:
         """Writes a file, and returns its size; no file, and 0, if there are no results."""
@@ -38,7 +38,7 @@ class ParquetStaging:
         if first is None:
             return 0
         file = _Written()
-        self.folder.put(staged_path(name), file.parquet(first, groups, zoned_schema(self.output)))
+        self.folder.put(staged_path(name), file.parquet(first, groups, self.output))
         return file.size
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from time import perf_counter_ns
 
 import msgspec
@@ -19,7 +20,7 @@ from pyspark.sql import types as T
 from anabranch.control.ledger import controls_in
 from anabranch.control.records import Attempt, SourceStatistics, Statistics
 from anabranch.drive.queries import BoundQueries
-from anabranch.drive.staging import Result, Staging, staged_name
+from anabranch.drive.staging import Result, Staging, set_aside_of, staged_name
 from anabranch.drive.work import Kept, Order, SlotWork
 from anabranch.errors import DamagedStateError, QueryFailedError, StateError
 from anabranch.plan.query import FOREVER_US, Stream
@@ -84,7 +85,8 @@ class Task:
         attached = perf_counter_ns()
         results = Clocked(work.step(order, slot, boxes, unpacked.rows))
         try:
-            staged = self.staging.stage(staged_name(order.batch, order.token, slot, token), results)
+            kept = self._kept_aside(unpacked.set_aside)
+            staged = self.staging.stage(staged_name(order.batch, order.token, slot, token), chain(kept, results))
         except QueryFailedError as error:
             yield self._row(work.failed(slot, token, error))
             return
@@ -92,6 +94,7 @@ class Task:
         attempt = work.save(order, slot, boxes, token)
         saved = perf_counter_ns()
         count_all_passed_over(work, attempt, order, unpacked.passed_over)
+        count_set_aside(work, attempt, unpacked.set_aside)
         first = next(iter(attempt.statistics.values()), Statistics())
         first.cpu_ns |= {
             "wall order": told - began, "wall receive": received - told, "wall attach": attached - received,
@@ -99,6 +102,12 @@ class Task:
             "wall save": saved - stepped,
         }  # fmt: skip
         yield self._row(msgspec.structs.replace(attempt, staged=staged))
+
+    def _kept_aside(self, set_aside: Mapping[str, list[pa.RecordBatch]]) -> Iterator[Result]:
+        """The rows that were set aside and are kept, by the names under which they are delivered."""
+        for stream, told in set_aside.items():
+            if (name := set_aside_of(stream)) in self.staging.own_files:
+                yield from ((name, rows) for rows in told)
 
     def _row(self, attempt: Attempt) -> pa.RecordBatch:
         report = msgspec.json.encode(attempt)
@@ -143,6 +152,17 @@ def count_all_passed_over(
                 counts = statistics.sources.setdefault(source.name, SourceStatistics())
                 early_after_us = source.early_after_us(order.planned_us)
                 count_passed_over(counts, passed_over[source.name], order.queries[name].watermark_us, early_after_us)
+
+
+def count_set_aside(work: SlotWork, attempt: Attempt, set_aside: Mapping[str, list[pa.RecordBatch]]) -> None:
+    """Counts rows and files that the reader has set aside, for each query that reads their stream."""
+    for name, statistics in attempt.statistics.items():
+        for source in work.queries[name][0].base_sources:
+            for told in set_aside.get(source.name, ()):
+                counts = statistics.sources.setdefault(source.name, SourceStatistics())
+                files = told.column("row").null_count
+                counts.skipped_rows += told.num_rows - files
+                counts.skipped_files += files
 
 
 def count_passed_over(

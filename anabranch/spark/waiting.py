@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from anabranch.control.progress import Waiting
 from anabranch.errors import StateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
@@ -17,22 +18,6 @@ from anabranch.storage.record import seal, unseal
 RECORD = "waiting"
 MOST_NAMED = 10
 """So many files are named, of others only the number is told."""
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """The files of a stream that wait to be complete."""
-
-    count: int = 0
-    paths: list[str] = []
-    """The first few of them."""
-
-    def __bool__(self) -> bool:
-        return self.count > 0
-
-    def __str__(self) -> str:
-        more = f" and {self.count - len(self.paths)} more" if self.count > len(self.paths) else ""
-        what = "1 file waits" if self.count == 1 else f"{self.count} files wait"
-        return f"{what} to be complete: {', '.join(self.paths)}{more}"
 
 
 def waiting_of(paths: Collection[str]) -> Waiting:

@@ -17,6 +17,7 @@ from anabranch.errors import (
     TypeMismatchError,
     UnknownStreamError,
     UnsupportedSqlError,
+    did_you_mean,
 )
 from anabranch.plan.expression import Call, Column, Expr, ResultTime
 from anabranch.plan.flat import CannotFlattenError
@@ -44,7 +45,7 @@ from anabranch.sql.group_by import GroupBinder, Groups, bind_keys, is_grouped
 from anabranch.sql.scope import Scope
 from anabranch.sql.statements import parse_statements
 from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem
-from anabranch.sql.text import SqlText, did_you_mean
+from anabranch.sql.text import SqlText
 from anabranch.sql.types import TIMESTAMP
 
 MOST_INSTANTS = 100_000
@@ -62,7 +63,7 @@ def bind_query(name: str, select_sql: str, catalog: Catalog, rewrites: Sequence[
     (['RANGE 10000000 us', 'NOW'], ['a.symbol = b.symbol'])
     """
     if reason := why_not_a_name(name):
-        raise SqlText(name).error(InvalidNameError, reason, 0, NAME_RULE)
+        raise InvalidNameError(reason, "", 0, 0, NAME_RULE)
     text = SqlText(select_sql)
     statements = parse_statements(select_sql)
     if len(statements) != 1:

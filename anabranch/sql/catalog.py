@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeColumnError, SqlError
+from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeColumnError, SqlError, did_you_mean
 from anabranch.plan.names import NAME_RULE, why_not_a_name
+from anabranch.plan.on_error import FAIL, OnError
 from anabranch.plan.query import Stream, Table
-from anabranch.sql.text import SqlText, did_you_mean
 from anabranch.sql.types import TIMESTAMP, spell
 
 
@@ -20,6 +20,9 @@ class Location:
     format: str
     refresh_us: int = 0
     """A table is read again every so much event time; 0: never."""
+    on_error: OnError = FAIL
+    at: int = field(default=0, compare=False, repr=False)
+    """Where in the script the path stands."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,10 @@ class Catalog:
         if self.source(source.name) is not None:
             return Problem(DuplicateNameError, f"{source.name} exists already", "choose another name")
         seen: set[str] = set()
-        for field in source.fields:
-            if field.name.lower() in seen:
-                return Problem(DuplicateNameError, f"{source.name} has two columns {field.name}", column=field.name)
-            seen.add(field.name.lower())
+        for each in source.fields:
+            if each.name.lower() in seen:
+                return Problem(DuplicateNameError, f"{source.name} has two columns {each.name}", column=each.name)
+            seen.add(each.name.lower())
         if isinstance(source, Table):
             return None
         time = source.field(source.time)
@@ -88,6 +91,6 @@ class Catalog:
     def _with(self, source: Stream | Table, location: Location | None) -> Catalog:
         problem = self.problem_with(source)
         if problem is not None:
-            raise SqlText(source.name).error(problem.kind, problem.message, 0, problem.hint)
+            raise problem.kind(problem.message, "", 0, 0, problem.hint)
         locations = (*self.locations, (source.name, location)) if location is not None else self.locations
         return replace(self, sources=(*self.sources, source), locations=locations)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 
-from anabranch.errors import SyntaxSqlError
+from anabranch.errors import SessionError, did_you_mean
 from anabranch.plan.query import FOREVER_US
-from anabranch.sql.text import SqlText
 
 UNITS_US = {
     "MICROSECOND": 1,
@@ -18,6 +19,16 @@ UNITS_US = {
 }
 
 UNIT_HINT = "write a number and one of MICROSECONDS, MILLISECONDS, SECONDS, MINUTES, HOURS, DAYS"
+
+SHORT_UNITS = {
+    "us": "MICROSECOND", "µs": "MICROSECOND", "ms": "MILLISECOND",
+    "s": "SECOND", "sec": "SECOND", "secs": "SECOND",
+    "m": "MINUTE", "min": "MINUTE", "mins": "MINUTE",
+    "h": "HOUR", "hr": "HOUR", "hrs": "HOUR", "d": "DAY",
+}  # fmt: skip
+"""What may be written outside of SQL, too."""
+
+GIVEN_HINT = 'write it like "5 seconds", "5s", "5 min" or "2h", or give a timedelta'
 
 LONGEST_US = FOREVER_US // 16
 """No length may be above this (18,000 years), so that a time plus a length stays far from the end of int64."""
@@ -72,13 +83,34 @@ def words_us(text: str) -> int:
     return total
 
 
-def parse_duration(text: str) -> int:
-    """The same for callers outside of SQL, with the errors of the language.
+def parse_duration(given: object, what: str = "a length of time") -> int:
+    """The microseconds of a length of time that was given outside of SQL: `5 seconds`, `5s`, `1 h 30 min`, a timedelta.
+    `what` names it in errors.
 
-    >>> parse_duration("5 seconds")
-    5000000
+    >>> parse_duration("5 seconds"), parse_duration("1h 30min") == parse_duration(timedelta(hours=1.5))
+    (5000000, True)
     """
+    if isinstance(given, timedelta):
+        length_us = given // timedelta(microseconds=1)
+        if 0 <= length_us <= LONGEST_US:
+            return length_us
+        raise SessionError(f"{what}: {given} is out of range: give a length of 0 or more, and of at most 18,000 years")
+    if not isinstance(given, str):
+        raise SessionError(f"{what}: {given!r} is no length of time: {GIVEN_HINT}")
+    words = []
+    for number, unit in _pairs(given, what):
+        words += [number, unit if unit_us(unit) else SHORT_UNITS.get(unit.lower(), unit)]
     try:
-        return words_us(text)
+        return words_us(" ".join(words))
     except BadDurationError as error:
-        raise SqlText(text).error(SyntaxSqlError, str(error), 0, UNIT_HINT) from None
+        hint = did_you_mean(words[1], [*UNITS_US, *(f"{unit}S" for unit in UNITS_US)]).lower() if len(words) == 2 else ""
+        raise SessionError(f"{what}: {error}: {hint or GIVEN_HINT}") from None
+
+
+def _pairs(text: str, what: str) -> list[tuple[str, str]]:
+    """The numbers of a text, each with its unit."""
+    if re.match(r"\s*-", text):
+        raise SessionError(f"{what}: {text!r} is negative: give a length of 0 or more")
+    if not re.fullmatch(r"\s*(?:[0-9.]+\s*[^\W\d_]+\s*)+", text):
+        raise SessionError(f"{what}: {text!r} is no length of time: {GIVEN_HINT}")
+    return re.findall(r"([0-9.]+)\s*([^\W\d_]+)", text)

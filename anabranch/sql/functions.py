@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from anabranch.errors import did_you_mean
 from anabranch.plan.expression import Call, Expr, Literal
 from anabranch.sql.coercion import BadTypesError, cast_to, comparison, condition, number, text, unify
-from anabranch.sql.text import did_you_mean
 from anabranch.sql.types import is_temporal, spell
 
 Bind = Callable[[Sequence[Expr]], Expr]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.errors import AmbiguousColumnError, UnknownColumnError, UnsupportedSqlError
+from anabranch.errors import AmbiguousColumnError, UnknownColumnError, UnsupportedSqlError, did_you_mean
 from anabranch.plan.expression import Column
 from anabranch.plan.query import Field, Input
 from anabranch.sql.syntax import Name
-from anabranch.sql.text import SqlText, did_you_mean
+from anabranch.sql.text import SqlText
 
 
 class Scope:

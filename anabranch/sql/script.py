@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeColumnError
 from anabranch.plan.names import NAME_RULE, same_name, why_not_a_name
+from anabranch.plan.outward import unzoned
 from anabranch.plan.query import Field, Query, Stream, Table
 from anabranch.plan.rewrites import REWRITES, Rewrite
 from anabranch.sql.bind import bind_select
@@ -47,7 +48,7 @@ def parse_script(text: str, catalog: Catalog | None = None, rewrites: Sequence[R
     >>> script.queries[0].plan, script.queries[0].query.output_schema.names
     ('(a b)', ['symbol', 'gap'])
     >>> script.catalog.location("trades")
-    Location(path='trades/*.parquet', format='parquet', refresh_us=0)
+    Location(path='trades/*.parquet', format='parquet', refresh_us=0, on_error=OnError(way='fail', path=''))
     """
     source = SqlText(text)
     known = catalog if catalog is not None else Catalog()
@@ -62,10 +63,10 @@ def parse_script(text: str, catalog: Catalog | None = None, rewrites: Sequence[R
 
 
 def _with_source(catalog: Catalog, statement: CreateSource, text: SqlText, queries: list[BoundQuery]) -> Catalog:
-    fields = tuple(Field(column.name.text, column.type) for column in statement.columns)
+    fields = tuple(Field(column.name.text, unzoned(column.type), column.type) for column in statement.columns)
     location = None
     if statement.path is not None and statement.format is not None:
-        location = Location(statement.path, statement.format, statement.refresh_us)
+        location = Location(statement.path, statement.format, statement.refresh_us, statement.on_error, statement.path_at)
     name = statement.name
     if any(same_name(b.query.name, name.text) for b in queries):
         raise text.error(DuplicateNameError, f"{name.text} exists already: a query", name.at, "choose another name")

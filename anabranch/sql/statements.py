@@ -11,8 +11,15 @@ from typing import NoReturn
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError, TokenError
 
-from anabranch.errors import MissingTimeColumnError, SyntaxSqlError, UnknownFormatError, UnsupportedSqlError
+from anabranch.errors import (
+    MissingTimeColumnError,
+    SyntaxSqlError,
+    UnknownFormatError,
+    UnsupportedSqlError,
+    did_you_mean,
+)
 from anabranch.plan.formats import FORMATS, format_of
+from anabranch.plan.on_error import FAIL, WAYS, OnError
 from anabranch.plan.query import AHEAD_US, NOW, UNBOUNDED, Window, range_window
 from anabranch.sql.dialect import NAME_TOKENS, SUBQUERY_STARTS, Anabranch
 from anabranch.sql.expression_syntax import ExpressionReader
@@ -63,12 +70,13 @@ class StatementReader(ExpressionReader):
         self.need(TokenType.L_PAREN, "'(' and the columns")
         columns: list[ColumnDef] = []
         while not columns or self._match(TokenType.COMMA):
-            columns.append(ColumnDef(self.need_name("a column"), self.need_type()))
+            columns.append(ColumnDef(self.need_name("a column"), self.need_outward_type()))
         self.need(TokenType.R_PAREN, "',' or ')'")
         time: Name | None = None
         lateness_us, refresh_us, path, path_at, file_format = 0, 0, None, 0, None
         ahead_us: int | None = AHEAD_US
         idle_us: int | None = None
+        on_error, on_error_at = FAIL, 0
         seen: set[str] = set()
         while self._curr:
             clause = self._curr.text.upper()
@@ -94,22 +102,46 @@ class StatementReader(ExpressionReader):
             elif self._match(TokenType.FROM):
                 path_at = self.here()
                 path = self.need(TokenType.STRING, "a path in '…'").text
+            elif self._match(TokenType.ON):
+                on_error_at = self._prev.start
+                if not is_stream:
+                    self.refuse("ON ERROR of a table", "a table is read whole: mend its files", on_error_at)
+                on_error = self._read_on_error()
             elif self.word("FORMAT"):
                 at = self.here()
                 file_format = self.need_name("a format").text.lower()
                 if file_format not in FORMATS:
                     self.refuse(f"the format {file_format}", "the formats are " + ", ".join(FORMATS), at)
             else:
-                of_stream = "TIME, LATENESS, AHEAD, IDLE, FROM, FORMAT or ';'"
+                of_stream = "TIME, LATENESS, AHEAD, IDLE, FROM, FORMAT, ON ERROR or ';'"
                 self.expected(of_stream if is_stream else "FROM, FORMAT, REFRESH or ';'")
         if is_stream and time is None:
             self.fail(MissingTimeColumnError, f"the stream {name.text} has no event time", name.at,
                       "name its column after the list of columns: TIME ts")  # fmt: skip
+        if path is None and on_error.sets_aside:
+            self.fail(SyntaxSqlError, "ON ERROR is for rows of files", on_error_at, "name them: FROM 'folder/*.csv'")
         if path is not None and file_format is None:
             file_format = self._format_by_ending(path, path_at)
         return CreateSource(
-            is_stream, name, tuple(columns), time, lateness_us, path, file_format, refresh_us, ahead_us, idle_us
-        )
+            is_stream, name, tuple(columns), time, lateness_us, path, file_format, refresh_us, ahead_us, idle_us,
+            on_error, path_at,
+        )  # fmt: skip
+
+    def _read_on_error(self) -> OnError:
+        if not self.word("ERROR"):
+            self.expected("ERROR after ON")
+        at, way = self.here(), self._curr.text.lower() if self._curr else ""
+        if way not in WAYS:
+            hint = did_you_mean(way.upper(), map(str.upper, WAYS))
+            self.fail(SyntaxSqlError, "expected FAIL, SKIP or INTO 'folder' after ON ERROR", at, hint)
+        self._advance()
+        if way != "into":
+            return OnError(way)
+        at = self.here()
+        path = self.need(TokenType.STRING, "a folder in '…'").text
+        if not path:
+            self.fail(SyntaxSqlError, "the name of the folder is missing", at, "write ON ERROR INTO 'folder'")
+        return OnError(way, path)
 
     def _read_length_or_none(self) -> int | None:
         return None if self.word("NONE") else self.need_length_us()

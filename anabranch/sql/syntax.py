@@ -11,6 +11,7 @@ from typing import ClassVar
 import pyarrow as pa
 from sqlglot import exp
 
+from anabranch.plan.on_error import FAIL, OnError
 from anabranch.plan.query import AHEAD_US, Window
 
 
@@ -107,6 +108,7 @@ class ColumnDef:
 
     name: Name
     type: pa.DataType
+    """As it is declared (`anabranch.plan.outward`)."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class CreateSource:
     refresh_us: int = 0
     ahead_us: int | None = AHEAD_US
     idle_us: int | None = None
+    on_error: OnError = FAIL
+    path_at: int = 0
 
 
 @dataclass(frozen=True)

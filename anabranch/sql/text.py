@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,14 +29,3 @@ class SqlText:
         """An error of a kind at an offset; to be raised by the caller."""
         line, column = self.line_and_column(min(max(offset, 0), len(self.sql)))
         return kind(message, self.sql, line, column, hint)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint for a word nobody knows, or nothing.
-
-    >>> did_you_mean("prize", ["price", "symbol"])
-    'did you mean price?'
-    """
-    by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"did you mean {by_lower[close[0]]}?" if close else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 from sqlglot import TokenType
 
-from anabranch.errors import SyntaxSqlError, UnsupportedSqlError
+from anabranch.errors import SyntaxSqlError, UnsupportedSqlError, did_you_mean
+from anabranch.plan.outward import unzoned, zoned
 from anabranch.sql.dialect import Reader
-from anabranch.sql.text import did_you_mean
 from anabranch.sql.types import DECIMALS, MAX_PRECISION, SIMPLE_TYPES, SIZED_STRINGS, TYPE_NAMES
 
 DEFAULT_DECIMAL = (10, 0)
@@ -18,13 +18,18 @@ class TypeReader(Reader):
     """The part of the parser that reads types into Arrow's."""
 
     def need_type(self) -> pa.DataType:
+        """A type of the engine."""
+        return unzoned(self.need_outward_type())
+
+    def need_outward_type(self) -> pa.DataType:
+        """A type as a column is declared: TIMESTAMP is an instant, TIMESTAMP_NTZ has no zone."""
         at = self.here()
         if self._curr.token_type != TokenType.VAR:
             self.expected("a type")
         name = self._curr.text.upper()
         self._advance()
         if name in SIMPLE_TYPES:
-            return SIMPLE_TYPES[name]
+            return SIMPLE_TYPES[name] if name == "TIMESTAMP_NTZ" else zoned(SIMPLE_TYPES[name])
         if name in SIZED_STRINGS:
             self._type_sizes()
             return pa.string()
@@ -56,17 +61,17 @@ class TypeReader(Reader):
     def _nested_type(self, name: str) -> pa.DataType:
         self.need(TokenType.LT, f"'<' after {name}")
         if name == "ARRAY":
-            found: pa.DataType = pa.list_(self.need_type())
+            found: pa.DataType = pa.list_(self.need_outward_type())
         elif name == "MAP":
-            key = self.need_type()
+            key = self.need_outward_type()
             self.need(TokenType.COMMA, "',' and the type of the values")
-            found = pa.map_(key, self.need_type())
+            found = pa.map_(key, self.need_outward_type())
         else:
             fields: list[pa.Field] = []
             while not fields or self._match(TokenType.COMMA):
                 field = self.need_name("the name of a field").text
                 self._match(TokenType.COLON)
-                fields.append(pa.field(field, self.need_type()))
+                fields.append(pa.field(field, self.need_outward_type()))
             found = pa.struct(fields)
         self.need(TokenType.GT, "'>'")
         return found

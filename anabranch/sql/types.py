@@ -52,6 +52,23 @@ def spell(kind: pa.DataType) -> str:
     return _SPARK_NAMES.get(kind, str(kind))
 
 
+def is_engine_type(kind: pa.DataType) -> bool:
+    """Whether columns of streams may have a type.
+
+    >>> is_engine_type(pa.list_(pa.int64())), is_engine_type(pa.timestamp("ns"))
+    (True, False)
+    """
+    if pa.types.is_list(kind):
+        return is_engine_type(kind.value_type)
+    if pa.types.is_map(kind):
+        return is_engine_type(kind.key_type) and is_engine_type(kind.item_type)
+    if pa.types.is_struct(kind):
+        return all(is_engine_type(f.type) for f in kind)
+    if pa.types.is_decimal128(kind):
+        return 0 <= int(kind.scale) <= int(kind.precision)
+    return kind in _SPARK_NAMES and not pa.types.is_null(kind)
+
+
 def is_numeric(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 

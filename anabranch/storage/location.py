@@ -90,6 +90,22 @@ def remove_all(folder: Folder) -> None:
         folder.delete(name)
 
 
+def check_folder(folder: Folder, what: str) -> None:
+    """Refuses a folder of this machine that cannot be made or written to; `what` names it in errors. What a store lets one
+    do shows only when it is done."""
+    if not isinstance(folder, LocalFilesystem):
+        return
+    there = os.path.abspath(folder.root)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    shown = f"{what} {folder.root}"
+    if not os.path.isdir(there):
+        is_own = there == os.path.abspath(folder.root)
+        raise LocationError(f"{shown} is a file: name a folder" if is_own else f"{shown} cannot be made: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise LocationError(f"{shown} cannot be written: this user has no right to write to {there}")
+
+
 def is_local(place: str) -> bool:
     """Whether a path or URI names a folder of this machine, as far as that can be told without a connection.
 

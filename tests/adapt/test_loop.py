@@ -103,12 +103,18 @@ def test_a_change_of_the_streams_changes_the_plan():
     assert later, [s for _, s, _ in said]
     assert "(b c)" not in show(later[-1].action.plan, GRAPH)
     assert "went from" in later[-1].text
+    before, now = later[-1].details["drifted"]["matches of b in c"]
+    assert before < 1 < 20 < now
 
 
 def test_the_effect_of_a_change_is_told():
     said = run(AdaptiveLoop(KNOWN), lambda _: OFTEN_AB, FIRST_BATCHES + 12)
     (effect,) = [s for _, s, _ in said if isinstance(s, Remark) and s.event == "effect"]
-    assert effect.details["cpu"] > 0
+    assert 0 < effect.details["cpu"] < effect.details["cpu_old_plan"]
+    assert "by now ((a b) c) would need" in effect.text
+    proposal = said[0][1]
+    assert effect.details["cpu_before"] == proposal.details["cpu_before"], "what was measured when it was proposed"
+    assert effect.details["cpu_predicted"] == proposal.details["cpu"]
     assert "were predicted; it was" in effect.text
 
 
@@ -169,13 +175,16 @@ def actuated(share: float, migration_cpu_s: float, monkeypatch: Any, steady_us: 
     monitor = monitor_of(*(observation(n, 100) for n in range(9)))
     state = LoopState(monitor, steady_since_us=monitor.observations[-1].seen_us - steady_us)
     model = CostModel(Given({"a": 300.0, "b": 300.0, "c": 20.0}).graph(GRAPH), DEFAULT)
-    found = Found(parse("(a (b c))", GRAPH), Cost(share, 1.0), Cost(1.0, 1.0), model, "it is better", False)
-    return _actuate(KNOWN, state, parse("((a b) c)", GRAPH), found, "a test")
+    found = Found(parse("(a (b c))", GRAPH), Cost(share, 1.0), Cost(1.0, 1.0), model, "it is better", False, 0.6)
+    return _actuate(KNOWN, state, parse("((a b) c)", GRAPH), found, "a test", {})
 
 
 def test_a_plan_must_need_less_than_nine_tenths(monkeypatch):
     """As `docs/life-of-a-replan.md` says, however little getting there costs."""
-    assert isinstance(actuated(0.89, 0.0, monkeypatch), Proposal)
+    proposal = actuated(0.89, 0.0, monkeypatch)
+    assert isinstance(proposal, Proposal)
+    told = proposal.details["cpu"], proposal.details["cpu_before"]
+    assert told == pytest.approx((0.49, 0.6)), "what is saved of a core, taken from the 0.6 that were measured"
     kept = actuated(0.91, 0.0, monkeypatch)
     assert isinstance(kept, Remark)
     assert "no plan is better by enough" in kept.text

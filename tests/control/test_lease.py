@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -93,6 +94,49 @@ def test_releasing_twice_is_no_error_and_takes_nothing_from_others(
     second = hold()
     first.release()
     assert owners(disk) == [second.owner]
+
+
+class SlowToDelete(MemoryFilesystem):
+    """Deletes when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def delete(self, path: str) -> None:
+        self.asked.set()
+        assert self.go_on.wait(30)
+        super().delete(path)
+
+
+def test_a_lease_that_two_threads_give_back_is_free_when_either_has(hold: Callable[..., Holder]) -> None:
+    """A sink stops a run while whoever waits for the run sees it end."""
+    disk = SlowToDelete()
+    holder = hold(disk)
+    first, second = (threading.Thread(target=holder.release) for _ in range(2))
+    first.start()
+    assert disk.asked.wait(30)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive(), "the claim is there yet"
+    disk.go_on.set()
+    second.join(30)
+    assert not owners(disk)
+
+
+def test_a_claim_that_is_given_back_is_not_written_again(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    """The lease is given back between the moment a thread looks whether it is and the moment it looks for the claim."""
+    holder = hold()
+    listed: Callable[[str], Names] = disk.list
+
+    def late(directory: str) -> Names:
+        disk.list = listed  # type: ignore[method-assign]
+        holder.release()
+        return disk.list(directory)
+
+    disk.list = late  # type: ignore[method-assign]
+    holder.require_held()
+    assert not owners(disk)
 
 
 def test_a_refused_holder_releases_nothing(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
@@ -346,3 +390,15 @@ def test_a_killed_process_is_taken_over_at_once(tmp_path: Path, hold: Callable[.
         other.send_signal(signal.SIGKILL)
         other.communicate()
     hold(disk)
+
+
+def test_a_lease_that_was_given_back_is_not_taken_again_by_a_thread_that_is_late(
+    disk: MemoryFilesystem, hold: Callable[..., Holder]
+) -> None:
+    """A sink that was called before the run was stopped may come back after it: the next run is not to be refused for it."""
+    old = hold()
+    old.release()
+    with pytest.raises(CheckpointBusyError, match="has given the checkpoint back"):
+        old.require_held()
+    assert owners(disk) == []
+    hold()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,13 +22,14 @@ from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.loop import Proposal
+from anabranch.control.loop import Loop, Proposal
 from anabranch.control.query_texts import QueryTexts
-from anabranch.control.records import Control
+from anabranch.control.records import Commit, Control
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.delivery import Delivery, Results, rows_of
 from anabranch.drive.driver import Driver
 from anabranch.drive.local import Steady
+from anabranch.drive.queries import Readings, gone_on
 from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.drive.staging import FOLDER as STAGED
@@ -42,10 +44,13 @@ from anabranch.plan.demand import read_columns
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution, Strategy
+from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import Query
 from anabranch.plan.workload import Workload
+from anabranch.run import Run
+from anabranch.spark.deliver import Destination, FilesOutlet
 from anabranch.spark.published import BATCH_PREFIX, published_in
-from anabranch.spark.remote_parquet import RemoteParquetSink
+from anabranch.spark.sinks import ParquetSink, RemoteParquetSink, Sink
 from anabranch.spark.stage import STAGING, ParquetStaging, staged_path
 from anabranch.storage.filesystem import MemoryFilesystem, Names
 from tests.support import oracle
@@ -92,19 +97,23 @@ class Function:
     that."""
     brought: dict[int, list[oracle.Bag]] = field(default_factory=lambda: defaultdict(list))
     takes_files = False
+    name = "a function"
 
-    def take(self, results: Results) -> None:
+    def take(self, results: Results) -> int:
         fails = self.fails.pop(results.batch, "")
         if fails == "before":
             raise Crash("the driver dies before the sink has the results")
         if fails == "fails before":
             raise OSError("the sink fails")
-        rows = rows_of(self.checkpoint, self.query, self.groups_span_slots, results)
-        self.bring(results.batch, pa.Table.from_batches(rows, schema=self.query.output_schema))
+        query = Readings(self.query, QueryTexts(self.checkpoint))(results.text)
+        found = rows_of(self.checkpoint, query, self.groups_span_slots, results)
+        rows = pa.Table.from_batches(found, schema=query.output_schema)
+        self.bring(results.batch, rows)
         if fails == "after":
             raise Crash("the driver dies when the sink has the results")
         if fails == "fails after":
             raise OSError("the sink fails, and has the results")
+        return int(rows.num_rows)
 
     def bring(self, batch: int, rows: pa.Table) -> None:
         self.brought[batch].append(oracle.bag(rows))
@@ -121,12 +130,14 @@ class Files:
     query: Query
     checkpoint: Any
     groups_span_slots: bool
-    out: Any
-
-    def __post_init__(self) -> None:
-        self.sink = RemoteParquetSink(self.out)
-
+    sink: Sink
     takes_files = True
+    name = "files"
+
+    @property
+    def out(self) -> Any:
+        """The folder of the sink."""
+        return self.sink.staging()
 
     @property
     def has_own_files(self) -> bool:
@@ -134,14 +145,16 @@ class Files:
 
     @property
     def write(self) -> ParquetStaging:
-        return ParquetStaging(self.out, self.query.output_schema)
+        return ParquetStaging(self.out, outward_schema(self.query))
 
     def take(self, results: Results) -> None:
-        names = list(results.names)
-        if self.groups_span_slots:
-            names = [f"{results.batch:010d}-{results.token}-{uuid.uuid4().hex[:12]}"]
-            rows = rows_of(self.checkpoint, self.query, True, results)
-            names = names if self.write(names[0], rows) else []
+        if not self.groups_span_slots:
+            delivered = Destination(Readings(self.query, QueryTexts(self.checkpoint)), False, self.sink, self.checkpoint, 1)
+            FilesOutlet(delivered, None).take(results)  # type: ignore[arg-type]
+            return
+        names = [f"{results.batch:010d}-{results.token}-{uuid.uuid4().hex[:12]}"]
+        rows = rows_of(self.checkpoint, self.query, True, results)
+        names = names if self.write(names[0], rows) else []
         self.sink.publish([staged_path(name) for name in names], results.batch, results.token)
 
     def found(self) -> oracle.Bag:
@@ -154,6 +167,21 @@ class Files:
                     rows = pq.read_table(pa.BufferReader(self.out.get(f"{folder}/{name}")))
                     total += oracle.bag(rows.cast(self.query.output_schema))
         return total
+
+
+def standin(driver: Driver, delivery: Delivery) -> Any:
+    """In the place of a pipeline on Spark, for a run that is asked about its queries."""
+    return SimpleNamespace(host=SimpleNamespace(driver=driver, delivery=delivery), members=driver.queries)
+
+
+class NotedRunner(Runner):
+    """Notes what was committed, under which plans."""
+
+    steps: list[tuple[Commit, dict[str, str]]]
+
+    def _note(self, commit: Commit, plans: Mapping[str, str], wall_s: dict[str, float], is_closing: bool) -> None:
+        self.steps.append((commit, dict(plans)))
+        super()._note(commit, plans, wall_s, is_closing)
 
 
 @dataclass
@@ -183,12 +211,21 @@ class Simulation:
     leaves: Collection[str] = ()
     """Which queries leave when results of theirs wait that take more than `most_bytes`."""
     most_bytes: int = 1 << 30
+    folder: str = ""
+    """Where files go, if that is on this machine's disk: through the sink for folders. Else they are in memory, through the
+    sink for stores."""
+    before: dict[int, Callable[[Run], None]] = field(default_factory=dict)
+    """What is asked of the run before some triggers, once."""
+    loop: Callable[[Forms], Loop] = lambda forms: Steady()
+    """Who decides about the plan of a query."""
     done: int = -1
     """The last trigger that the source has noted as done."""
     lives: int = 0
     """How many drivers there were."""
     computed: list[tuple[int, bool]] = field(default_factory=list)
     """The batches whose tasks ran, and whether they were committed before."""
+    steps: list[tuple[Commit, dict[str, str]]] = field(default_factory=list)
+    """What was committed, and the plans that it ran under."""
 
     def __post_init__(self) -> None:
         self.world, workload = FaultyFilesystem(MemoryFilesystem(), dict(self.faults)), Workload(tuple(self.queries))
@@ -200,11 +237,18 @@ class Simulation:
         self.spread = {q.name: choose_distribution(q, self.slots, may_skip_exchange=is_alone) for q in self.queries}
         self.outlets: dict[str, Files | Function] = {}
         for place, query in enumerate(self.queries):
-            given = query, self.checkpoint, self.spread[query.name].groups_span_slots
-            if self.to_files == (place % 2 == 0):
-                self.outlets[query.name] = Files(*given, Below(self.world, f"out/{query.name}"))
-            else:
-                self.outlets[query.name] = Function(*given, dict(self.fails))
+            self.outlets[query.name] = self.files(query) if self.to_files == (place % 2 == 0) else self.called(query)
+
+    def files(self, query: Query) -> Files:
+        """An outlet to files."""
+        sink: Sink = RemoteParquetSink(Below(self.world, f"out/{query.name}"))  # type: ignore[arg-type]
+        if self.folder:
+            sink = ParquetSink(f"{self.folder}/{query.name}")
+        return Files(query, self.checkpoint, self.spread[query.name].groups_span_slots, sink)
+
+    def called(self, query: Query) -> Function:
+        """An outlet that is a function."""
+        return Function(query, self.checkpoint, self.spread[query.name].groups_span_slots, dict(self.fails))
 
     @property
     def function(self) -> Function:
@@ -221,24 +265,44 @@ class Simulation:
                 continue
         raise AssertionError("it never ends")
 
-    def live(self) -> None:
-        """One driver, from its start to the end of the input; or to where it dies."""
+    def rewrite(self, queries: Sequence[Query], batches: Sequence[Mapping[str, pa.Table]]) -> None:
+        """Has the drivers that come run queries as they are written now, over streams with other columns. Functions stay."""
+        latest, texts = commits_in(self.checkpoint).latest(), QueryTexts(self.checkpoint)  # type: ignore[arg-type]
+        known = latest[1].queries if latest is not None else {}
+        self.queries = [gone_on(q, known[q.name], texts) if q.name in known else q for q in queries]
+        self.batches, workload = batches, Workload(tuple(self.queries))
+        self.sources, self.columns = workload.sources, read_columns(workload)
+        self.forms = {query.name: Forms(query) for query in self.queries}
+        if latest is None:
+            self.spread = {q.name: choose_distribution(q, self.slots) for q in self.queries}
+        for query in self.queries:
+            self.outlets[query.name].groups_span_slots = self.spread[query.name].groups_span_slots
+            self.outlets[query.name].query = query
+
+    def live(self, triggers: int | None = None) -> Run:
+        """One driver, from its start to the end of the input and its closing step, or through so many triggers; or to where
+        it dies."""
         self.lives += 1
         holder = Taken(self.checkpoint)  # type: ignore[arg-type]
         try:
             holder.acquire()
             driver, runner, tasks = self.started(holder)
-            for trigger in range(self.done + 1, len(self.batches)):
+            run = Run(holder, [standin(driver, runner.delivery)])
+            for trigger in range(self.done + 1, len(self.batches) if triggers is None else triggers):
                 if trigger in self.asks:
                     self.ask(driver, *self.asks[trigger])
+                if trigger in self.before:
+                    self.before.pop(trigger)(run)
                 runner.step(trigger, tasks(self.batches[trigger]))
                 self.done = trigger
                 if trigger in self.pauses:
                     runner.close_if_paused(lambda: tasks({}), 0.0, lambda last: last <= self.done)
-            runner.close(lambda: tasks({}))
+            if triggers is None:
+                runner.close(lambda: tasks({}))
             holder.release()
         finally:
             holder.die()
+        return run
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
         files = {name: table_file(name) for name in self.tables}
@@ -260,7 +324,8 @@ class Simulation:
         delivery = Delivery(
             self.checkpoint, self.outlets, None, self.most_bytes, holder.require_held, self.leaves  # type: ignore[arg-type]
         )  # fmt: skip
-        runner = Runner(driver, delivery)
+        runner = NotedRunner(driver, delivery)
+        runner.steps = self.steps
         run, kept = uuid.uuid4().hex, [Kept() for _ in range(self.workers)]
 
         def tasks(rows: Mapping[str, pa.Table]) -> Tasks:
@@ -274,7 +339,7 @@ class Simulation:
         is_first = query is self.queries[0]
         plan = parse(self.plans[0], graph) if self.plans and is_first else left_deep(graph)
         journal, texts = Journal(self.checkpoint, query.name), QueryTexts(self.checkpoint)  # type: ignore[arg-type]
-        return Steering(query, Execution(plan), self.spread[query.name], Steady(), journal, texts)
+        return Steering(query, Execution(plan), self.spread[query.name], self.loop(self.forms[query.name]), journal, texts)
 
     def work(
         self, driver: Driver, run: str, kept: Sequence[Kept], rows: Mapping[str, pa.Table], control: Control

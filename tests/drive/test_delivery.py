@@ -26,6 +26,7 @@ class Outlet:
     taken: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     takes_files: bool = False
+    name: str = "a test's sink"
 
     def take(self, results: Results) -> None:
         self.calls.append(results.batch)
@@ -127,7 +128,7 @@ def test_at_the_bound_a_sink_that_fails_stops_the_pipeline() -> None:
     world.batch(0, q=(0,), r=(0,))
     world.batch(1, q=(0,), r=(0,))
     assert isinstance(world.delivery.failing["q"], OSError)
-    with pytest.raises(SinkError, match=r"sink of query q fails in batch 0, for the \d+. time: OSError: down; what waits"):
+    with pytest.raises(SinkError, match=r"query q \(a test's sink\) has failed .* in batch 0: OSError: down\nwhat waits"):
         world.batch(2, q=(0,), r=(0,))
     world.outlets["q"].before = lambda results: None
     world.again().finish()
@@ -152,7 +153,7 @@ def test_at_the_bound_a_slow_sink_is_waited_for() -> None:
 def test_when_input_has_ended_retries_end_too() -> None:
     world = World(q=Outlet(fails))
     world.batch(0, q=(0,))
-    with pytest.raises(SinkError, match="sink of query q fails in batch 0"):
+    with pytest.raises(SinkError, match=r"sink of query q .* has failed .* in batch 0"):
         world.delivery.finish(within_s=0.3)
     assert world.outlets["q"].calls[:2] == [0, 0]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,17 +13,20 @@ import pytest
 from anabranch.control.ledger import Ledger, commits_in
 from anabranch.control.loop import Observed, Proposal, Remark
 from anabranch.control.records import Commit
-from anabranch.drive.retain import RELEASE_EVERY
+from anabranch.drive.local import LocalPipeline
+from anabranch.drive.retain import RELEASE_EVERY, Background
 from anabranch.drive.steering import MOST_FAILED_RUNS
 from anabranch.errors import CheckpointBusyError, SinkError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation, Taken
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Crash, Fault
+from tests.support.feeding import wait_until
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
@@ -80,7 +85,7 @@ def test_a_sink_that_fails_is_called_again_and_holds_up_nobody() -> None:
 def test_a_sink_that_fails_for_good_is_told_when_input_has_ended() -> None:
     case = simulation(3, to_files=False)
     case.function.fails = Failing(case.function.fails)
-    with pytest.raises(SinkError, match=r"the sink of query q fails in batch 0, for the \d+. time: OSError: the sink fails"):
+    with pytest.raises(SinkError, match=r"the sink of query q \(.*\) has failed .* in batch 0: OSError: the sink fails"):
         case.live()
     assert not case.function.brought
     assert len(case.checkpoint.list("commit")) >= 4, "commits stay until their results have arrived"
@@ -206,3 +211,31 @@ def test_a_function_of_the_simulation_can_tell() -> None:
         sink.bring(0, pa.table({"x": [value]}))
     with pytest.raises(AssertionError, match="a batch is another"):
         sink.found()
+
+
+def test_files_are_deleted_in_the_background_in_order() -> None:
+    """One thing after the other; one that fails stops nothing, and no thread is left when all is done."""
+    background, done = Background(), list[int]()
+
+    def work(number: int) -> None:
+        if number == 1:
+            raise OSError("the store is away")
+        done.append(number)
+
+    for number in range(4):
+        background(partial(work, number))
+    wait_until(lambda: done == [0, 2, 3])
+    wait_until(lambda: not any(thread.name == "anabranch-release" for thread in threading.enumerate()))
+    background(partial(work, 4))
+    wait_until(lambda: done == [0, 2, 3, 4])
+
+
+def test_the_records_of_the_latest_batches_stay() -> None:
+    """However many batches there were: what they measured is shown. Older ones go."""
+    text = "CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts; SELECT k FROM a [NOW]"
+    run = LocalPipeline([parse_script(text).queries[0].query], MemoryFilesystem(), release_every=4)
+    for batch in range(30):
+        run.step(batch, {})
+        kept = run.commits.numbers()
+        assert kept == list(range(kept[0], batch + 1))
+        assert min(batch + 1, 5) <= len(kept) <= 8

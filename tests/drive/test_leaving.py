@@ -125,3 +125,10 @@ def test_a_query_whose_sink_fails_for_too_long_may_leave() -> None:
     case.function.fails = {}
     case.live()
     assert not (wrong := oracle.difference(case.found()["q1"], alone(case, "q1", left.batch))), wrong
+
+
+def test_rows_that_are_there_for_a_query_that_has_left() -> None:
+    """Rows of b are spread in one way for q2 and in another for q4, whose groups span slots. When q2 has left, rows that
+    came for its sake are still in the logs, and go on coming: they are none of q4's."""
+    breaks = {"q1": 0, "q2": 1}
+    check(simulation(Workload(9472, 5, batches=12), breaks=breaks), breaks)

@@ -23,7 +23,7 @@ from tests.support.workloads import Workload, workloads
 
 def check_joins(scenario: Scenario) -> None:
     query = parse_script(scenario.script).queries[0].query
-    assert bound(text_of(query)) == query
+    assert bound(text_of(query), QueryTexts(MemoryFilesystem())) == query
 
 
 test_joins, test_joins_long = properties(check_joins, 40, 2_000, scenario=scenarios(inputs=(2, 3, 1, 4)))
@@ -31,7 +31,7 @@ test_joins, test_joins_long = properties(check_joins, 40, 2_000, scenario=scenar
 
 def check_groups(shape: Shape) -> None:
     query = Continuous(shape).query
-    assert bound(text_of(query)) == query
+    assert bound(text_of(query), QueryTexts(MemoryFilesystem())) == query
 
 
 test_groups, test_groups_long = properties(check_groups, 40, 2_000, shape=shapes())
@@ -69,7 +69,7 @@ def test_what_a_worker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     control, _ = control_of(workload, 2, disk)
     text = text_of(workload.queries[0])
     with pytest.raises(ForeignStateError, match="query q0 is another one to this release"):
-        bound(msgspec.structs.replace(text, identity="something else"))
+        bound(msgspec.structs.replace(text, identity="something else"), QueryTexts(disk))
     with pytest.raises(DamagedStateError, match="it is missing although a record names it"):
         BoundQueries().of(control, 2, MemoryFilesystem())
     monkeypatch.setattr(queries, "MOST_BOUND", 1)

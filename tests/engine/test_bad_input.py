@@ -206,7 +206,7 @@ OTHER_QUERIES = {
     "another window": SELECT.replace("10 SECONDS", "11 SECONDS", 1),
     "another predicate": SELECT.replace("s.k = q.k", "s.k = t.k"),
     "another filter": f"{SELECT} AND t.name = 'a'",
-    "another select list": SELECT.replace("t.name, ", ""),
+    "a column that is not stored": SELECT.replace("t.name, ", "t.unused, "),
     "other streams": "SELECT a.k FROM quotes [NOW] AS a, quotes [NOW] AS b WHERE a.k = b.k",
 }
 

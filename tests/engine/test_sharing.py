@@ -6,16 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import strategies as st
 
-from anabranch.drive.local import LocalPipeline
+from anabranch.drive.local import LocalPipeline, Step
 from anabranch.drive.work import Kept
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError
 from anabranch.plan.identity import RowsKey
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Strategy
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
@@ -59,7 +60,19 @@ class Together:
         steps = self.pipeline.step(self.number, {name: table for name, table in rows.items() if name in read})
         self.pipeline.verify()
         self.number += 1
+        for query in self.queries:
+            self._check_counts(query, steps[query.name], rows)
         return {name: oracle.bag(step.results) for name, step in steps.items()}
+
+    def _check_counts(self, query: Query, step: Step, rows: dict[str, pa.Table]) -> None:
+        """A row is counted once, however many slots it goes to, and whoever else wants it there."""
+        for source in query.base_sources:
+            if not isinstance(source, Stream) or source.name not in rows:
+                continue
+            counts, times = step.statistics.sources[source.name], rows[source.name].column(source.time)
+            late = pc.sum(pc.less(times.cast(pa.int64()), step.watermark_us)).as_py() or 0
+            found = (counts.rows, counts.late_rows, counts.early_rows, counts.untimed_rows)
+            assert found == (len(times), late, 0, times.null_count), (query.name, source.name)
 
     @property
     def slot(self) -> Slot:
@@ -252,3 +265,36 @@ def test_what_a_reader_watches_goes_with_its_segments() -> None:
     assert watch.suspects <= kept
     assert watch.watermarks.keys() <= kept
     assert len(kept) < 12
+
+
+def test_what_came_is_counted_for_each_query_by_itself() -> None:
+    """Rows without a time too, and in slots that get rows for another query's sake. What a query stores is what it wants,
+    although the log has more: its plans are chosen by that."""
+    script = parse_script("""
+        CREATE STREAM a (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE STREAM b (k BIGINT, j BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE QUERY few AS SELECT a.x FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k AND a.x < 10;
+        CREATE QUERY many AS SELECT a.x FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.j = b.j""")
+    times = pa.array([None if n % 7 == 0 else n for n in range(100)], pa.timestamp("us"))
+    numbers = pa.array(range(100), pa.int64())
+    a = pa.table({"k": numbers, "j": pc.multiply(numbers, 3), "x": numbers, "ts": times})
+    pipeline = LocalPipeline([declared.query for declared in script.queries], MemoryFilesystem(), slots=4)
+    steps = pipeline.step(0, {"a": a, "b": a.select(["k", "j", "ts"])})
+    for name, stored in (("few", 8), ("many", 85)):
+        counts = steps[name].statistics.sources["a"]
+        assert (counts.rows, counts.untimed_rows, counts.stored_rows) == (100, 15, stored), name
+
+
+def test_rows_that_are_there_for_a_query_that_was_dropped() -> None:
+    """They are in the logs when the others start again."""
+    workload = Workload(9472, 5, batches=6)
+    queries = [query for query in workload.queries if query.name in ("q2", "q4")]
+    together, found = Together(queries, workload.table, slots=2), oracle.Bag()
+    batches = [{name: rows for name, rows in workload.batch(number).items() if name != "t"} for number in range(6)]
+    for number, rows in enumerate(batches):
+        if number == 3:
+            together.drop("q2")
+        found += together.step(rows)["q4"]
+    found += together.step({})["q4"]
+    read = [{name: rows for name, rows in batch.items() if name in "bc"} for batch in batches]
+    assert not (wrong := oracle.difference(found, oracle.expected(queries[1], read, {}))), wrong

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from anabranch.cost.model import PAPER, Cost, CostModel
 from anabranch.cost.streams import edges, stream
+from anabranch.errors import DisconnectedError
 from anabranch.optimize.dominating import Choice, choose, dominating, qualified, strain
 from anabranch.optimize.exact import exact_front
 from anabranch.optimize.jtree_finder import jtree_finder, partitions
 from anabranch.optimize.local_search import search
 from anabranch.optimize.min_state import min_state
-from anabranch.optimize.mjoin_ordering import DisconnectedError, best_mjoin, mjoin_ordering
+from anabranch.optimize.mjoin_ordering import best_mjoin, mjoin_ordering
 from anabranch.optimize.state_removal import state_removal
 from anabranch.optimize.state_selection import edge_frequencies, state_selection
 from anabranch.optimize.trees import MJOIN, Pricer, parts_of, views_of

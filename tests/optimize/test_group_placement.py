@@ -3,9 +3,11 @@
 import pytest
 
 from anabranch.cost.facts import EMPTY, Given
+from anabranch.cost.streams import Basis
 from anabranch.cost.units import DEFAULT
-from anabranch.optimize.group_placement import choose_groups
-from anabranch.optimize.planner import Bounds, NoQualifiedPlanError
+from anabranch.errors import NoQualifiedPlanError
+from anabranch.optimize.group_placement import choose_groups, priced_forms
+from anabranch.optimize.planner import Bounds
 from anabranch.plan.eager import Forms
 from anabranch.sql import parse_script
 
@@ -57,3 +59,12 @@ def test_what_is_not_grouped_stays():
     query = query_of("SELECT a.x FROM a [NOW], b [NOW] WHERE a.k = b.k")
     chosen = choose_groups(Forms(query), EMPTY, DEFAULT, Bounds())
     assert (chosen.query, chosen.grouped_input) == (query, None)
+
+
+def test_estimated_groups_are_not_taken_for_given():
+    """How many groups there are below a join is worked out: as long as nobody gives the keys, it is assumed."""
+    forms = Forms(query_of(JOIN))
+    found = priced_forms(forms, Given({"a": 10.0, "b": 10.0}), DEFAULT, Bounds())
+    (below,) = [each.decision.model.graph for each in found if each.grouped_input == "a"]
+    assert [facts.basis for facts in below.streams] == [Basis.ASSUMED, Basis.GIVEN]
+    assert [key.basis for key in below.classes] == [Basis.ASSUMED]

@@ -1,20 +1,18 @@
 """Facts, decisions and their explanation."""
 
-import xml.etree.ElementTree as ElementTree
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.cost.facts import EMPTY, FactsError, Given, Measured
+from anabranch.cost.facts import EMPTY, Given, Measured
 from anabranch.cost.model import PAPER, Cost, CostModel
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.local import LocalRun
-from anabranch.errors import PlanError
+from anabranch.errors import FactsError, NoQualifiedPlanError, PlanError
 from anabranch.optimize.exact import exact_front
-from anabranch.optimize.explain import decision_json, decision_svg, decision_text
-from anabranch.optimize.planner import Bounds, NoQualifiedPlanError, decide, lower_bound, parse_bytes, show_bytes
+from anabranch.optimize.planner import Bounds, decide, lower_bound, parse_bytes, show_bytes
 from anabranch.optimize.trees import MJOIN, Pricer
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import check, parse, show
@@ -182,27 +180,3 @@ def test_sizes():
     assert show_bytes(float("inf")) == "any"
     with pytest.raises(PlanError, match="'much' is not a size"):
         parse_bytes("much")
-
-
-# -- explanations ----------------------------------------------------------------------------------------------------
-
-
-def test_a_decision_is_explained():
-    decision = decide(chain(), SKEWED, DEFAULT, Bounds(2.0, 2**30))
-    text = decision_text(decision, chain())
-    assert "cores of 2" in text
-    assert "of 1 GiB" in text
-    assert "every plan considered" in text
-    assert all(name in text for name in ("a", "b", "c", "rows/s", "state"))
-    values = decision_json(decision, chain())
-    assert values["plan"] == show(decision.plan, chain())
-    assert sum(j["memory"] for j in values["joins"]) == pytest.approx(values["memory"])
-
-
-def test_a_decision_is_drawn():
-    decision = decide(chain(), SKEWED, DEFAULT)
-    drawn = ElementTree.fromstring(decision_svg(decision, chain()))
-    text = " ".join(drawn.itertext())
-    assert "rows/s" in text
-    assert "of CPU" in text
-    assert len(drawn.findall("{http://www.w3.org/2000/svg}rect")) == len(list(decision.model.nodes(decision.plan))) + 3

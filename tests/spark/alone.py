@@ -1,6 +1,7 @@
 """Scenarios in a driver of their own: `python -m tests.spark.alone <mode> <folder> <scenario> …`.
 
-`cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong.
+`cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong;
+a number with a `w` before it is that of a workload: several queries in a pipeline.
 `standalone` does so on a master that is named first.
 `executors` runs one scenario on `local-cluster`, whose executors are killed on the way.
 `machines` runs a query on workers that share no disk with the driver or with each other.
@@ -15,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from anabranch.spark import pipeline, sinks
 from anabranch.spark.create import create_session
 from anabranch.storage.cache import Cache
@@ -23,12 +26,15 @@ from tests.spark.failing import LethalTask, TroubledTask
 from tests.support import oracle
 from tests.support.feeding import Feed, bag, expected, read_parquet
 from tests.support.fixed_scenarios import many_batches, scenario_of
+from tests.support.pipelines import SPANNING, Piped
 from tests.support.scenarios import Scenario
+from tests.support.workloads import Workload
 
 ROOT = Path(__file__).parents[2]
 START_S = 300.0
 """How long a driver of its own may take, on a busy machine."""
 
+ROUTES = ("files", "frames", "mixed")
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "20ms",
@@ -48,7 +54,7 @@ def run_alone(*arguments: str, timeout_s: float = START_S) -> str:
     return done.stdout
 
 
-def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024]") -> int:
+def cluster(folder: str, cases: list[str], master: str = "local-cluster[2,1,1024]") -> int:
     pipeline.Task = TroubledTask  # type: ignore[misc]
     wrong = 0
     here = os.getcwd()
@@ -56,23 +62,40 @@ def cluster(folder: str, seeds: list[int], master: str = "local-cluster[2,1,1024
     if master.startswith("spark:"):
         settings |= {"spark.executor.cores": "1", "spark.executor.memory": "1g", "spark.driver.host": "127.0.0.1"}
     spark = create_session(master, settings)
-    for seed in seeds:
-        scenario = scenario_of(seed)
-        feed = Feed(scenario, os.path.join(folder, str(seed)), ("files", "frames", "mixed")[seed % 3])
-        kept, out = sinks.memory(), os.path.join(folder, str(seed), "out")
-        sink = kept if seed % 2 else sinks.parquet(out)
-        half = len(scenario.batches) // 2
-        for batches in (range(half), range(half, len(scenario.batches))):
-            feed.write(batches)
-            if batches:
-                feed.run(spark, sink, plan=seed + len(batches), slots=2)
-        found = kept.table() if sink is kept else read_parquet(out, scenario)
-        difference = oracle.difference(bag(found, scenario), expected(scenario))
-        met = os.listdir(os.path.join(feed.folder, "checkpoint", "pipeline-0", "troubles"))
-        print(f"scenario {seed}: {difference or 'right'}\nmet {' '.join(sorted(met))}", flush=True)
+    for case in cases:
+        own = os.path.join(folder, case)
+        difference = _workload(spark, own, int(case[1:])) if case[0] == "w" else _scenario(spark, own, int(case))
+        troubles = [name for name in os.listdir(os.path.join(own, "checkpoint")) if name.startswith("pipeline-")]
+        met = [name for p in troubles for name in os.listdir(os.path.join(own, "checkpoint", p, "troubles"))]
+        print(f"scenario {case}: {difference or 'right'}\nmet {' '.join(sorted(met))}", flush=True)
         wrong += bool(difference)
     spark.stop()
     return wrong
+
+
+def _scenario(spark: SparkSession, folder: str, seed: int) -> str:
+    """Runs one query; what is wrong with its results."""
+    scenario = scenario_of(seed)
+    feed = Feed(scenario, folder, ROUTES[seed % 3])
+    kept, out = sinks.memory(), os.path.join(folder, "out")
+    sink = kept if seed % 2 else sinks.parquet(out)
+    half = len(scenario.batches) // 2
+    for batches in (range(half), range(half, len(scenario.batches))):
+        feed.write(batches)
+        if batches:
+            feed.run(spark, sink, plan=seed + len(batches), slots=2)
+    found = kept.table() if sink is kept else read_parquet(out, scenario)
+    return oracle.difference(bag(found, scenario), expected(scenario))
+
+
+def _workload(spark: SparkSession, folder: str, seed: int) -> str:
+    """Runs several queries; what is wrong with the results of any."""
+    piped = Piped(Workload(seed, 4, batches=6), folder, ROUTES[seed % 3], {"spans": SPANNING})
+    for batches in (range(3), range(3, 6)):
+        piped.write(batches)
+        piped.run(spark)
+    wrong = {name: oracle.difference(piped.target(name).found(), piped.expected(name)) for name in piped.texts}
+    return "; ".join(f"{name}: {difference}" for name, difference in wrong.items() if difference)
 
 
 def executors(folder: str, scenario: Scenario, route: str) -> int:
@@ -130,9 +153,9 @@ def drain(folder: str, scenario: Scenario, route: str, local: str) -> int:
 def main() -> int:
     mode, folder, *rest = sys.argv[1:]
     if mode == "cluster":
-        return cluster(folder, [int(seed) for seed in rest])
+        return cluster(folder, rest)
     if mode == "standalone":
-        return cluster(folder, [int(seed) for seed in rest[1:]], rest[0])
+        return cluster(folder, rest[1:], rest[0])
     if mode == "executors":
         return executors(folder, many_batches(int(rest[0])), rest[1])
     if mode == "machines":

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -126,17 +125,28 @@ def plain(name: str) -> Column:
     return Column(EDGES[name][0], "a", name)
 
 
-def test_columns_of_all_types(spark: SparkSession) -> None:
-    grids = {name: one(plain(name)) for name in EDGES}
-    assert_alike(spark_cells(spark, grids), grids, {name: [name] for name in EDGES})
+def test_cells_are_those_of_the_engine(spark: SparkSession) -> None:
+    """For columns of all types; for keys of different widths that meet, by the widened value; in grids of several
+    dimensions, some of which an input does not tell; and for the rows of an input."""
+    grids, keys = {name: one(plain(name)) for name in EDGES}, {name: [name] for name in EDGES}
+    for name, wide in (("i8", pa.int64()), ("i16", pa.int64()), ("i32", pa.int64()), ("f32", pa.float64())):
+        grids[f"wide {name}"], keys[f"wide {name}"] = one(Call(wide, "cast", (plain(name),))), [name]
+    with_free = Grid(
+        (Dimension((plain("i64"),)), Dimension((Column(pa.int64(), "b", "i64"),)), Dimension((plain("text"),))),
+        (3, 2, 5),
+    )
+    grids |= {"two": one(plain("i64"), plain("d10"), share=7), "free": with_free, "whole": Grid()}
+    grids["rows"] = Grid((Dimension((), "a"),), (SHARE,))
+    keys |= {"two": ["i64", "d10"], "free": ["i64", "text"], "whole": [], "rows": ["at"]}
+    found = spark_cells(spark, grids)
+    assert_alike(found, grids, keys)
+    assert {len(row) for row in found["free"].to_pylist()} == {2}
 
 
-def test_timestamps_without_a_zone(spark: SparkSession) -> None:
+def test_zones_do_not_matter(spark: SparkSession) -> None:
+    """Neither that of the session, nor whether a timestamp has one."""
     grids = {"at": one(plain("at")), "rows": Grid((Dimension((), "a"),), (SHARE,))}
     assert_alike(spark_cells(spark, grids, ntz=True), grids, {"at": ["at"], "rows": ["at"]})
-
-
-def test_the_zone_of_the_session_does_not_matter(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -146,41 +156,14 @@ def test_the_zone_of_the_session_does_not_matter(spark: SparkSession) -> None:
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_widened_columns(spark: SparkSession) -> None:
-    """Keys of different widths meet: what is hashed is the widened value."""
-    wide = {name: Call(pa.int64(), "cast", (plain(name),)) for name in ("i8", "i16", "i32")}
-    grids = {name: one(term) for name, term in wide.items()}
-    grids["f32"] = one(Call(pa.float64(), "cast", (plain("f32"),)))
-    assert_alike(spark_cells(spark, grids), grids, {name: [name] for name in grids})
-
-
-def test_grids_of_several_dimensions(spark: SparkSession) -> None:
-    with_free = Grid(
-        (Dimension((plain("i64"),)), Dimension((Column(pa.int64(), "b", "i64"),)), Dimension((plain("text"),))),
-        (3, 2, 5),
-    )
-    grids = {"two": one(plain("i64"), plain("d10"), share=7), "free": with_free, "whole": Grid()}
-    found = spark_cells(spark, grids)
-    assert_alike(found, grids, {"two": ["i64", "d10"], "free": ["i64", "text"], "whole": []})
-    assert {len(row) for row in found["free"].to_pylist()} == {2}
-
-
-def test_rows_of_an_input(spark: SparkSession) -> None:
-    grids = {"rows": Grid((Dimension((), "a"),), (SHARE,))}
-    assert_alike(spark_cells(spark, grids), grids, {"rows": ["at"]})
-
-
-def test_a_self_join_sends_a_row_once_to_each_cell(spark: SparkSession) -> None:
-    """Rows go where either alias needs them; where both do, once."""
+def test_rows_of_a_self_join_and_of_a_table(spark: SparkSession) -> None:
+    """Rows go where either alias needs them; where both do, once. Rows of a table share one coordinate."""
     query = query_of(Input("a", SOURCE, range_window(1)), Input("b", SOURCE, range_window(2)))
     grid = Grid((Dimension((plain("i64"), Column(pa.int32(), "b", "i32"))),), (4,))
     found = spark_cells(spark, {"cells": grid}, query)["cells"].to_pylist()
     ours = [a | b for a, b in zip(engine_cells(grid, "a"), engine_cells(grid, "b"), strict=True)]
     for i, row in enumerate(found[:-1]):
         assert sorted(row) == sorted(ours[i])
-
-
-def test_rows_of_a_table_share_one_coordinate(spark: SparkSession) -> None:
     table = Table("t", (Field("v", pa.int64()),))
     query = Query("q", (QUERY.inputs[0], Input("t", table, range_window(1))), (), (), QUERY.select)
     target, several = cells([(query, Grid((Dimension((), "t"),), (SHARE,)))], table, lambda c: F.col(c))
@@ -221,20 +204,19 @@ SPREADS: dict[str, Spread] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SPREADS)
-def test_rows_go_to_the_slots_of_all_queries_once(spark: SparkSession, name: str) -> None:
+def test_rows_go_to_the_slots_of_all_queries_once(spark: SparkSession) -> None:
     """A row goes to each slot that wants it for any query, and to none twice; also when it is packed."""
-    spread = SPREADS[name]
-    wanted = [
-        set().union(*of_row)
-        for of_row in zip(*(engine_cells(g, i.alias) for q, g in spread for i in q.inputs), strict=True)
-    ]
     frame = spark.createDataFrame(TABLE.cast(zoned_schema(TABLE.schema))).coalesce(1)
-    target, several = cells(spread, SOURCE, lambda c: F.col(f"`{c}`"))
-    assert several == (name != "the same way"), "equal expressions are written once"
-    found = frame.select((target if several else F.array(target)).alias("cells")).toArrow()["cells"].to_pylist()
-    assert [sorted(row) for row in found[:-1]] == [sorted(row) for row in wanted[:-1]]
     packing = packing_of({"s": ("i64", "at")}, {"s": frame.schema})
-    packed = pack(frame, packing, spread, SOURCE).toArrow()
-    assert packed.num_rows == sum(map(len, found))
-    assert sorted(packed[CELL].to_pylist()) == sorted(cell for row in found for cell in row)
+    for name, spread in SPREADS.items():
+        wanted = [
+            set().union(*of_row)
+            for of_row in zip(*(engine_cells(g, i.alias) for q, g in spread for i in q.inputs), strict=True)
+        ]
+        target, several = cells(spread, SOURCE, lambda c: F.col(f"`{c}`"))
+        assert several == (name != "the same way"), "equal expressions are written once"
+        found = frame.select((target if several else F.array(target)).alias("cells")).toArrow()["cells"].to_pylist()
+        assert [sorted(row) for row in found[:-1]] == [sorted(row) for row in wanted[:-1]], name
+        packed = pack(frame, packing, spread, SOURCE).toArrow()
+        assert packed.num_rows == sum(map(len, found)), name
+        assert sorted(packed[CELL].to_pylist()) == sorted(cell for row in found for cell in row), name

@@ -19,7 +19,9 @@ from tests.support import oracle
 from tests.support.continuous import Continuous, Shape
 from tests.support.feeding import finish
 
-CASES, LONG_CASES = range(10), range(10, 160)
+CASES = (5, 8)
+"""Subqueries, a theta join, groups that span slots into files and into memory, streams of both kinds."""
+LONG_CASES = [n for n in range(160) if n not in CASES]
 
 
 def shape_of(seed: int) -> Shape:
@@ -58,7 +60,8 @@ def check(spark: SparkSession, seed: int, folder: Path, parts: int = 1) -> None:
         sink = in_memory if parts == 1 and seed % 2 else sinks.parquet(str(folder / "out"))
         session.query("q", case.sql, sink)
         assert session.explain("q")
-        finish(session.start(availableNow=True))
+        run = session.start(availableNow=True)
+        finish(run)
     if sink is in_memory:
         found = in_memory.table()
     else:
@@ -66,6 +69,9 @@ def check(spark: SparkSession, seed: int, folder: Path, parts: int = 1) -> None:
         has_any = out.exists() and any(name.startswith("batch=") for name in os.listdir(out))
         names = case.query.output_schema.names
         found = pq.read_table(out).select(names) if has_any else case.query.output_schema.empty_table()
+    if parts == 1:
+        assert all(step.is_counted for step in run.progress["q"])
+        assert sum(step.results for step in run.progress["q"]) == found.num_rows, "groups that span slots are counted once"
     ours = oracle.bag(found.cast(case.query.output_schema)) if found.num_columns else oracle.Bag()
     problem = oracle.difference(ours, oracle.expected(case.query, batches, tables))
     assert not problem, f"{case.sql}\n{problem}"
@@ -84,10 +90,10 @@ def test_queries(spark: SparkSession, seed: int, tmp_path: Path) -> None:
     check(spark, seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", [21, 24, 26])
-def test_queries_that_go_on(spark: SparkSession, seed: int, tmp_path: Path) -> None:
-    """A closing step comes at the end of each part: the watermark of what follows is what it would have been."""
-    check(spark, seed, tmp_path, parts=2)
+def test_a_query_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Groups with a stored table. A closing step comes at the end of each part: the watermark of what follows is what it
+    would have been."""
+    check(spark, 24, tmp_path, parts=2)
 
 
 @pytest.mark.long

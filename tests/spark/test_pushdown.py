@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,11 @@ from anabranch.engine.expressions import predicate_mask
 from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.expression import Expr
 from anabranch.plan.grid import Grid
-from anabranch.plan.query import Stream
+from anabranch.plan.query import Query, Stream
 from anabranch.plan.workload import Workload
 from anabranch.session import Session
 from anabranch.spark import sinks
+from anabranch.spark.host import Progress
 from anabranch.spark.pack import pack, packing_of
 from anabranch.spark.pushdown import Pushdown, spark_filter
 from anabranch.sql import parse_script
@@ -58,49 +60,79 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-ALONE = "SELECT a.v, a.ts FROM a [NOW] WHERE a.v < 3 AND a.s = 'x'"
-GROUPED = "SELECT a.k, COUNT(*) AS n FROM a [RANGE 2 SECONDS] WHERE a.v < 3 AND a.s LIKE '%x%' GROUP BY a.k"
+ALONE = {
+    "join": SQL,
+    "rows": "SELECT a.v, a.ts FROM a [NOW] WHERE a.v < 3 AND a.s = 'x'",
+    "groups": "SELECT a.k, COUNT(*) AS n FROM a [RANGE 2 SECONDS] WHERE a.v < 3 AND a.s LIKE '%x%' GROUP BY a.k",
+}
 
 
 @pytest.mark.parametrize("way", ["frames", "files"])
-@pytest.mark.parametrize("sql", [SQL, ALONE, GROUPED], ids=["join", "alone", "grouped"])
-def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path, way: str, sql: str) -> None:
-    streams = "ab" if sql is SQL else "a"
-    session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S)
-    for stream in streams:
-        if way == "frames":
-            schema = spark.read.parquet(str(folder / stream)).schema
-            reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-            session.stream(stream, reader.parquet(str(folder / stream)), "ts")
-        else:
-            session.stream(stream, f"{folder}/{stream}/*.parquet", "ts", max_files_per_trigger=1)
-    kept = sinks.memory()
-    session.query("q", sql, kept)
+def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path, way: str) -> None:
+    """A join, rows that need no exchange, and groups, each in a pipeline of its own."""
+    session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S, share=False)
+    for stream in "ab":
+        declare(session, folder, stream, way)
+    kept = {name: sinks.memory() for name in ALONE}
+    for name, sql in ALONE.items():
+        session.query(name, sql, kept[name])
     run = session.start(availableNow=True)
     finish(run)
-    query = session.planning.query("q").query
-    batches = [
-        {s: plain(pq.read_table(folder / s / f"{number:03d}.parquet")) for s in streams} for number in range(BATCHES)
-    ]
-    clocks = [int(CLOCK_S * 1e6)] * (BATCHES + 1)
-    law = oracle.accepted(batches, [s for s in query.sources if isinstance(s, Stream)], clocks)
-    found = oracle.bag(kept.table().cast(query.output_schema))
-    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}, clocks))), wrong
+    assert len(run.pipelines) == len(ALONE)
+    for name in ALONE:
+        query = session.planning.query(name).query
+        check_results(query, folder, kept[name].table())
+        law, streams = law_of(query, folder), sorted({s.name for s in query.sources})
+        stored = 0
+        for number, step in enumerate(run.progress[name][:BATCHES]):
+            check_counts(step, law, number, streams)
+            assert step.early_rows == dict.fromkeys(streams, 3 * number)
+            stored += step.state_rows
+        assert sum(law.late[n].get("a", 0) for n in range(BATCHES)) > 0
+        assert stored < BATCHES * len(streams) * ROWS * 0.6
+
+
+def declare(session: Session, folder: Path, stream: str, way: str, lateness: str = "0 seconds", **settings: Any) -> None:
+    """Declares a stream over its folder: a DataFrame, or files for our own reader."""
+    if way == "frames":
+        schema = session.spark.read.parquet(str(folder / stream)).schema
+        reader = session.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        session.stream(stream, reader.parquet(str(folder / stream)), "ts", lateness, **settings)
+    else:
+        session.stream(stream, f"{folder}/{stream}/*.parquet", "ts", lateness, max_files_per_trigger=1, **settings)
+
+
+def batches_of(query: Query, folder: Path) -> list[dict[str, pa.Table]]:
+    """The batches of the streams of a query; a stream may have ended."""
+    paths = [{s.name: folder / s.name / f"{n:03d}.parquet" for s in query.sources} for n in range(BATCHES)]
+    return [{name: plain(pq.read_table(path)) for name, path in batch.items() if path.exists()} for batch in paths]
+
+
+CLOCKS = [int(CLOCK_S * 1e6)] * (BATCHES + 1)
+
+
+def law_of(query: Query, folder: Path, clocks: Sequence[int] = CLOCKS) -> oracle.Acceptance:
+    return oracle.accepted(batches_of(query, folder), [s for s in query.sources if isinstance(s, Stream)], clocks)
+
+
+def check_results(query: Query, folder: Path, results: pa.Table, clocks: Sequence[int] = CLOCKS) -> None:
+    found = oracle.bag(results.cast(query.output_schema))
     assert found
-    stored = 0
-    for number, step in enumerate(run.progress["q"][:BATCHES]):
-        assert step.watermark_us == (law.watermarks[number] if law.watermarks[number] is not None else -(2**63))
-        assert step.rows == dict.fromkeys(streams, ROWS)
-        assert step.late_rows == {s: law.late[number].get(s, 0) for s in streams}
-        assert step.early_rows == {s: law.early[number].get(s, 0) for s in streams} == dict.fromkeys(streams, 3 * number)
-        stored += step.state_rows
-    assert sum(law.late[n].get("a", 0) for n in range(BATCHES)) > 0
-    assert stored < BATCHES * len(streams) * ROWS * 0.6
+    wanted = oracle.expected(query, batches_of(query, folder), {}, clocks)
+    assert not (wrong := oracle.difference(found, wanted)), f"{query.name}: {wrong}"
 
 
-@pytest.mark.parametrize("way", ["frames", "files"])
-def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path: Path, way: str) -> None:
-    """Stream b ends after its first file, and the driver's clock goes on by ten seconds a batch: b is idle after twelve."""
+def check_counts(step: Progress, law: oracle.Acceptance, number: int, streams: Sequence[str]) -> None:
+    """Watermarks, and rows that are late or early, are as if no predicate had gone ahead."""
+    assert step.watermark_us == (law.watermarks[number] if law.watermarks[number] is not None else -(2**63))
+    assert step.rows == dict.fromkeys(streams, ROWS)
+    assert step.late_rows == {s: law.late[number].get(s, 0) for s in streams}
+    assert step.early_rows == {s: law.early[number].get(s, 0) for s in streams}
+
+
+def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """Stream b, of files, ends after its first, and the driver's clock goes on by ten seconds a batch: b is idle after
+    twelve. The watermark follows a, a DataFrame."""
     asked: list[float] = []
 
     def clock() -> float:
@@ -108,36 +140,23 @@ def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path:
         return asked[-1]
 
     session, inputs = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=clock), tmp_path / "inputs"
-    for stream in "ab":
+    for stream, way in (("a", "frames"), ("b", "files")):
         (inputs / stream).mkdir(parents=True)
         for number in range(BATCHES if stream == "a" else 1):
             rows = pq.read_table(folder / stream / f"{number:03d}.parquet")
             path = inputs / stream / f"{number:03d}.parquet"
             pq.write_table(rows.filter(pa.compute.less(plain(rows)["ts"].cast(pa.int64()), FUTURE_US)), path)
             os.utime(path, (1000 + number, 1000 + number))
-        settings: dict[str, str | None] = {"ahead": None, "idle": "12 seconds"}
-        if way == "frames":
-            schema = spark.read.parquet(str(inputs / stream)).schema
-            reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-            session.stream(stream, reader.parquet(str(inputs / stream)), "ts", **settings)
-        else:
-            session.stream(stream, f"{inputs}/{stream}/*.parquet", "ts", max_files_per_trigger=1, **settings)
+        declare(session, inputs, stream, way, ahead=None, idle="12 seconds")
     kept = sinks.memory()
     session.query("q", SQL, kept)
     run = session.start(availableNow=True)
     finish(run)
-    query = session.planning.query("q").query
-    batches = [
-        {s: plain(pq.read_table(path)) for s in "ab" if (path := inputs / s / f"{number:03d}.parquet").exists()}
-        for number in range(BATCHES)
-    ]
-    clocks = [int(at * 1e6) for at in asked]
-    law = oracle.accepted(batches, [s for s in query.sources if isinstance(s, Stream)], clocks)
-    steps = run.progress["q"]
+    query, clocks = session.planning.query("q").query, [int(at * 1e6) for at in asked]
+    law, steps = law_of(query, inputs, clocks), run.progress["q"]
     assert [s.watermark_us for s in steps] == [w if w is not None else -(2**63) for w in law.watermarks]
     assert steps[-1].watermark_us == 4_500_000, "the watermark followed a alone"
-    found = oracle.bag(kept.table().cast(query.output_schema))
-    assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}, clocks))), wrong
+    check_results(query, inputs, kept.table(), clocks)
 
 
 def plain(rows: pa.Table) -> pa.Table:
@@ -162,12 +181,7 @@ def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, t
     In the middle a predicate of r goes above its join, which q asks, too."""
     session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S)
     for stream, lateness in (("a", "0 seconds"), ("b", "2 seconds")):
-        if way == "frames":
-            schema = spark.read.parquet(str(folder / stream)).schema
-            reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-            session.stream(stream, reader.parquet(str(folder / stream)), "ts", lateness)
-        else:
-            session.stream(stream, f"{folder}/{stream}/*.parquet", "ts", lateness, max_files_per_trigger=1)
+        declare(session, folder, stream, way, lateness)
     kept = {name: sinks.memory() for name in TOGETHER}
     for name, sql in TOGETHER.items():
         session.query(name, sql, kept[name])
@@ -176,23 +190,13 @@ def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, t
     finish(run)
     assert len(run.pipelines) == 1
     assert "migrating" in [entry.event for entry in run.journal["r"]]
-    clocks = [int(CLOCK_S * 1e6)] * (BATCHES + 1)
     late = {}
     for name in TOGETHER:
         query = session.planning.query(name).query
-        streams = [s for s in query.sources if isinstance(s, Stream)]
-        read = [s.name for s in streams]
-        batches = [{s: plain(pq.read_table(folder / s / f"{n:03d}.parquet")) for s in read} for n in range(BATCHES)]
-        law = oracle.accepted(batches, streams, clocks)
-        found = oracle.bag(kept[name].table().cast(query.output_schema))
-        assert found
-        assert not (wrong := oracle.difference(found, oracle.expected(query, batches, {}, clocks))), f"{name}: {wrong}"
-        steps = run.progress[name]
+        check_results(query, folder, kept[name].table())
+        law, streams, steps = law_of(query, folder), sorted({s.name for s in query.sources}), run.progress[name]
         for number, step in enumerate(steps[:BATCHES]):
-            assert step.watermark_us == (law.watermarks[number] if law.watermarks[number] is not None else -(2**63))
-            assert step.rows == dict.fromkeys(read, ROWS)
-            assert step.late_rows == {s: law.late[number].get(s, 0) for s in read}
-            assert step.early_rows == {s: law.early[number].get(s, 0) for s in read}
+            check_counts(step, law, number, streams)
         late[name] = sum(step.late_rows["a"] for step in steps)
     assert late["q"] == late["r"] < late["s"]
 
@@ -224,33 +228,26 @@ class Packed:
         return sorted(row[0] for row in self.frame.select(self.column).collect())
 
 
-def test_a_predicate_of_two_queries_is_one_set(spark: SparkSession) -> None:
-    """If one of them has it above a join, rows pass; below again, they do not."""
+def test_which_rows_pass_for_several_queries(spark: SparkSession) -> None:
+    early = dict.fromkeys(("q0", "q1"), -(2**62))
+    # A predicate of two queries is one set. If one of them has it above a join, rows pass; below again, they do not.
     packed = Packed(spark, "{i}.x > 6", "{i}.x > 6")
     (asked,) = packed.filters["a"]
     assert [owner for owner, _ in asked.owners] == ["q0", "q1"]
-    early = dict.fromkeys(("q0", "q1"), -(2**62))
     assert packed.passed(early) == [7, 8, 9]
     for number in range(2):
         assert packed.passed(early, [(f"q{number}", f"(i{number}.x > 6)")]) == list(range(10))
     assert packed.passed(early) == [7, 8, 9]
     assert packed.passed(early, [("q1", "(i0.x > 6)")]) == [7, 8, 9], "q1 has no such predicate"
-
-
-def test_sets_of_several_queries(spark: SparkSession) -> None:
-    """A row passes that any of them can use. A predicate above a join opens its own set alone."""
+    # A row passes that any of them can use. A predicate above a join opens its own set alone.
     packed = Packed(spark, "{i}.x > 7", "{i}.x < 1")
-    early = dict.fromkeys(("q0", "q1"), -(2**62))
     assert packed.passed(early) == [0, 8, 9]
     assert packed.passed(early, [("q0", "(i0.x > 7)")]) == list(range(10))
-
-
-def test_a_row_that_is_late_for_any_reader_goes_on(spark: SparkSession) -> None:
-    """It is counted there, for this reader alone."""
+    # A row that is late for any reader goes on: it is counted there, for this reader alone.
     packed = Packed(spark, "{i}.x > 7", "{i}.x > 8")
     assert packed.passed({"q0": -(2**62), "q1": 3_000_000}) == [0, 1, 2, 8, 9]
     assert packed.passed({"q0": 4_000_000, "q1": 3_000_000}) == [0, 1, 2, 3, 8, 9]
-    assert packed.passed({"q0": -(2**62), "q1": -(2**62)}) == [8, 9]
+    assert packed.passed(early) == [8, 9]
 
 
 STREAM = """CREATE STREAM a (v BIGINT, w INT, x DOUBLE, y DOUBLE, s STRING, d DATE, m DECIMAL(10, 2), ts TIMESTAMP) TIME ts;

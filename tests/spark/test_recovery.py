@@ -22,7 +22,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.ledger import named_epochs
-from anabranch.errors import CheckpointBusyError, SinkError
+from anabranch.errors import SinkError
 from anabranch.session import Run
 from anabranch.spark import sinks
 from anabranch.spark.create import use_java
@@ -30,48 +30,10 @@ from tests.spark.alone import ROOT, START_S, run_alone
 from tests.spark.failing import KILLS
 from tests.support.cases import Part
 from tests.support.collector import Collector
-from tests.support.feeding import WAIT_S, Feed, assert_same, bag, finish, read_parquet, wait_until
+from tests.support.feeding import WAIT_S, Feed, assert_same, bag, finish, read_parquet
 from tests.support.fixed_scenarios import many_batches, scenario_of
 
 # Sinks
-
-
-@pytest.mark.parametrize("route", ["frames", "files"])
-def test_failing_sink(spark: SparkSession, tmp_path: Path, route: str) -> None:
-    """A run that has come to the end of its input ends with the error; started again it delivers the same once more."""
-    scenario = many_batches(2)
-    feed = Feed(scenario, str(tmp_path), route)
-    feed.write(range(2))
-    sink = Collector(scenario, {0: "after", 1: "before"})
-    for _ in range(2):
-        with pytest.raises(SinkError, match="the sink is broken"):
-            feed.session(spark, sink).start(availableNow=True).await_termination(WAIT_S)
-        sink.mend()
-    feed.run(spark, sink)  # the failed runs hold the checkpoint no longer
-    sink.assert_right()
-    assert len(sink.brought[0]) > 1
-    assert {number: len(bags) for number, bags in sink.brought.items() if number} == {1: 1}
-
-
-def test_a_sink_that_fails_now_and_then(spark: SparkSession, tmp_path: Path) -> None:
-    """Its results wait while batches go on, and arrive in order when it works again."""
-    scenario = many_batches(4)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(4))
-    sink = Collector(scenario, {1: "before"})
-    run = feed.session(spark, sink).start()
-    try:
-        wait_until(lambda: [step.batch for step in run.progress["q"]][:4] == [0, 1, 2, 3])
-        assert str(run.failing["q"]) == "the sink is broken"
-        assert list(sink.brought) == [0]
-        sink.mend()
-        wait_until(lambda: 3 in sink.brought)
-        assert list(sink.brought)[:4] == [0, 1, 2, 3]
-        wait_until(lambda: not run.failing)
-    finally:
-        run.stop()
-    feed.run(spark, sink)
-    sink.assert_right()
 
 
 def test_several_actions(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,7 +69,7 @@ def test_the_sink_of_one_of_two_queries_fails(spark: SparkSession, tmp_path: Pat
     session.query("other", scenario.script.partition("CREATE QUERY q AS ")[2], broken)
     run = session.start()
     try:
-        with pytest.raises(SinkError, match=r"the sink of query other fails in batch 0, .*the sink is broken"):
+        with pytest.raises(SinkError, match=r"the sink of query other .* has failed .* in batch 0: .*the sink is broken"):
             run.await_termination(WAIT_S)
     finally:
         run.stop()
@@ -143,8 +105,7 @@ class Slow:
         assert not stopping.is_alive()
 
 
-@pytest.mark.parametrize("awaited", [False, True])
-def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path, awaited: bool) -> None:
+def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     scenario = many_batches(3)
     feed = Feed(scenario, str(tmp_path), "files")
     feed.write(range(3))
@@ -152,89 +113,21 @@ def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path, a
     slow = Slow(kept, caught=1)
     run = feed.session(spark, slow).start(availableNow=True)
     slow.stop(run)
-    if awaited:
-        with contextlib.suppress(Exception):
-            run.await_termination(WAIT_S)
+    assert run.await_termination(WAIT_S), "what has been stopped has ended, and without an error"
     feed.run(spark, kept)
     assert_same(kept.table(), scenario)
-
-
-# The checkpoint
-
-
-def test_a_busy_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
-    scenario = many_batches(2)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(1))
-    kept = sinks.memory()
-    run = feed.session(spark, kept).start()
-    try:
-        wait_until(lambda: run.progress["q"])
-        with pytest.raises(CheckpointBusyError, match=f"in use by process {os.getpid()}"):
-            feed.session(spark, kept).start(availableNow=True)
-        assert run.pipeline("q").streaming.isActive
-    finally:
-        run.stop()
-    feed.write(range(1, 2))
-    feed.run(spark, kept)
-    assert_same(kept.table(), scenario)
-
-
-def test_lost_indexes_are_made_again(spark: SparkSession, tmp_path: Path) -> None:
-    """Between two runs all files that derive from the log go missing."""
-    scenario = many_batches(4)
-    feed = Feed(scenario, str(tmp_path), "files")
-    kept = sinks.memory()
-    feed.write(range(2))
-    feed.run(spark, kept)
-    lost = [path for path in (tmp_path / "checkpoint" / "pipeline-0" / "state").rglob("*") if path.is_file()
-            and ".log" not in path.name]  # fmt: skip
-    assert lost
-    for path in lost:
-        path.unlink()
-    feed.write(range(2, 4))
-    feed.run(spark, kept)
-    assert_same(kept.table(), scenario)
-
-
-def test_half_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Without Spark's part its batches start from 0 again, and would be taken in twice."""
-    scenario = many_batches(3)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(3))
-    kept = sinks.memory()
-    feed.run(spark, kept)
-    shutil.rmtree(tmp_path / "checkpoint" / "pipeline-0" / "spark")
-    run = feed.session(spark, kept).start(availableNow=True)
-    with pytest.raises(Exception, match="parts do not belong together"):
-        finish(run)
-    assert_same(kept.table(), scenario)
-
-
-def test_release_and_restart(spark: SparkSession, tmp_path: Path) -> None:
-    """Past the batches at which old files are deleted, what waits is still there."""
-    scenario = many_batches(10)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(10))
-    sink = Collector(scenario, {8: "after", 9: "before"})
-    for _ in range(2):
-        run = feed.session(spark, sink).start(availableNow=True)
-        with pytest.raises(SinkError, match="the sink is broken"):
-            finish(run)
-        sink.mend()
-    feed.run(spark, sink, plan=1)
-    sink.assert_right()
 
 
 # Tasks that fail, workers that are killed, attempts that lose: in a cluster
 
 
-CLUSTER, LONG_CLUSTER = (2001, 2004), range(2005, 2065)
+CLUSTER, LONG_CLUSTER = ("2001", "w26"), range(2005, 2065)
+"""Scenarios of one query, and of several."""
 
 
 @pytest.mark.spark
 def test_troubled_tasks_on_a_cluster(tmp_path: Path) -> None:
-    said = run_alone("cluster", str(tmp_path), *map(str, CLUSTER))
+    said = run_alone("cluster", str(tmp_path), *CLUSTER)
     assert said.count(": right") == len(CLUSTER), said
     assert all(f" {trouble}-" in said for trouble in ("before", "after", "halfway", "twice", "killed")), said
 
@@ -242,9 +135,9 @@ def test_troubled_tasks_on_a_cluster(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.long
 def test_troubled_tasks_on_a_cluster_long(tmp_path: Path, part: Part) -> None:
-    seeds = part.of(LONG_CLUSTER)
-    said = run_alone("cluster", str(tmp_path), *map(str, seeds), timeout_s=3600.0)
-    assert said.count(": right") == len(seeds), said
+    cases = [f"w{seed}" if seed % 3 == 0 else str(seed) for seed in part.of(LONG_CLUSTER)]
+    said = run_alone("cluster", str(tmp_path), *cases, timeout_s=3600.0)
+    assert said.count(": right") == len(cases), said
 
 
 @pytest.mark.spark

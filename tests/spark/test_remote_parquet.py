@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from anabranch.errors import StateError
-from anabranch.spark.published import MARKER, OWNER, UnsupportedSinkError, published_in, read
+from anabranch.errors import StateError, UnsupportedSinkError
+from anabranch.spark.published import MARKER, OWNER, published_in, read
 from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.stage import STAGING
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem

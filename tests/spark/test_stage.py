@@ -12,13 +12,14 @@ import pytest
 
 from anabranch.spark.stage import ParquetStaging, staged_path
 from anabranch.spark.task import Clocked
+from anabranch.spark.types import zoned_schema
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 
 SCHEMA = pa.schema([("x", pa.int64()), ("s", pa.string()), ("ts", pa.timestamp("us"))])
 
 
 def stage(disk: Filesystem, name: str, results: Iterator[pa.RecordBatch]) -> int:
-    return ParquetStaging(disk, SCHEMA)(name, results)
+    return ParquetStaging(disk, zoned_schema(SCHEMA))(name, results)
 
 
 def pieces(*counts: int, text: str = "") -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,5 @@
-"""Stored tables that change: read again every so much event time."""
+"""Stored tables of Spark and of files, read again every so much event time. What rows meet is tested without Spark
+(`tests/drive/test_tables.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.errors import SessionError
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
 from tests.support.feeding import finish
@@ -42,27 +42,6 @@ def versions(spark: SparkSession) -> tuple[list[int], object]:
     return read, rows
 
 
-def start(spark: SparkSession, folder: Path, rows: object, sink: object, plan: str | None = None) -> None:
-    session = Session(spark, str(folder / "checkpoint"), slots=2)
-    session.stream("s", f"{folder}/s/*.parquet", "ts", max_files_per_trigger=1)
-    session.table("t", rows, refresh="2 seconds")  # type: ignore[arg-type]
-    sql = "SELECT a.n, t.version FROM s [RANGE 3 SECONDS] a, t, s [NOW] b WHERE a.k = t.k AND a.k = b.k AND a.n = b.n"
-    session.query("q", sql, sink, plan)  # type: ignore[arg-type]
-    finish(session.start(availableNow=True))
-
-
-@pytest.mark.parametrize("plan", ["(a t b)", "((a t) b)", "((a b) t)"])
-def test_rows_meet_the_table_of_their_time(spark: SparkSession, folder: Path, plan: str) -> None:
-    read, rows = versions(spark)
-    kept = sinks.memory()
-    start(spark, folder, rows, kept, plan)
-    found = kept.table().sort_by("n").to_pydict()
-    assert found["n"] == list(range(2 * SECONDS)), "every row has met one version"
-    assert found["version"] == sorted(found["version"])
-    assert len(set(found["version"])) >= 3, "it was read again"
-    assert len(read) <= 2 + SECONDS // 2
-
-
 def test_a_table_of_files_is_read_again(spark: SparkSession, folder: Path) -> None:
     (folder / "t").mkdir()
     pq.write_table(pa.table({"k": [1, 2], "version": [0, 0]}), folder / "t" / "a.parquet")
@@ -77,52 +56,11 @@ def test_a_table_of_files_is_read_again(spark: SparkSession, folder: Path) -> No
         pq.write_table(pa.table({"k": [1, 2], "version": [number + 1] * 2}), folder / "t" / "a.parquet")
 
     session = Session(spark, str(folder / "checkpoint"), slots=1)
-    session.script(script, lambda name: sinks.as_sink(changing), max_files_per_trigger=1)
+    session.script(script, lambda name: sinks.as_sink(changing, name), max_files_per_trigger=1)
     finish(session.start(availableNow=True))
     assert sorted(seen) == list(range(2 * SECONDS))
     assert seen[0] == 0
     assert seen[2 * SECONDS - 1] >= 4
-
-
-def test_a_table_is_not_a_reading_of_another(spark: SparkSession, folder: Path) -> None:
-    """`t` is read again in batches 3, 5 and 7; what batch 5 reads is not the table `t-5`."""
-    read, rows = versions(spark)
-    kept = sinks.memory()
-    session = Session(spark, str(folder / "checkpoint"), slots=1)
-    session.stream("s", f"{folder}/s/*.parquet", "ts", max_files_per_trigger=1)
-    session.table("t", rows, refresh="2 seconds")  # type: ignore[arg-type]
-    session.table("t-5", spark.createDataFrame([(1, 77), (2, 77)], "k bigint, version bigint"))
-    sql = "SELECT s.n, t.version, u.version AS other FROM s [NOW], t, `t-5` u WHERE s.k = t.k AND s.k = u.k"
-    session.query("q", sql, kept)
-    finish(session.start(availableNow=True))
-    found = kept.table().sort_by("n").to_pydict()
-    assert found["n"] == list(range(2 * SECONDS))
-    assert set(found["other"]) == {77}
-    assert found["version"] == sorted(found["version"])
-    assert set(found["version"]) < set(read), "it was read again, and from nowhere else"
-    assert "t-5.arrow" in os.listdir(folder / "checkpoint" / "pipeline-0" / "tables")
-
-
-def test_files_of_others_beside_ours_stay(spark: SparkSession, folder: Path) -> None:
-    """State that is over is swept every eighth batch, and at each start."""
-    foreign = [folder / "checkpoint" / "pipeline-0" / at for at in ("state/0/notes.txt", "state/0/7-x", "tables/t-0.arrow")]
-    _, rows = versions(spark)
-    for _ in range(2):
-        start(spark, folder, rows, sinks.memory())
-        for path in foreign:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"mine")
-            if path != foreign[0]:
-                os.utime(path, (1000, 1000))
-    assert [path.read_bytes() for path in foreign] == [b"mine"] * 3
-    tables = os.listdir(folder / "checkpoint" / "pipeline-0" / "tables")
-    assert sorted(tables) == ["t-0.arrow", "t.arrow", "t@7.arrow"], "old readings are deleted"
-
-
-def test_a_refresh_needs_a_length(spark: SparkSession, folder: Path) -> None:
-    session = Session(spark, str(folder / "checkpoint"))
-    with pytest.raises(SessionError, match="give a longer time"):
-        session.table("t", spark.createDataFrame([(1,)], "k bigint"), refresh="0 seconds")
 
 
 def joined(spark: SparkSession, folder: Path, rows: object, sink: object) -> Session:

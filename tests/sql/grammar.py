@@ -78,6 +78,8 @@ class Grammar:
             return f"CREATE TABLE more ({columns}){place}"
         ahead = self.one(("", " AHEAD NONE", f" AHEAD {self.length()}"))
         idle = self.one(("", " IDLE NONE", " IDLE 5 SECONDS"))
+        if "FROM" in place:
+            place += self.one(("", " ON ERROR FAIL", " ON ERROR SKIP", " ON ERROR INTO 'there'"))
         return f"CREATE STREAM more ({columns}, at TIMESTAMP) TIME at{lateness}{ahead}{idle}{place}"
 
     def select(self, depth: int) -> tuple[str, dict[str, tuple[str, ...]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.errors import SyntaxSqlError, TypeMismatchError, UnsupportedSqlError
+from anabranch.errors import SessionError, TypeMismatchError, UnsupportedSqlError
 from anabranch.sql.bind import bind_query
 from anabranch.sql.durations import LONGEST_US, parse_duration
 from anabranch.sql.types import common_type
@@ -34,7 +34,7 @@ def test_lengths_of_time_end_where_times_would_leave_the_range() -> None:
     assert parse_duration(f"{LONGEST_US} microseconds") == LONGEST_US
     assert parse_duration(f"{LONGEST_US - 1} microseconds 1 microsecond") == LONGEST_US
     for text in (f"{LONGEST_US + 1} microseconds", f"{LONGEST_US} microseconds 1 microsecond", "5000000 days 5000000 days"):
-        with pytest.raises(SyntaxSqlError, match="is out of range"):
+        with pytest.raises(SessionError, match="is out of range"):
             parse_duration(text)
 
 

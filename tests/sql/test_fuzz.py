@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalRun
 from anabranch.errors import SqlError
-from anabranch.plan.explain import explain_json, explain_text
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
 from anabranch.plan.query import Query, Stream, Table
+from anabranch.show.routes import routes_json, routes_text
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.sql.grammar import Grammar, mutated
@@ -81,8 +81,8 @@ def check(rng: Random, oddness: float, mutations: int) -> None:
 def plans_and_runs(query: Query) -> None:
     graph = JoinGraph(query)
     plan = left_deep(graph)
-    assert explain_text(plan, graph)
-    assert explain_json(plan, graph)
+    assert routes_text(plan, graph)
+    assert routes_json(plan, graph)
     sources = query.base_sources
     run = LocalRun(query, MemoryFilesystem(), tables={s.name: rows_of(s, 4) for s in sources if isinstance(s, Table)})
     for number, count in enumerate((0, 7, 0)):

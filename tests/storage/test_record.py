@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.errors import DamagedStateError, ForeignStateError
-from anabranch.storage.record import seal, unseal
+from anabranch.storage.record import FORMAT_VERSION, seal, unseal
 
 PAYLOAD = b'{"batch":42,"files":["log/a","log/b"]}'
 
@@ -17,7 +17,7 @@ def test_round_trip(payload):
 
 def test_people_can_read_it():
     line, payload = seal("commit", PAYLOAD).decode("ascii").split("\n")
-    assert line.split(" ")[:4] == ["anabranch", "4", "commit", str(len(PAYLOAD))]
+    assert line.split(" ")[:4] == ["anabranch", str(FORMAT_VERSION), "commit", str(len(PAYLOAD))]
     assert payload == PAYLOAD.decode()
 
 

@@ -1,4 +1,4 @@
-"""Scenarios that are always the same, for suites too slow for Hypothesis: a random one for each seed, and a plain one."""
+"""Scenarios that are always the same, for suites too slow for Hypothesis: a random one for each seed, and plain ones."""
 
 from __future__ import annotations
 
@@ -62,5 +62,25 @@ def many_batches(count: int) -> Scenario:
                 "c": [(20 * n + i, f"key {i % 4}", n * 1_000_000 - i * 100_000) for i in range(20)],
             }
             for n in range(count)
+        ),
+    )
+
+
+def groups_that_wait() -> Scenario:
+    """Groups of a join: those at the last instants are final in the closing step alone, which is batch 3."""
+    return Scenario(
+        """
+    CREATE STREAM a (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY q AS SELECT a.k AS k, sum(a.v) AS s, count(*) AS n, RESULT_TIME AS at
+    FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k GROUP BY a.k
+    """,
+        plans=("(a b)", "(b a)"),
+        batches=tuple(
+            {
+                "a": [(i % 3, 10 * n + i, n * 1_000_000 + i * 90_000) for i in range(8)],
+                "b": [(i % 3, n * 1_000_000 + i * 110_000) for i in range(8)],
+            }
+            for n in range(3)
         ),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anabranch.control.records import Commit
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, show
 from anabranch.plan.query import Query
@@ -54,3 +55,26 @@ def random_selects(query: Query, seed: int) -> dict[str, str]:
             if others and rng.random() < 0.6:
                 found[str(predicate)] = " ".join([i.alias, *rng.permutation(others)[: rng.integers(1, len(others) + 1)]])
     return found
+
+
+def a_select_that_moves() -> Scenario:
+    """A predicate of a that half of its rows pass, fourteen batches long; to be above the join in batches 3 to 6."""
+    create = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    sql = "SELECT b.x FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS] WHERE a.k = b.k AND a.x < 5"
+    rng = np.random.default_rng(8)
+    cut = tuple(
+        {s: [(int(k), int(x), n * 1_000_000) for k, x in rng.integers(0, 10, (20, 2))] for s in "ab"} for n in range(14)
+    )
+    return Scenario(f"{create} CREATE QUERY q AS {sql}", ("(a b)",), cut)
+
+
+def check_select_moves(scenario: Scenario, strategy: str, steps: Sequence[tuple[Commit, str]]) -> None:
+    """Where the select stands above the join no row is dropped for it, by whoever; `steps` are commits, with the plans that
+    they ran under."""
+    commits = [commit for commit, _ in steps[:14]]
+    stored = [commit.queries["q"].statistics.sources["a"].stored_rows for commit in commits]
+    passing = [sum(x < 5 for _, x, _ in rows["a"]) for rows in scenario.batches]
+    assert stored == [*passing[:3], *[20] * 4, *passing[7:]]
+    down = {"moving-state": [], "parallel-track": ["(a b), (a.x < 5) above (a b) for old rows"] * 4}[strategy]
+    plans = [*["(a b)"] * 3, *["(a b), (a.x < 5) above (a b)"] * 4, *down, *["(a b)"] * (7 - len(down))]
+    assert [plan for _, plan in steps[:14]] == plans

@@ -160,9 +160,16 @@ class Piped:
         folder = os.path.join(self.folder, stream.name)
         return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(folder)
 
-    def run(self, spark: SparkSession, names: Sequence[str] | None = None, drop: Sequence[str] = (), **more: Any) -> Run:
+    def run(
+        self,
+        spark: SparkSession,
+        names: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        fresh: Sequence[str] = (),
+        **more: Any,
+    ) -> Run:
         """Processes what is there."""
-        run = self.session(spark, names, **more).start(drop=drop, availableNow=True)
+        run = self.session(spark, names, **more).start(drop=drop, fresh=fresh, availableNow=True)
         finish(run)
         return run
 

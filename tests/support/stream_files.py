@@ -17,3 +17,12 @@ def write_batch(folder: Path, number: int, rows: int = 2) -> None:
         path = folder / name / f"{number}.parquet"
         pq.write_table(pa.table({**columns, "ts": times}), path)
         os.utime(path, (1000 + number, 1000 + number))
+
+
+def write_rows(folder: Path, stream: str, keys: list[int], number: int = 0) -> None:
+    """Rows of one instant each, one file."""
+    (folder / stream).mkdir(parents=True, exist_ok=True)
+    times = pa.array([number * 1_000_000] * len(keys), pa.timestamp("us", "UTC"))
+    path = folder / stream / f"{number}.parquet"
+    pq.write_table(pa.table({"k": pa.array(keys, pa.int64()), "ts": times}), path)
+    os.utime(path, (1000 + number, 1000 + number))

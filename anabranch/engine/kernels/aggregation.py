@@ -7,7 +7,8 @@ when they leave. A row that arrives cuts off the steps it makes useless; each is
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from anabranch.storage.compiled import njit
 
 NONE = -1
 

@@ -6,9 +6,9 @@ Routing and indexing use different hashes on purpose: rows that share a slot sha
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from anabranch.engine.kernels.memory import load_u8, load_u32, load_u64
+from anabranch.storage.compiled import njit
 
 P1 = np.uint64(0x9E3779B185EBCA87)
 P2 = np.uint64(0xC2B2AE3D27D4EB4F)

@@ -8,9 +8,9 @@ a row: ids are checked once, where a lookup finds them (`first_outside`).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from anabranch.engine.kernels.memory import load_i32, load_u8, load_u16, load_u32, load_u64
+from anabranch.storage.compiled import njit
 
 LOW = np.int64(0xFFFFFFFF)
 

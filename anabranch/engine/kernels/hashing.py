@@ -8,9 +8,9 @@ of several columns collide in principle; their matches are checked against the r
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from anabranch.engine.kernels.memory import load_u8, load_u64
+from anabranch.storage.compiled import njit
 
 M1 = np.uint64(0xBF58476D1CE4E5B9)
 M2 = np.uint64(0x94D049BB133111EB)

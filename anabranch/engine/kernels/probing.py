@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from anabranch.engine.kernels.memory import load_u64, popcount, prefetch
 from anabranch.engine.kernels.runs import (
@@ -27,6 +26,7 @@ from anabranch.engine.kernels.runs import (
     visible_rows,
     words_at,
 )
+from anabranch.storage.compiled import njit
 
 BLOCK_ROWS = 1024
 """Rows are probed in blocks that stay in the first-level cache while run after run is asked."""

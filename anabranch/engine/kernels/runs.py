@@ -24,8 +24,10 @@ spread over all bits: most buckets of the directory are empty and a few are larg
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, types
 from numba.extending import intrinsic
+
+from anabranch.storage.compiled import njit
 
 SORTED_WORDS = 4
 

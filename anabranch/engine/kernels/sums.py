@@ -11,7 +11,8 @@ A pair has 106 bits. Where magnitudes within a window span more than 2^50, the l
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from anabranch.storage.compiled import njit
 
 LARGE = 2.0**120
 DOWN, UP = 2.0**-540, 2.0**540

@@ -1,0 +1,7 @@
+"""`python -m anabranch.cli`."""
+
+import sys
+
+from anabranch.cli import main
+
+sys.exit(main())

@@ -1,0 +1,100 @@
+"""What several commands are given, and how it is read."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from anabranch.errors import AnabranchError, FilesError, SessionError, UsageError
+
+if TYPE_CHECKING:
+    from anabranch.sql import Script
+
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cpu", type=cores, help="cores that a query may use")
+    parser.add_argument("--memory", type=size, help="what its state may take, like 2GiB")
+    parser.add_argument("--strict", action="store_true", help="refuse a query that no plan keeps within that")
+
+
+def count(text: str) -> int:
+    """The value of an option that counts something."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of 1 or more")
+    return int(text)
+
+
+def cores(text: str) -> float:
+    """The value of an option that is a number of cores."""
+    number = _number(text)
+    if number is None or number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of cores above 0, like 1.5")
+    return number
+
+
+def size(text: str) -> str:
+    """The value of an option that is a size in bytes."""
+    from anabranch.settings import size_bytes
+
+    return _checked(text, lambda: size_bytes(text, "a size"))
+
+
+def length(text: str) -> str:
+    """The value of an option that is a length of time."""
+    from anabranch.sql import parse_duration
+
+    return _checked(text, lambda: parse_duration(text))
+
+
+def read_file(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise FilesError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FilesError(f"{path} is not a text file in UTF-8") from None
+
+
+def with_queries(script: Script, path: str) -> Script:
+    """A script that says something to run or to explain."""
+    if script.queries:
+        return script
+    if not list(script.catalog):
+        raise SessionError(f"{path} is empty: write CREATE STREAM …; CREATE QUERY … AS SELECT …; (docs/sql.md)")
+    created = ", ".join(source.name for source in script.catalog)
+    raise SessionError(f"{path} has no query: it creates {created}; add CREATE QUERY … AS SELECT …")
+
+
+def numbers(option: str, given: Sequence[str]) -> dict[str, float]:
+    """Options like `--rate trades=5000`, by their names."""
+    found = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        number = _number(value)
+        if not name or number is None:
+            raise UsageError(f"{option} {text}: write it as a name, = and a number")
+        if number < 0:
+            raise UsageError(f"{option} {text}: the number cannot be negative")
+        found[name] = number
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _checked(text: str, check: Callable[[], object]) -> str:
+    try:
+        check()
+    except AnabranchError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text

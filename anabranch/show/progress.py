@@ -1,0 +1,241 @@
+"""The progress of a query: as a block of a terminal, as a line of key=value, as an object for programs.
+
+All of it is made of the records of its latest batches (`anabranch.control.progress.Progress`), whoever has them: the process
+that runs the query, or one that reads its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from rich.console import RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.control.progress import Progress
+from anabranch.optimize.planner import show_bytes
+from anabranch.plan.query import BEGINNING_US, FOREVER_US
+from anabranch.show.trees import drawn
+
+RATE_BATCHES = 10
+"""Figures per second, and times, are averages over so many of the latest batches."""
+WIDEST = 120
+"""A block is no wider, however wide the terminal is: lines that are longer are hard to read."""
+
+_PLAIN = re.compile(r"[^\s\"=\\]+")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the latest batches of a query show."""
+
+    rows_per_s: float
+    results_per_s: float
+    is_counted: bool
+    """Whether the results are counted: else these are as many at most."""
+    seconds: float
+    """Of a batch."""
+    spark_s: float
+    cores: float
+    """CPU of tasks per second of the clock."""
+
+
+def figures(steps: Sequence[Progress]) -> Figures:
+    """Averages over the latest batches; of the first alone as long as there are no others."""
+    latest = steps[-RATE_BATCHES - 1 :]
+    after = latest[1:] or latest
+    span_s = after[-1].at_s - latest[0].at_s if len(latest) > 1 else 0.0
+    span_s = span_s if span_s > 0 else sum(step.seconds for step in after) or 1.0
+    return Figures(
+        sum(sum(step.rows.values()) for step in after) / span_s,
+        sum(step.results for step in after) / span_s,
+        all(step.is_counted for step in after),
+        sum(step.seconds for step in after) / len(after),
+        sum(step.spark_s for step in after) / len(after),
+        sum(step.cpu_s for step in after) / span_s,
+    )
+
+
+# -- for a terminal --------------------------------------------------------------------------------------------------
+
+
+def block(
+    name: str, steps: Sequence[Progress], decision: str = "", waits: str = "", ended: str = "", width: int = WIDEST
+) -> RenderableType:
+    """A query as a block. `waits` says what it waits for, `ended` how its run has ended."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(overflow="fold", ratio=1)
+    title = Text(name, style="bold")
+    if steps:
+        title.append(f"  batch {steps[-1].batch:,}", style="not bold")
+        for label, text in _lines(steps, width):
+            rows.add_row(label, Text(text))
+    else:
+        rows.add_row("", Text("no batch has been committed yet"))
+    if decision:
+        rows.add_row("decided", Text(decision))
+    if waits:
+        rows.add_row("waits", Text(waits, style="yellow"))
+    if ended:
+        rows.add_row("", Text(ended, style="bold"))
+    return Panel(rows, title=title, title_align="left", width=min(width, WIDEST), padding=(0, 1))
+
+
+def _lines(steps: Sequence[Progress], width: int) -> list[tuple[str, str]]:
+    last, seen = steps[-1], figures(steps)
+    at_most = "" if seen.is_counted else "at most "
+    share = f", {seen.spark_s / seen.seconds * 100:.0f} % of it Spark's" if seen.seconds else ""
+    lines = [
+        ("flow", f"{_count(seen.rows_per_s)} rows/s in, {at_most}{_count(seen.results_per_s)} results/s out"),
+        ("time", f"{seen.seconds:.2f} s per batch{share}; {seen.cores:.2g} cores"),
+        ("watermark", _watermark(last)),
+        ("turned away", turned_away(steps)),
+        ("state", _state(last)),
+        ("plan", small_plan(last.plan, last.names, width - 20)),
+    ]
+    if last.target is not None:
+        lines.append(("on the way to", small_plan(last.target, last.names, width - 20)))
+    if last.undelivered:
+        lines.append(("sink", f"results of {last.undelivered:,} batches wait for it"))
+    for stream, waiting in last.waiting.items():
+        lines.append((stream, str(waiting)))
+    return lines
+
+
+def _watermark(step: Progress) -> str:
+    when = moment(step.watermark_us)
+    if when is None:
+        return "none yet: some stream has brought no row" if step.watermark_us <= BEGINNING_US else "at the end of time"
+    behind_s = behind(step)
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC, {span(abs(behind_s))} {'behind' if behind_s >= 0 else 'ahead of'} the clock"
+
+
+def turned_away(steps: Sequence[Progress]) -> str:
+    """The rows that gave nothing, and why."""
+    late, early, untimed, skipped = (
+        sum(sum(getattr(step, kind).values()) for step in steps)
+        for kind in ("late_rows", "early_rows", "untimed_rows", "skipped_rows")
+    )
+    told = f"{late:,} late, {early:,} early, {untimed:,} without a time, {skipped:,} skipped"
+    return told if len(steps) == 1 else f"{told} in {len(steps):,} batches"
+
+
+def _state(step: Progress) -> str:
+    told = f"{step.state_rows:,} rows, {show_bytes(step.state_bytes)}"
+    if step.budget_bytes is None:
+        return told
+    share = f" ({step.state_bytes / step.budget_bytes * 100:.0f} %)" if step.budget_bytes else ""
+    return f"{told} of {show_bytes(step.budget_bytes)}{share}"
+
+
+def small_plan(plan: str, names: Mapping[str, str], width: int) -> str:
+    """A plan in one line, by the names of streams where these fit, else by aliases, which a second line explains.
+
+    >>> print(small_plan("((o s) p)", {"o": "orders", "s": "shipments", "p": "p"}, 80))
+    [orders ⋈ shipments] ⋈ p
+    >>> print(small_plan("((o s) p)", {"o": "orders", "s": "shipments", "p": "p"}, 20))
+    [o ⋈ s] ⋈ p
+    o orders, s shipments
+    """
+    whole = drawn(plan, names)
+    if len(whole) <= width:
+        return whole
+    legend = ", ".join(f"{alias} {name}" for alias, name in names.items() if alias != name)
+    return f"{drawn(plan)}\n{legend}" if legend else drawn(plan)
+
+
+def moment(time_us: int) -> datetime | None:
+    """An event time as an instant; None where there is none, or none that a calendar has."""
+    if not BEGINNING_US < time_us < FOREVER_US:
+        return None
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_us)
+    except OverflowError:
+        return None
+
+
+def behind(step: Progress) -> float:
+    """How many seconds the watermark is behind the clock of the driver, when the batch was over."""
+    return step.at_s - step.watermark_us / 1e6
+
+
+def span(seconds: float) -> str:
+    """
+    >>> span(0.4), span(75), span(7_300), span(1e6)
+    ('0.4 s', '1 min 15 s', '2 h 1 min', '11 days 13 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24:,} days {hours % 24} h"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+
+
+# -- for programs ----------------------------------------------------------------------------------------------------
+
+
+def plain(name: str, step: Progress) -> dict[str, Any]:
+    """A batch of a query as plain values: all that is recorded, and what is worked out of it."""
+    when = moment(step.watermark_us)
+    made: dict[str, Any] = {"query": name, **msgspec.to_builtins(step)}
+    for field in msgspec.structs.fields(Progress):
+        made.setdefault(field.name, msgspec.to_builtins(getattr(step, field.name)))
+    return made | {
+        "seconds": step.seconds,
+        "spark_seconds": step.spark_s,
+        "watermark": when.isoformat() if when is not None else None,
+        "watermark_behind_s": behind(step) if when is not None else None,
+    }
+
+
+def json_line(name: str, step: Progress) -> str:
+    """A batch of a query as one line of JSON."""
+    return json.dumps(plain(name, step), ensure_ascii=False)
+
+
+def logfmt_line(name: str, step: Progress) -> str:
+    """A batch of a query as one line of key=value."""
+    when, rows = moment(step.watermark_us), sum(step.rows.values())
+    pairs: dict[str, Any] = {
+        "query": name, "batch": step.batch, "rows": rows, "results": step.results if step.is_counted else None,
+        "results_at_most": None if step.is_counted else step.results,
+        "seconds": f"{step.seconds:.3f}", "spark_seconds": f"{step.spark_s:.3f}", "cpu_seconds": f"{step.cpu_s:.3f}",
+        "rows_per_s": f"{rows / step.seconds:.0f}" if step.seconds else None,
+        "watermark": when.isoformat() if when is not None else None,
+        "behind_s": f"{behind(step):.1f}" if when is not None else None,
+        "late": sum(step.late_rows.values()), "early": sum(step.early_rows.values()),
+        "untimed": sum(step.untimed_rows.values()), "skipped": sum(step.skipped_rows.values()),
+        "state_rows": step.state_rows, "state_bytes": step.state_bytes,
+        "budget_bytes": f"{step.budget_bytes:.0f}" if step.budget_bytes is not None else None,
+        "undelivered": step.undelivered or None,
+        "files_waiting": sum(waiting.count for waiting in step.waiting.values()) or None,
+        "plan": step.plan, "target": step.target,
+    }  # fmt: skip
+    return logfmt(pairs)
+
+
+def logfmt(pairs: Mapping[str, Any]) -> str:
+    """Pairs as key=value; values with blanks, quotes or = stand in quotes. What is None is left out.
+
+    >>> print(logfmt({"query": "q", "batch": 3, "plan": "(a b)", "why": 'so "it" is', "target": None}))
+    query=q batch=3 plan="(a b)" why="so \\"it\\" is"
+    """
+    return " ".join(f"{key}={_quoted(str(value))}" for key, value in pairs.items() if value is not None)
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,129 @@
+"""Progress as blocks of any width, as key=value, and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from typing import Any
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from anabranch.control.progress import Progress, Waiting
+from anabranch.plan.query import BEGINNING_US
+from anabranch.show.progress import block, figures, json_line, logfmt_line
+
+NAMES = {"o": "orders", "p": "payments", "s": "shipments"}
+
+
+def step(batch: int = 7, **changed: Any) -> Progress:
+    """A batch of 600 rows that took a second, half of it Spark's."""
+    given: dict[str, Any] = {
+        "trigger": batch, "plan": "((o s) p){(o s): p}", "target": None, "rows": {"orders": 100, "payments": 500},
+        "late_rows": {"orders": 3}, "early_rows": {"orders": 2}, "untimed_rows": {"payments": 10},
+        "skipped_rows": {"payments": 4}, "results": 90, "watermark_us": 1_000_000_000, "state_rows": 12_345,
+        "state_bytes": 3 << 20, "budget_bytes": float(1 << 30), "cpu_s": 0.25, "names": NAMES, "at_s": 1_000.0 + 2 * batch,
+        "wall_s": {"control": 0.1, "tasks": 0.7, "commit": 0.1, "deliver": 0.1, "wall step": 0.15, "wall save": 0.05},
+    }  # fmt: skip
+    return Progress(batch=batch, **{**given, **changed})
+
+
+def shown(width: int, *given: Any, **more: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(block(*given, width=console.width, **more))
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_block_fits_its_terminal_and_says_all(width: int) -> None:
+    decision = "payments sped up 48 times (1,000 → 48,000 rows/s). Joining orders with shipments first now takes 13 % less."
+    text = shown(width, "fulfilled", [step(6), step(7)], decision, waits="its sink takes long")
+    lines = text.splitlines()
+    assert {cell_len(line) for line in lines} == {min(width, 120)}, "every line is as wide as the block, none is cut"
+    inside = " ".join(" ".join(line.strip("│╭╮╰╯─ ") for line in lines).split())
+    for part in (
+        "fulfilled batch 7", "300 rows/s in, 45 results/s out", "1.00 s per batch, 50 % of it Spark's",
+        "1970-01-01 00:16:40 UTC, 14 s behind the clock",
+        "6 late, 4 early, 20 without a time, 8 skipped in 2 batches",
+        "12,345 rows, 3 MiB of 1 GiB (0 %)", "[orders ⋈ shipments] ⋈ payments", decision, "its sink takes long",
+    ):  # fmt: skip
+        assert part in inside, (part, inside)
+
+
+def test_a_plan_that_is_too_wide_is_drawn_with_aliases() -> None:
+    names = {alias: f"a_stream_with_a_long_name_{alias}" for alias in "ops"}
+    text = shown(60, "q", [step(names=names)])
+    assert "[o ⋈ s] ⋈ p" in text
+    assert "o a_stream_with_a_long_name_o" in text
+    assert "[a_stream_with" in shown(120, "q", [step(names=names)])
+
+
+def test_a_block_before_the_first_batch_and_after_the_end() -> None:
+    assert "no batch has been committed yet" in shown(60, "q", [])
+    assert "some stream has brought no row" in " ".join(shown(80, "q", [step(watermark_us=BEGINNING_US)]).split())
+    assert "ended: all input" in shown(60, "q", [step()], ended="ended: all input there was is processed")
+
+
+def test_results_that_are_not_put_together_are_at_most_so_many() -> None:
+    assert "at most 90 results/s out" in shown(80, "q", [step(is_counted=False)])
+    assert "at most" not in shown(80, "q", [step()])
+    assert pairs_of(logfmt_line("q", step(is_counted=False)))["results_at_most"] == "90"
+
+
+def test_names_are_no_markup() -> None:
+    assert "[bold]" in shown(80, "q", [step()], "a [bold] decision")
+
+
+def test_figures_are_averages_over_the_latest_batches() -> None:
+    steps = [step(n, results=0 if n < 20 else 20) for n in range(40)]
+    found = figures(steps)
+    assert (found.rows_per_s, found.results_per_s, found.seconds) == pytest.approx((300.0, 10.0, 1.0))
+    assert found.spark_s == pytest.approx(0.5)
+    assert figures(steps[:1]).rows_per_s == pytest.approx(600.0), "of one batch, by the time it took"
+
+
+def test_what_spark_says_of_its_trigger_is_part_of_the_batch() -> None:
+    longer = step(wall_s={**step().wall_s, "trigger": 1.5})
+    assert longer.seconds == 1.5
+    assert longer.spark_s == pytest.approx(1.0)
+
+
+def pairs_of(line: str) -> dict[str, str]:
+    """As a reader of logfmt would take it apart."""
+    return dict(word.split("=", 1) for word in shlex.split(line))
+
+
+def test_a_line_of_key_value() -> None:
+    given = step(target="(o p s)", waiting={"orders": Waiting(2, ["a", "b"])}, undelivered=3)
+    found = pairs_of(logfmt_line("my query", given))
+    wanted = {
+        "query": "my query", "batch": "7", "rows": "600", "results": "90", "seconds": "1.000", "spark_seconds": "0.500",
+        "late": "3", "early": "2", "untimed": "10", "skipped": "4", "state_bytes": str(3 << 20), "behind_s": "14.0",
+        "watermark": "1970-01-01T00:16:40+00:00", "plan": "((o s) p){(o s): p}", "target": "(o p s)", "files_waiting": "2",
+        "undelivered": "3", "budget_bytes": str(1 << 30),
+    }  # fmt: skip
+    assert {key: found[key] for key in wanted} == wanted
+    assert "\n" not in logfmt_line("q", step())
+    without = pairs_of(logfmt_line("q", step(watermark_us=BEGINNING_US, budget_bytes=None)))
+    assert not {"watermark", "behind_s", "budget_bytes", "target"} & without.keys()
+
+
+def test_an_object_for_programs_has_all_fields() -> None:
+    made = json.loads(json_line("q", step(late_rows={})))
+    assert made.keys() >= {field.name for field in msgspec.structs.fields(Progress)}
+    assert (made["query"], made["rows"], made["untimed_rows"]) == ("q", {"orders": 100, "payments": 500}, {"payments": 10})
+    assert made["seconds"] == pytest.approx(1.0)
+    assert made["watermark"] == "1970-01-01T00:16:40+00:00"
+    assert made["late_rows"] == {}, "also fields that are as they are by default"
+    assert json.loads(json_line("q", step(watermark_us=BEGINNING_US)))["watermark"] is None
+
+
+def test_progress_is_short_to_look_at() -> None:
+    assert repr(step()) == "<batch 7: 600 rows, 90 results, 1.00 s, plan ((o s) p){(o s): p}>"
+    assert "<td>10 without a time" not in step()._repr_html_()
+    assert "10 without a time" in step()._repr_html_()

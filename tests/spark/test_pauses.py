@@ -1,0 +1,63 @@
+"""Input pauses while a query runs on Spark: a closing step gives what the last rows have made final."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from anabranch.session import Run, Session, _positive_us
+from anabranch.spark import sinks
+from tests.support import oracle
+from tests.support.feeding import Feed, bag, expected, wait_until
+from tests.support.fixed_scenarios import groups_that_wait
+
+
+def test_a_pause_closes(spark: SparkSession, tmp_path: Path) -> None:
+    """Groups at the last instants are final, and arrive, although no more rows come; rows that come then still count."""
+    scenario = groups_that_wait()
+    feed, kept = Feed(scenario, str(tmp_path), "files"), sinks.memory()
+    feed.write(range(2))
+    session = feed.session(spark, kept)
+    session = paused(session, "300 milliseconds")
+    run = session.start()
+    try:
+        wait_until(lambda: is_closed(run, rows=32))
+        feed.write(range(2, 3))  # file by file: Spark may find them in one trigger, or in two
+        wait_until(lambda: is_closed(run, rows=48))
+        assert run.pipeline("q").streaming.isActive
+    finally:
+        run.stop()
+    final = pa.concat_tables([kept.table()])
+    assert not (wrong := oracle.difference(bag(final, scenario), expected(scenario))), wrong
+
+
+def test_a_sink_may_stop_the_run_in_a_pause(spark: SparkSession, tmp_path: Path) -> None:
+    """It is called from a thread that nobody may wait for then."""
+    scenario = groups_that_wait()
+    feed, kept, runs = Feed(scenario, str(tmp_path), "files"), sinks.memory(), list[Run]()
+
+    def sink(results: pa.Table, number: int) -> None:
+        kept.deliver(results, number)
+        if number == 2:
+            runs[0].stop()
+
+    feed.write(range(2))
+    run = paused(feed.session(spark, sinks.arrow(sink)), "300 milliseconds").start()
+    runs.append(run)
+    wait_until(lambda: run.stopped and not run.pipeline("q").streaming.isActive)
+    assert run.pipeline("q").host.error is None
+    assert sorted(kept.batches) == [1, 2]
+
+
+def is_closed(run: Run, rows: int) -> bool:
+    """Whether so many rows have come, and then a closing step: it has the trigger of the batch before it."""
+    steps = run.progress["q"]
+    came = sum(count for step in steps for count in step.rows.values())
+    return came == rows and len(steps) > 1 and steps[-1].trigger == steps[-2].trigger
+
+
+def paused(session: Session, idle: str) -> Session:
+    session._idle_us = _positive_us(idle, "idle_close")
+    return session
