@@ -205,10 +205,14 @@ class Statistics(msgspec.Struct):
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
 
+    def spent(self, what: str, cpu_ns: int) -> None:
+        """Counts what a part of the work took."""
+        self.cpu_ns[what] = self.cpu_ns.get(what, 0) + cpu_ns
+
     def add_cpu(self, other: Statistics) -> None:
         """Counts what something else spent."""
         for name, spent_ns in other.cpu_ns.items():
-            self.cpu_ns[name] = self.cpu_ns.get(name, 0) + spent_ns
+            self.spent(name, spent_ns)
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):

@@ -21,6 +21,7 @@ from anabranch.engine.kernels.probing import BLOCK, beginning, probe_ranges
 from anabranch.engine.kernels.probing import probe as probe_kernel
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
+from anabranch.engine.lineage import NOBODY, Numbers
 from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, sort_by_word
 from anabranch.engine.pieces import cuts
 from anabranch.engine.run import Words
@@ -85,9 +86,21 @@ class Lookup:
         shown = self._shown(probe.target, parts)
         if shown is not None:
             matches, parts = matches[:, shown], {alias: ids[shown] for alias, ids in parts.items()}
+        sets = self._sets(rows, matches, parts)
+        if sets is not None and not (wanted := sets != NOBODY).all():
+            matches, sets = matches[:, wanted], sets[wanted]
+            parts = {alias: ids[wanted] for alias, ids in parts.items()}
         positions, _, starts, ends = matches
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
-        return matches, Combination(ids | parts, starts, ends)
+        return matches, Combination(ids | parts, starts, ends, sets=sets)
+
+    def _sets(self, rows: Combination, matches: Matches, parts: dict[str, npt.NDArray[np.int64]]) -> Numbers | None:
+        """Which members of a shared join want what was found; None if all do, or the join is one query's."""
+        lineage, (positions, _, starts, ends) = self.box.reader.lineage, matches
+        if lineage is None:
+            return None
+        logs = {alias: self.box.log_of(alias) for alias in parts}
+        return lineage.combined(None if rows.sets is None else take(rows.sets, positions), parts, logs, starts, ends)
 
     def _parts(self, target: Aliases, found: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
         """The row ids of each input in what was found."""
@@ -133,7 +146,7 @@ class Lookup:
         """What the residual predicates of a probe leave."""
         if probe.residuals and len(combined):
             columns = self.box.fetch(combined)
-            mask = predicate_mask(probe.residuals, columns, len(combined), lambda: result_times(combined))
+            mask = predicate_mask(probe.residuals, columns, len(combined), lambda: result_times(combined.starts))
             if mask is not None and not mask.all():
                 combined = combined.where(mask)
         return combined

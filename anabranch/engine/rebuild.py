@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from anabranch.control.records import Preparing
 from anabranch.engine.arrival import delta_of, indexed_positions, order_keys, order_rows
 from anabranch.engine.combination import Combination
 from anabranch.engine.log import starts_of
 from anabranch.engine.reader import BoundIndex, Reader
+from anabranch.engine.results import Found
 from anabranch.engine.run import Words, run_of_batch
 from anabranch.engine.store import Build, Store
 from anabranch.plan.identity import IndexKey, ViewKey
@@ -178,7 +178,7 @@ class Rebuild:
             return self._combined_rows(inputs, batch)
         i = self._reader.input(inputs[0])
         stored = self._store.logs[i.source.name].segments[batch]
-        delta = delta_of(self._reader, i, stored, starts_of(i.source, stored.rows))
+        delta = delta_of(self._reader, i, batch, stored, starts_of(i.source, stored.rows))
         return delta.combination(batch), delta.positions
 
     def _combined_rows(self, inputs: Aliases, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
@@ -198,6 +198,9 @@ class Rebuild:
                 np.maximum(starts, part, out=starts)
                 if i.window_us != FOREVER_US:
                     np.minimum(ends, part + i.window_us, out=ends)
+        if reader.lineage is not None and len(rows):
+            logs = {alias: self.box.log_of(alias) for alias in inputs}
+            rows.sets = reader.lineage.combined(None, rows.ids, logs, starts, ends)
         places, passing = np.flatnonzero(kept), self.box.passing(reader.passed(inputs), rows)
         return (rows, places) if passing is None else (rows.where(passing), places[passing])
 
@@ -357,7 +360,7 @@ class Rebuild:
 
     def follow(
         self, route: Route, rows: Combination, known: dict[Aliases, list[Combination]], emit: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Found]:
         """Takes new rows of an input along their route in the target: its views are kept, and on a parallel track results
         are given. `known` is what the plan that serves found for these rows, by the view it stands in: from there the route
         goes on."""
@@ -372,7 +375,7 @@ class Rebuild:
 
     def _follow(
         self, route: Route, place: int, rows: Combination, since: int | None, emit: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Found]:
         """Takes rows through the stages of a route from `place` on, up to one whose rows are known or not kept yet."""
         if place == len(route.stages):
             return
@@ -423,8 +426,9 @@ def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[V
         before = old.views.get(aliases)
         if key in store.views or before is None or before not in store.views:
             continue
-        is_same = replace(before, owner=key.owner, since=key.since) == key
-        if is_same and (before.since == key.since or (not key.since and store.is_over(before, horizon_us))):
+        is_same = replace(before, owner=key.owner, since=key.since, wanted=key.wanted) == key
+        has_all = not before.wanted or (bool(key.wanted) and set(before.wanted) >= set(key.wanted))
+        if is_same and has_all and (before.since == key.since or (not key.since and store.is_over(before, horizon_us))):
             store.inherit_view(before, key)
             found[key] = before
     for index, bound in new.indexes.items():
@@ -446,6 +450,8 @@ def _like(store: Store, index: Index, old: Reader, new: Reader, horizon_us: int)
         return None
     if len(index.state) > 1:
         return bound.key if new.views[index.state] in store.views else None
+    if old.lineage is not None or new.lineage is not None:
+        return None  # a shared join indexes rows that some of its members would not
     source = new.input(index.state[0]).source.name
     others = [i for reader in store.readers if reader is not old for i in reader.inputs_over(source)]
     return None if others or len(new.inputs_over(source)) > 1 else bound.key

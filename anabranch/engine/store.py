@@ -187,8 +187,7 @@ class Store:
             limit_us = min(ended, default=BEGINNING_US)
             if log.purge(limit_us):
                 for reader in self.readers:
-                    for i in reader.inputs_over(name):
-                        reader.watches[i.alias].forget(log.segments.keys())
+                    reader.forget(name, log.segments.keys())
             for key in self.source_indexes(name):
                 retention_us = self.spines[key].retention_us
                 if retention_us != FOREVER_US and limit_us != BEGINNING_US:
