@@ -48,6 +48,7 @@ from anabranch.drive.steering import Steering
 from anabranch.errors import StateError
 from anabranch.plan.distribution import parted_sources
 from anabranch.plan.query import BEGINNING_US
+from anabranch.share.canonical import companies
 from anabranch.storage.filesystem import Filesystem
 
 
@@ -278,8 +279,21 @@ class Driver:
         """What follows from a commit; `base` is the one that its batch started from. Commits from `kept_from` on are kept
         although newer ones are there: their results have not arrived yet."""
         self._retention.after(base, commit, self.commits, self.controls, kept_from)
+        led = self._lead()
         for query in self.queries.values():
-            query.after(commit)
+            query.after(commit, query.name in led)
+
+    def _lead(self) -> set[str]:
+        """Has queries that run a join together go where one of them goes. Those that are led."""
+        led: set[str] = set()
+        for query in self.queries.values():
+            query.followers = ()
+        for lead, *others in companies(query.running for query in self.queries.values()):
+            names = [dict(zip(lead.order, other.order, strict=True)) for other in others]
+            followers = [self.queries[other.query.name] for other in others]
+            self.queries[lead.query.name].followers = [*zip(followers, names, strict=True)]
+            led |= {follower.name for follower in followers}
+        return led
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

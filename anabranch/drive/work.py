@@ -282,9 +282,7 @@ class SlotWork:
     def _shared(self, executions: Mapping[str, Execution]) -> tuple[SharedJoin, ...]:
         """The joins that queries run together, as they run now."""
         forms = self._forms()
-        return shared_joins(
-            {name: Running(forms[name].written, each, self.queries[name][1]) for name, each in executions.items()}
-        )
+        return shared_joins(Running(forms[n].written, each, self.queries[n][1]) for n, each in executions.items())
 
 
 def _executions(order: Order) -> dict[str, Execution]:

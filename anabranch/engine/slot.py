@@ -224,6 +224,11 @@ class Slot:
         self._shared = {join.names[0]: join for join in shared}
         self._leads = {name: join.names[0] for join in shared for name in join.names}
 
+    @property
+    def sharing(self) -> Collection[str]:
+        """The queries that share a join: their results come mixed."""
+        return self._leads.keys()
+
     def _lead(self, query: str) -> str:
         """The query whose box runs the join of another: mostly itself."""
         return self._leads.get(query, query)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, permutations, product
 from math import factorial, prod
 
@@ -32,6 +33,9 @@ MOST_ORDERS = 720
 MOST_MEMBERS = 1024
 """So many queries run one join together at most; more make a second one."""
 
+LONG_US = 1 << 50
+"""A window without end counts as one of so many microseconds, when windows are compared."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -48,6 +52,32 @@ class Running:
     query: Query
     execution: Execution
     distribution: Distribution
+
+    @cached_property
+    def shape(self) -> Shape | None:
+        return shape_of(self.query)
+
+    @property
+    def order(self) -> Aliases:
+        assert self.shape is not None
+        return self.shape.order
+
+    @property
+    def span_us(self) -> int:
+        """The lengths of its windows, added up."""
+        return sum(min(i.window.length_us, LONG_US) for i in self.query.inputs)
+
+    @cached_property
+    def way(self) -> tuple[object, ...] | None:
+        """All that queries must have in common to run their join together, beyond the join; None if it must run alone."""
+        execution, grid = self.execution, self.distribution.grid
+        if execution.grouped_input is not None or execution.leaving is not None or execution.selects:
+            return None
+        names = {alias: f"i{place}" for place, alias in enumerate(self.order)}
+        migration = execution.migration
+        going = None if migration is None else replace(migration, target=renamed_plan(migration.target, names))
+        ways = tuple(way_of(grid, alias) for alias in self.order)
+        return renamed_plan(execution.plan, names), going, (grid.shares, ways, self.distribution.needs_no_exchange)
 
 
 def shape_of(query: Query) -> Shape | None:
@@ -100,34 +130,24 @@ def _orders(query: Query) -> Iterator[Aliases]:
         yield tuple(alias for group in way for alias in group)
 
 
-def shared_joins(running: Mapping[str, Running]) -> tuple[SharedJoin, ...]:
-    """The joins that two or more queries run together, as these run now. The largest windows lead."""
-    found: dict[tuple[object, ...], list[tuple[Query, Aliases]]] = {}
-    for each in running.values():
-        shape = shape_of(each.query)
-        if shape is not None and (way := _way(each, shape.order)) is not None:
-            found.setdefault((shape.text, way), []).append((each.query, shape.order))
-    joins = []
+def shared_joins(running: Iterable[Running]) -> tuple[SharedJoin, ...]:
+    """The joins that two or more queries run together, as these run now."""
+    return tuple(
+        shared_join([each.query for each in company], [each.order for each in company]) for company in companies(running)
+    )
+
+
+def companies(running: Iterable[Running]) -> list[list[Running]]:
+    """The queries that run a join together, two or more. The one with the largest windows leads, and stands first."""
+    found: dict[tuple[object, ...], list[Running]] = {}
+    for each in running:
+        if each.shape is not None and (way := each.way) is not None:
+            found.setdefault((each.shape.text, way), []).append(each)
+    parts = []
     for alike in found.values():
-        alike.sort(key=lambda one: -sum(min(i.window.length_us, 2**50) for i in one[0].inputs))
-        for first in range(0, len(alike), MOST_MEMBERS):
-            part = alike[first : first + MOST_MEMBERS]
-            if len(part) > 1:
-                joins.append(shared_join([query for query, _ in part], [order for _, order in part]))
-    return tuple(joins)
-
-
-def _way(running: Running, order: Aliases) -> tuple[object, ...] | None:
-    """All that queries must have in common to run their join together, beyond the join; None if a query must run alone."""
-    execution, grid = running.execution, running.distribution.grid
-    if execution.grouped_input is not None or execution.leaving is not None or execution.selects:
-        return None
-    names = {alias: f"i{place}" for place, alias in enumerate(order)}
-    migration = execution.migration
-    going = None if migration is None else replace(migration, target=renamed_plan(migration.target, names))
-    ways = tuple(way_of(grid, alias) for alias in order)
-    spread = grid.shares, ways, running.distribution.needs_no_exchange
-    return renamed_plan(execution.plan, names), going, spread
+        alike.sort(key=lambda each: each.span_us, reverse=True)
+        parts += [alike[first : first + MOST_MEMBERS] for first in range(0, len(alike), MOST_MEMBERS)]
+    return [part for part in parts if len(part) > 1]
 
 
 def renamed_plan(plan: Plan, names: Mapping[str, str]) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from tests.support import oracle
 from tests.support.scenarios import properties
 from tests.support.together import Together, check_sharing
 from tests.support.workloads import Workload, workloads
+
 
 def check_changing_tables(workload: Workload, slots: int, restarts: frozenset[int]) -> None:
     """Every query meets the table as its own watermark has asked for it, as it does alone; watermarks differ."""

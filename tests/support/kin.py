@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.workloads import STREAMS, Workload
 
 JOINS = ("{p}.k = {q}.k", "{p}.j = {q}.k", "{p}.k = {q}.k AND {p}.j = {q}.j", "{p}.s = {q}.s")
-ALSO = ("{p}.x < {q}.x + 3", "{p}.x <> {q}.x", "{p}.x + {q}.x > 6", "{p}.x < {q}.x + 3", "RESULT_TIME > TIMESTAMP '1970-01-01'")
+ALSO = ("{p}.x < {q}.x + 3", "{p}.x <> {q}.x", "{p}.x + {q}.x > 6", "RESULT_TIME > TIMESTAMP '1970-01-01'")
 FILTERS = ("{p}.x > 3", "{p}.x > 5", "{p}.x < 7", "{p}.s = 'u'", "{p}.x % 2 = 0", "{p}.j IS NOT NULL", "{p}.x > 8")
 WINDOWS = ("RANGE 1 SECOND", "RANGE 2 SECONDS", "RANGE 3 SECONDS", "RANGE 5 SECONDS", "NOW", "RANGE 2500 MILLISECONDS")
 MIRRORED = {" = ": " = ", " < ": " > "}
