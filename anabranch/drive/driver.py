@@ -24,7 +24,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.execution import execution_record
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.progress import shown_names
@@ -165,8 +164,8 @@ class Driver:
             query.take_up(begun, base)
             if begun.queries[name].text != query.text.digest:
                 query.texts.keep(query.text)
-            record = execution_record(query.execution, query.forms)
-            queries[name] = msgspec.structs.replace(begun.queries[name], text=query.text.digest, execution=record)
+            own = begun.queries[name]
+            queries[name] = msgspec.structs.replace(own, text=query.text.digest, execution=query.record)
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
         parted = tuple(sorted(self.parted))
         return msgspec.structs.replace(
@@ -210,8 +209,9 @@ class Driver:
         tables = self._tables(query, batch, watermark_us, own is None, read_us)
         if self.needs_no_exchange and own is not None:
             tables = {**own.tables, **tables}
-        record = execution_record(query.execution, query.forms)
-        return QueryControl(query.identity, query.text.digest, watermark_us, record, query.layout, tables, read_us)
+        return QueryControl(
+            query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us
+        )  # fmt: skip
 
     def _tables(
         self, query: Steering, batch: int, watermark_us: int, is_first: bool, read_us: dict[str, int]

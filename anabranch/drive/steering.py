@@ -17,11 +17,11 @@ from time import perf_counter
 from typing import Any
 
 from anabranch.balance.layout import layout_of, layout_text
-from anabranch.control.execution import execution_after, execution_of
+from anabranch.control.execution import execution_after, execution_of, execution_record
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal
 from anabranch.control.query_texts import QueryTexts, text_of
-from anabranch.control.records import Commit, Control, QueryCommit, QueryControl
+from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import ChangePlan
@@ -63,6 +63,7 @@ class Steering:
         """The queries that run its join with it and go where it goes, with the names that they have for its inputs."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
         self._running: Running | None = None
+        self._record: tuple[Execution, ExecutionRecord] | None = None
         self._began: tuple[int, float, Proposal] | None = None
         """The batch and the moment since when a change is under way, and what was proposed."""
         self._waited_s = 0.0
@@ -81,6 +82,13 @@ class Steering:
     def has_choices(self) -> bool:
         """Whether there is more than one plan, or form of the query."""
         return len(self.query.inputs) > 2 or len(self.forms.graphs) > 1
+
+    @property
+    def record(self) -> ExecutionRecord:
+        """The execution as control records have it."""
+        if self._record is None or self._record[0] is not self.execution:
+            self._record = self.execution, execution_record(self.execution, self.forms)
+        return self._record[1]
 
     @property
     def running(self) -> Running:

@@ -49,6 +49,9 @@ class Fetch:
     box: Box
     rows: Combination
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     @property
     def starts(self) -> npt.NDArray[np.int64]:
         return self.rows.starts

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -171,7 +172,7 @@ class Lineage:
         slices = [sum(1 << m for m, window_us in enumerate(windows) if window_us > us) for us in (-1, *limits)]
         return Ages(np.array(limits, np.int64), np.array([self.sets.number(mask) for mask in slices], np.int32))
 
-    @property
+    @cached_property
     def window_us(self) -> int | None:
         """The largest window, if each member has one window for all its inputs: then the oldest row alone decides."""
         windows = {self.shared.windows_us(alias) for alias in self.shared.join.aliases}

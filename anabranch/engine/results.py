@@ -28,6 +28,8 @@ Selected = tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 class Rows(Protocol):
     """Combined rows whose columns can be asked for."""
 
+    def __len__(self) -> int: ...
+
     @property
     def starts(self) -> npt.NDArray[np.int64]: ...
 
@@ -41,20 +43,25 @@ class Rows(Protocol):
 
 def selected(query: Query, rows: Rows, left: Sequence[Expr]) -> Selected:
     """What a query selects of rows, as far as they pass the predicates that are `left`, and their validity."""
-    starts, ends, count = rows.starts, rows.ends, len(rows.starts)
-    columns = [evaluate(expr, rows, count, lambda: result_times(starts)) for _, expr in query.select]
-    mask = predicate_mask(left, rows, count, lambda: result_times(starts))
-    if mask is not None and not mask.all():
-        kept = pa.array(mask)
-        columns, starts, ends = [column.filter(kept) for column in columns], starts[mask], ends[mask]
-    return columns, starts, ends
+    columns, mask = _columns(query, rows, left)
+    return (columns, rows.starts, rows.ends) if mask is None else (columns, rows.starts[mask], rows.ends[mask])
+
+
+def _columns(query: Query, rows: Rows, left: Sequence[Expr]) -> tuple[list[pa.Array], npt.NDArray[np.bool_] | None]:
+    """What a query selects of rows, and which of them pass; None if all."""
+    columns = [evaluate(expr, rows, len(rows), lambda: result_times(rows.starts)) for _, expr in query.select]
+    mask = predicate_mask(left, rows, len(rows), lambda: result_times(rows.starts))
+    if mask is None or mask.all():
+        return columns, None
+    kept = pa.array(mask)
+    return [column.filter(kept) for column in columns], mask
 
 
 def results_of(query: Query, rows: Rows, statistics: Statistics, left: Sequence[Expr]) -> Iterator[pa.RecordBatch]:
     """The results that a query without groups has of rows."""
-    began, count = thread_time_ns(), len(rows.starts)
+    began, count = thread_time_ns(), len(rows)
     try:
-        columns, starts, _ = selected(query, rows, left)
+        columns, mask = _columns(query, rows, left)
     except pa.ArrowCapacityError as error:
         # An expression makes values much longer than those it is made of.
         if count == 1:
@@ -63,7 +70,7 @@ def results_of(query: Query, rows: Rows, statistics: Statistics, left: Sequence[
             yield from results_of(query, rows.slice(first, last), statistics, left)
         return
     statistics.spent("emit", thread_time_ns() - began)
-    if len(starts):
+    if mask is None or mask.any():
         yield pa.RecordBatch.from_arrays(columns, schema=query.output_schema)
 
 

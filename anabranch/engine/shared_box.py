@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import thread_time_ns
 
 import numpy as np
@@ -66,6 +67,9 @@ class Share:
     member_ends: Places | None = None
     """Until when combinations of the piece are valid for the member, if that matters."""
 
+    def __len__(self) -> int:
+        return int((self.lasts - self.begins).sum())
+
     @property
     def starts(self) -> Places:
         return self._taken(self.piece.starts)
@@ -78,18 +82,22 @@ class Share:
         found = self.piece(column)
         if len(self.begins) == 1:
             return found.slice(int(self.begins[0]), int(self.lasts[0] - self.begins[0]))
-        return found.take(pa.array(self._places))
+        return found.take(self._indices)
 
     def slice(self, first: int, last: int) -> Share:
         """Some of them, as ranges of one row each: only what is too large is cut."""
         places = self._places[first:last]
         return Share(self.piece, places, places + 1, self.member_ends)
 
-    @property
+    @cached_property
     def _places(self) -> Places:
-        found = np.empty(int((self.lasts - self.begins).sum()), np.int64)
+        found = np.empty(len(self), np.int64)
         expand(self.begins, self.lasts, found)
         return found
+
+    @cached_property
+    def _indices(self) -> pa.Array:
+        return pa.array(self._places)
 
     def _taken(self, values: Places) -> Places:
         if len(self.begins) == 1:
@@ -103,17 +111,17 @@ class SharedBox(Box):
 
     def __init__(self, reader: Reader, store: Store) -> None:
         super().__init__(reader, store)
-        self.members: tuple[Member, ...] = ()
+        self.members: dict[str, Member] = {}
         self._waiting: list[Combination] = []
         """Combinations that passed the root: a piece of them is handed out at once."""
 
     def serve(self, members: Mapping[str, tuple[Aggregator | None, bool]]) -> None:
         """Has the groups of each member, and whether they have rows elsewhere too."""
         shared = self.lineage.shared
-        self.members = tuple(
-            Member(query, left, *members[query.name])
+        self.members = {
+            query.name: Member(query, left, *members[query.name])
             for query, left in zip(shared.members, shared.own_residuals, strict=True)
-        )
+        }
 
     @property
     def lineage(self) -> Lineage:
@@ -122,13 +130,13 @@ class SharedBox(Box):
 
     def begin(self, arrival: Arrival) -> None:
         super().begin(arrival)
-        for member in self.members:
+        for member in self.members.values():
             member.statistics = Statistics()
 
     def step(self, watermark_us: int) -> Iterator[Found]:
         """Takes the rows of a batch along their routes, and gives the results of all members as they are found."""
         yield from self._run(emit=True)
-        for member in self.members:
+        for member in self.members.values():
             if member.aggregator is not None:
                 with errors_of(member.name):
                     pieces = advance(
@@ -166,12 +174,14 @@ class SharedBox(Box):
     def _handed_out(self, piece: Combination) -> Iterator[Found]:
         began = thread_time_ns()
         begins, in_set, rows = self._by_sets(piece)
+        outside = np.zeros((1, len(self.members)), np.bool_)
+        changes = np.concatenate([in_set, outside]) != np.concatenate([outside, in_set])
         fetch, ends = self.fetch(rows), dict[tuple[int, ...], Places]()
         self._spent("route", began)
-        for place, member in enumerate(self.members):
+        for place, member in enumerate(self.members.values()):
             began = thread_time_ns()
             # Where the ranges of its sets begin, and end: neighbours are one range.
-            edges = np.flatnonzero(np.diff(in_set[:, place], prepend=np.False_, append=np.False_))
+            edges = np.flatnonzero(changes[:, place])
             if not len(edges):
                 continue
             own_ends = None if member.aggregator is None else self._member_ends(rows, member, ends)

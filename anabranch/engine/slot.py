@@ -478,8 +478,7 @@ class Slot:
         main, own = self.boxes[lead.main], [b for b in self.boxes.values() if b.reader.query == lead.name]
         whole = main.statistics
         if isinstance(main, SharedBox):
-            member = next(m for m in main.members if m.name == tenant.name)
-            whole = member.statistics
+            whole = main.members[tenant.name].statistics
             if tenant is lead:
                 main.statistics.results = whole.results
                 main.statistics.add_cpu(whole)
