@@ -28,6 +28,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
+    slices: tuple[tuple[int, int, int], ...] = ()
+    """Rows that are kept equally long stand together, the longest first (`anabranch.engine.slices.Slice`)."""
 
 
 class RunSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +51,8 @@ class RunSegment(msgspec.Struct, frozen=True, array_like=True):
     end_max_us: int
     entries: Segment
     directory: Segment
+    retention_us: int = 0
+    """How long rows of its slice are kept; 0 for a view, whose rows have ends of their own."""
 
 
 class ViewSegment(msgspec.Struct, frozen=True, array_like=True):

@@ -31,7 +31,8 @@ from anabranch.engine.lineage import NOBODY, Numbers
 from anabranch.engine.log import Stored, decode, encode, starts_of
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.reader import InputState, Reader, values_of
-from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.run import Words
+from anabranch.engine.slices import cut
 from anabranch.engine.store import Store, readers_of
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.identity import IndexKey, RowsKey
@@ -139,10 +140,15 @@ class Arrival:
             wanted = mask if wanted is None else wanted | mask
         if wanted is not None:
             rows, starts = rows.filter(pa.array(wanted)), starts[wanted]
-        log = store.logs[source.name]
-        self._spent("accept", began)
         if not rows.num_rows:
+            self._spent("accept", began)
             return
+        log, limits_us = store.logs[source.name], store.slices[source.name]
+        order, slices = cut(self._kept_us(limits_us, kept, sets, wanted, len(starts)), limits_us, starts)
+        places = None if wanted is None else np.flatnonzero(wanted)
+        if order is not None:
+            rows, starts, places = rows.take(pa.array(order)), starts[order], order if places is None else places[order]
+        self._spent("accept", began)
         began = thread_time_ns()
         data = encode(rows.select(log.schema.names))
         passed = frozenset.intersection(*(frozenset(i.asked) for _, i, _ in kept))
@@ -150,15 +156,40 @@ class Arrival:
         if len(set(limits.values())) > 1:
             least_us = int(starts.min())
             late = {query: limit_us for query, limit_us in limits.items() if least_us < limit_us}
-        log.add(self.batch, Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late))
+        stored_rows = Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late, slices=slices)
+        log.add(self.batch, stored_rows)
         for reader, i, _ in kept:
             if reader.lineage is not None:
                 numbers = sets[reader.name, i.alias]
-                stored = numbers if numbers is None or wanted is None else numbers[wanted]
+                stored = numbers if numbers is None or places is None else numbers[places]
                 reader.lineage.learn(i.alias, self.batch, stored)
         if is_new:
             self.index(store, source, [(reader, i) for reader, i, _ in kept])
         self._spent("index", began)
+
+    def _kept_us(
+        self,
+        limits_us: tuple[int, ...],
+        kept: list[tuple[Reader, InputState, Mask | None]],
+        sets: Mapping[tuple[str, str], Numbers | None],
+        wanted: Mask | None,
+        count: int,
+    ) -> npt.NDArray[np.int64] | None:
+        """For how long each of the rows that are `wanted` is of use to somebody; None: as long as any."""
+        if len(limits_us) == 1:
+            return None
+        found = np.zeros(count, np.int64)
+        for reader, i, mask in kept:
+            numbers = sets.get((reader.name, i.alias))
+            own = mask if mask is None or wanted is None else mask[wanted]
+            if reader.lineage is not None and numbers is not None:
+                windows = reader.lineage.longest_us(i.alias, numbers if wanted is None else numbers[wanted])
+                np.maximum(found, windows if own is None else np.where(own, windows, 0), out=found)
+            elif own is None and i.window_us >= limits_us[-1]:
+                return None
+            else:
+                np.maximum(found, i.window_us, out=found, where=True if own is None else own)
+        return found
 
     def store_table(self, store: Store, source: Stream | Table, rows: Rows) -> None:
         """Stores the rows of a table that was read again; nobody follows them, and indexes are derived from the log."""
@@ -198,8 +229,7 @@ class Arrival:
             if key.rows not in members:
                 members[key.rows] = indexed_positions(reader, i, stored)
             ordered = order_rows(key, index.terms, i, stored.rows, starts, members[key.rows])
-            if len(ordered):
-                store.spines[key].arrive(run_of_batch(self.batch, ordered, False, store.spines[key].retention_us))
+            store.indexes[key].arrive(self.batch, ordered, stored.slices)
             self.sorted_rows[key] = ordered
             self.sorted_windows_us[key] = i.window_us
 

@@ -31,7 +31,6 @@ from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.rebuild import Rebuild
 from anabranch.engine.results import Found, advance, results_of, selected
-from anabranch.engine.run import run_of_batch
 from anabranch.engine.sample import sample
 from anabranch.engine.store import Store
 from anabranch.engine.view import View
@@ -261,8 +260,7 @@ class Box:
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self.reader.view_indexes[stage.joined]:
             ordered = order_keys(index.is_ordered, self.keys(index.terms, rows), positions, rows.starts, rows.ends)
-            if len(ordered):
-                self.store.spines[index.key].arrive(run_of_batch(batch, ordered, True))
+            self.store.indexes[index.key].arrive(batch, ordered)
             if index.is_ordered or len(ordered) != len(rows):
                 continue
             if first:

@@ -210,17 +210,17 @@ class Lineage:
         """Notes the sets of the rows of a segment."""
         if numbers is not None:
             self._known[alias][batch] = numbers.astype(np.uint16 if len(self.sets) <= 1 << 16 else np.uint32)
-        elif self._asked[alias]:
-            self._known[alias][batch] = np.array([self.everybody], np.uint16)
 
     def of_segment(self, alias: str, batch: int, stored: Stored) -> Numbers | None:
         """The set of each row of a segment; None if all members take all rows."""
         if not self._asked[alias]:
             return None
+        count = stored.rows.num_rows
         if batch not in self._known[alias]:
-            self.learn(alias, batch, self.number(alias, stored.rows, stored.passed))
-        known = self._known[alias][batch]
-        return known if len(known) == stored.rows.num_rows else np.repeat(known, stored.rows.num_rows)
+            numbers = self.number(alias, stored.rows, stored.passed)
+            self.learn(alias, batch, np.full(count, self.everybody) if numbers is None else numbers)
+        # A segment loses the rows at its end that are kept least.
+        return self._known[alias][batch][:count]
 
     def of(self, alias: str, ids: Ids, log: Log) -> Numbers | None:
         """The set of each of some rows; None if all members take all rows."""
@@ -238,6 +238,16 @@ class Lineage:
                 store.learn(batch, pa.array(numbers))
         found: Numbers = store.gather(ids, {}).to_numpy()
         return found
+
+    def longest_us(self, alias: str, numbers: Numbers) -> npt.NDArray[np.int64]:
+        """The longest window that the members of each set have of an input."""
+        windows = self.shared.windows_us(alias)
+        found = np.zeros(len(self.sets), np.int64)
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            mask = self.sets.masks[number]
+            found[number] = max((us for m, us in enumerate(windows) if mask >> m & 1), default=0)
+        longest: npt.NDArray[np.int64] = found[numbers]
+        return longest
 
     def forget(self, alias: str, alive: Collection[int]) -> None:
         """Leaves out segments that are gone."""

@@ -184,6 +184,10 @@ class Reader:
         """Whether rows of an input are of use after their batch."""
         return self.keeps_rows and i.alias != self.passing
 
+    def windows_us(self, i: InputState) -> tuple[int, ...]:
+        """For how long rows of an input are of use: of a shared join, to each of its members."""
+        return (i.window_us,) if self.lineage is None else self.lineage.shared.windows_us(i.alias)
+
     def inputs_over(self, source: str) -> list[InputState]:
         return [i for i in self.inputs if i.source.name == source]
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ from anabranch.engine.combination import Combination
 from anabranch.engine.log import starts_of
 from anabranch.engine.reader import BoundIndex, Reader
 from anabranch.engine.results import Found
-from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.run import Words
+from anabranch.engine.slices import Slice, parts_of
 from anabranch.engine.store import Build, Store
 from anabranch.plan.identity import IndexKey, ViewKey
 from anabranch.plan.join_graph import Aliases
@@ -120,7 +122,7 @@ class Rebuild:
                 self.derive_index(index, until=known)
             store.thin.pop(key, None)
             if missing := [b for b in self.missing(index) if b > known]:
-                store.spines[key].gap = missing[0], missing[-1]
+                store.indexes[key].gap = missing[0], missing[-1]
                 if not reader.execution.is_parallel:
                     store.thin[key] = known
 
@@ -135,25 +137,31 @@ class Rebuild:
         """Completes an index: what no run shows of batches later than `after`, and up to `until`, is derived from the log or
         the view, batch by batch, for as long as is allowed. The batch that it came to, None if it is done. Batches up to
         `known` were derived before."""
-        spine = self._store.spines[index.key]
+        state = self._store.indexes[index.key]
         missing = [b for b in self.missing(index) if b > known]
         left = [b for b in missing if b > after and (until is None or b <= until)]
-        spine.gap = (missing[0], missing[-1]) if missing else None
+        state.gap = (missing[0], missing[-1]) if missing else None
         batches = [b for b in self._batches(index) if left and b >= left[0] and (until is None or b <= until)]
         for batch in batches:
             if left and batch == left[0]:
-                if len(ordered := self._ordered(index, batch)):
-                    spine.restore(run_of_batch(batch, ordered, spine.has_end, spine.retention_us))
+                state.restore(batch, self._ordered(index, batch), self._slices(index, batch))
                 missing.remove(left.pop(0))
-                spine.gap = (missing[0], missing[-1]) if missing else None
-            spine.settle(batch, self._store.ended_us(index.key))
+                state.gap = (missing[0], missing[-1]) if missing else None
+            state.settle(batch, partial(self._store.ended_us, index.key))
             if allowance is not None and allowance.is_spent and batch != batches[-1]:
                 return batch
         return None
 
     def missing(self, index: BoundIndex) -> list[int]:
         """The batches that an index should show and does not. (One without rows of it has no run, and is among them.)"""
-        return [b for b in self._batches(index) if self._store.spines[index.key].lacking(b)]
+        state = self._store.indexes[index.key]
+        return [b for b in self._batches(index) if state.lacks(b, self._slices(index, b))]
+
+    def _slices(self, index: BoundIndex, batch: int) -> tuple[Slice, ...]:
+        """The slices of a segment that an index is over; none, if that is one of a view."""
+        if len(index.aliases) > 1:
+            return ()
+        return self._store.logs[self._reader.input(index.aliases[0]).source.name].segments[batch].slices
 
     def _batches(self, index: BoundIndex) -> list[int]:
         """The batches of which an index shows rows, in order."""
@@ -187,7 +195,8 @@ class Rebuild:
         ids = dict(zip(reader.orders[inputs], view.segments[batch].parts, strict=True))
         kept = np.ones(view.segments[batch].parts.shape[1], np.bool_)
         for alias, values in ids.items():
-            kept &= np.isin(values >> 32, list(self.box.log_of(alias).segments))
+            if (there := self.box.log_of(alias).inside(values)) is not None:
+                kept &= there
         starts, ends = np.full(int(kept.sum()), BEGINNING_US, np.int64), np.full(int(kept.sum()), FOREVER_US, np.int64)
         rows = Combination({alias: values[kept] for alias, values in ids.items()}, starts, ends)
         for alias in inputs if len(rows) else ():
@@ -207,15 +216,19 @@ class Rebuild:
     def verify(self) -> None:
         """Checks, for tests, that the indexes over sources show what their keys say."""
         for key, index in self._reader.by_key.items():
-            spine = self._store.spines[key]
-            if len(index.aliases) > 1 or key in self._store.thin or spine.gap is not None:
+            state = self._store.indexes[key]
+            if len(index.aliases) > 1 or key in self._store.thin or state.gap is not None:
                 continue
             wanted = [
-                (batch << 32) + ordered[:, 1].view(np.int64)[ordered[:, 2].view(np.int64) > self._ended_us(index)]
+                (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, retention_us)]
                 for batch in self._batches(index)
-                if len(ordered := self._ordered(index, batch))
+                for retention_us, rows in parts_of(self._ordered(index, batch), self._slices(index, batch))
             ]
-            shown = [run.ids()[run.starts() > self._ended_us(index)] for run in spine.runs]
+            shown = [
+                run.ids()[run.starts() > self._over_us(index, retention_us)]
+                for retention_us, spine in state.spines.items()
+                for run in spine.runs
+            ]
             here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
             i = self._reader.input(index.aliases[0])
             if i.raised or i.lowered:
@@ -223,11 +236,9 @@ class Rebuild:
                 there = np.intersect1d(here, there)
             assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
 
-    def _ended_us(self, index: BoundIndex) -> int:
-        """Rows that started by then have ended for all readers of an index over a source."""
-        retention_us = self._store.spines[index.key].retention_us
-        ended_us = self._store.ended_us(index.key)
-        return BEGINNING_US if FOREVER_US in (retention_us, ended_us) else max(BEGINNING_US, ended_us - retention_us)
+    def _over_us(self, index: BoundIndex, retention_us: int) -> int:
+        """Rows of a slice that started by then have ended for all readers of an index over a source."""
+        return self._store.over_us(self._reader.input(index.aliases[0]).source.name, retention_us)
 
     # -- work at what is not -----------------------------------------------------------------------------------------
 
@@ -432,7 +443,7 @@ def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[V
             store.inherit_view(before, key)
             found[key] = before
     for index, bound in new.indexes.items():
-        if bound.key not in store.spines and (known := _like(store, index, old, new, horizon_us)) is not None:
+        if bound.key not in store.indexes and (known := _like(store, index, old, new, horizon_us)) is not None:
             is_shared = any(known in reader.by_key for reader in store.readers if reader is not old)
             store.take_over(known, bound.key, is_shared)
     return found
@@ -443,7 +454,7 @@ def _like(store: Store, index: Index, old: Reader, new: Reader, horizon_us: int)
     that are missing would not pass them later (002, section 13.3.2). All that is stored and has not ended at the horizon has
     passed the selects that are down by then. An index over a source must have served this input alone."""
     bound = old.indexes.get(index)
-    if bound is None or bound.key not in store.spines or bound.key in new.by_key:
+    if bound is None or bound.key not in store.indexes or bound.key in new.by_key:
         return None
     is_down = {s.predicate for s in old.selects if s.until_us is not None and s.until_us <= horizon_us}
     if not old.open_selects(index.state) - is_down <= new.open_selects(index.state):

@@ -78,7 +78,7 @@ def fed(run: Together, batches: int = 6, rows: int = 50, missing: int = 0) -> To
 
 def keys_of(run: Together) -> set[str]:
     """The indexes over sources."""
-    return {str(key) for key in run.slot.store.spines if isinstance(key.rows, RowsKey)}
+    return {str(key) for key in run.slot.store.indexes if isinstance(key.rows, RowsKey)}
 
 
 def test_a_subquery_over_the_stream_of_its_outer_query_stores_it_once() -> None:
