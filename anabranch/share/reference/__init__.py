@@ -18,7 +18,7 @@ results nor their order for a query depend on it.
 - `outlets`: what becomes of the results of a join: router, selections, unions, receivers;
 - `plans`: chains (fig. 7, 8, 12, 13, 15, 16), pull-up (fig. 3), push-down (fig. 4), unshared (fig. 2).
 
-Rows are purged when they are `>= W` old, as definitions 1 to 3, fig. 6 and lemma 1 have it; fig. 9 and table 2 say `>
-W`. Comparisons are counted by the size of the state that is probed, and not executed one by one: partners are found by
-their key.
+Rows are purged when they are at least W old, as definitions 1 to 3, fig. 6 and lemma 1 have it; fig. 9 and table 2 keep
+a row that is exactly W old. Comparisons are counted by the size of the state that is probed, and not executed one by
+one: partners are found by their key.
 """
