@@ -85,8 +85,6 @@ class Ranked:
         failed: set[str] = set()
         for rank, query in zip(reversed(self.ranks), reversed(self.queries), strict=True):
             predicate = query.predicate(stream)
-            if predicate in failed:
-                continue
             if predicate is None:
                 return rank, len(failed)
             if predicate in satisfies:

@@ -118,12 +118,12 @@ def test_where_the_chains_of_figure_19_arise(
 
 
 def even_rows(seconds: int, per_s: int) -> list[Row]:
-    """Rows of A and B in turn; every fourth of A satisfies x, every second of B y, whatever their time is."""
+    """Rows of A and B in turn; a fourth satisfies x, and half of any of them y."""
     made = []
     for n in range(seconds * per_s):
         for stream, place in (("A", 0.25), ("B", 0.75)):
             names = {"x"} if n % 4 == 0 else set()
-            names |= {"y"} if n % 2 == 0 else set()
+            names |= {"y"} if n // 4 % 2 == 0 else set()
             made.append(Row(stream, 2 * n + (stream == "B"), (n + place) / per_s, 0, frozenset(names)))  # type: ignore[arg-type]
     return made
 
@@ -159,3 +159,18 @@ def test_other_ways_count_what_the_model_says(build, said):
     assert counted(build(queries, EVERY_PAIR, is_counted=True), case) == pytest.approx(
         (cost.stored_rows, cost.comparisons_per_s), rel=0.03
     )  # fmt: skip
+
+
+def test_the_model_evaluates_predicates_as_chains_do():
+    """x first, which the longest window asks for; y only for rows that fail it. Results are tested up to the longest window
+    that asks, which here is in the middle of the slice."""
+    queries = (WindowQuery("q1", 2.0, "y"), WindowQuery("q2", 5.0, "x"))
+    model = NestedLoopModel(queries, 20.0, 20.0, 1.0, {"x": 0.25, "y": 0.5})
+    plan = sliced(queries, EVERY_PAIR, is_counted=True)
+    plan.run(even_rows(40, 20))
+    assert model.filtering_per_s == 20.0 * 1.75 == plan.meter.filtering / 40
+    windows = (1.0, 2.0, 3.0)
+    plain = NestedLoopModel(tuple(WindowQuery(f"q{w}", w) for w in windows), 20.0, 20.0, 0.5)
+    choosy = tuple(WindowQuery(f"q{w}", w, "x" if w < 3 else None) for w in windows)
+    tested = NestedLoopModel(choosy, 20.0, 20.0, 0.5, {"x": 1.0})
+    assert tested.edge_cost(0, 3) - plain.edge_cost(0, 3) == pytest.approx(2 * 20.0**2 * 0.5 * 2.0)

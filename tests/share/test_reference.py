@@ -382,6 +382,15 @@ def test_routing_and_selecting_are_counted_by_result():
     assert (mem_opt.meter.merging, merged.meter.merging) == (8, 8), "merging slices leaves unions as they are (section 5.2)"
 
 
+def test_a_predicate_is_tested_up_to_the_longest_window_that_asks_for_it():
+    """In one slice of three windows: results are 0.5, 1.5 and 2.5 s old, and x is wanted up to 2 s."""
+    queries = (WindowQuery("q1", 1.0, "x"), WindowQuery("q2", 2.0, "x"), WindowQuery("q3", 3.0))
+    given = [Row("A", 0, 0.0), Row("B", 1, 0.5), Row("B", 2, 1.5), Row("B", 3, 2.5)]
+    merged = sliced(queries, EVERY_PAIR, Chain((1.0, 2.0, 3.0), (3,)))
+    merged.run(given)
+    assert merged.meter.selecting == 2
+
+
 def test_what_push_down_counts():
     """Fig. 4: q1 reads both joins and merges their results; the results of σ's join are routed."""
     queries = (WindowQuery("q1", 1.0), WindowQuery("q2", 2.0, "x"))
