@@ -163,7 +163,8 @@ class Counted:
     def results(self, male: Row, satisfies: frozenset[str], partners: Sequence[Row]) -> None:
         count = len(partners)
         self.joined[(male.satisfies, satisfies) if male.stream == "A" else (satisfies, male.satisfies)] += count
-        count_results(self.meter, male, partners, self.windows, self.reach_s)
+        if self.windows > 1 or self.reach_s:
+            count_results(self.meter, male, partners, self.windows, self.reach_s)
         for target in self.merged:
             self.meter.merging += len(within(male, partners, target.query.window_s)) if target.is_routed else count
 
