@@ -70,7 +70,8 @@ def test_every_claim_gets_a_verdict(tmp_path, monkeypatch):
     assert found["all chains store and probe as much as one join"] == "reproduced"
     assert found["all savings are positive"] == "not"
     assert found["state-slice always stores least"] == "reproduced"
-    assert found["with uniform windows CPU-Opt is Mem-Opt"] == "partly"
+    assert found["about 20 to 30 % of memory saved on average"] == "partly"
+    assert found["with uniform windows CPU-Opt is Mem-Opt"] == "not", "at so few rows any C_sys is worth a merge"
     drawn = [plots.draw_11(two), plots.draw_17_and_18(three), plots.draw_19(chains)]
     assert all(path.stat().st_size > 10_000 for path in drawn)
 
