@@ -27,20 +27,22 @@ class Measured:
         return self.comparisons_per_s + overhead * self.visits_per_s
 
 
-def measure(plan: SharedPlan, rows: Sequence[Row], from_s: float = MEASURED_FROM_S, until_s: float = SECONDS) -> Measured:
+def measure(plan: SharedPlan, rows: Sequence[Row]) -> Measured:
     """Runs a plan that counts, each row drained before the next comes."""
     began = Meter()
     stored = arrivals = 0
     for row in rows:
-        if row.time_s >= from_s:
+        if row.time_s >= MEASURED_FROM_S:
             if not arrivals:
                 began = plan.meter.since(began)
+                for joined in plan.joined:
+                    joined.clear()
             arrivals += 1
         plan.arrive(row)
         plan.drain()
         if arrivals:
             stored += plan.meter.stored_rows
-    counted, seconds = plan.meter.since(began), until_s - from_s
+    counted, seconds = plan.meter.since(began), SECONDS - MEASURED_FROM_S
     return Measured(
         stored / arrivals, counted.comparisons / seconds, counted.probing / seconds, counted.visits / seconds
     )  # fmt: skip
@@ -50,12 +52,12 @@ def mean(found: Sequence[Measured]) -> Measured:
     return Measured(*(sum(getattr(each, f.name) for each in found) / len(found) for f in fields(Measured)))
 
 
-def results_per_s(plan: SharedPlan, queries: Sequence[WindowQuery], seconds: float = SECONDS) -> float:
-    """Results that all queries get from a Mem-Opt chain that counts, over the whole run: the k-th slice serves each query
-    from the k-th on."""
+def results_per_s(plan: SharedPlan, queries: Sequence[WindowQuery]) -> float:
+    """Results that all queries got from a Mem-Opt chain in the measured seconds: the k-th slice serves each query from the
+    k-th on."""
     ordered = sorted(queries, key=lambda query: query.window_s)
     total = 0
     for place, joined in enumerate(plan.joined):
         for (of_a, of_b), count in joined.items():
             total += count * sum(query.wants("A", of_a) and query.wants("B", of_b) for query in ordered[place:])
-    return total / seconds
+    return total / (SECONDS - MEASURED_FROM_S)
