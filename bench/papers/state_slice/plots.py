@@ -93,7 +93,8 @@ def draw_19(table: Rows) -> Path:
             mine = [row for row in table if row["panel"] == panel and row["C_sys"] == overhead]
             axis.plot([r["rows/s"] for r in mine], [r["service rate +%"] for r in mine], "o-", label=f"C_sys {overhead:g}")
             for row in mine:
-                axis.annotate(str(row["slices"]), (row["rows/s"], row["service rate +%"]), fontsize=8)
+                place = (row["rows/s"], row["service rate +%"])
+                axis.annotate(str(row["slices"]), place, (4, 4), textcoords="offset points", fontsize=8)
         axis.set(title="{}: {}, {} queries".format(panel, *PANELS_19[panel]), xlabel="rows/s", ylabel="service rate, + %")
         axis.legend(fontsize=7)
     return _save(figure, "state_slice_19")
