@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anabranch.balance.together import choose_together, pipelines_of, restored
@@ -30,8 +30,11 @@ from anabranch.plan.names import same_name
 from anabranch.plan.query import Derived, Query, Stream, Table
 from anabranch.plan.workload import Workload
 from anabranch.settings import Budget
+from anabranch.share.canonical import Running, companies
+from anabranch.share.common_plan import Starting, Taken, common_plans
 from anabranch.show.as_json import priced_json
 from anabranch.show.explain import Explanation, PricedPlan, explained
+from anabranch.show.figures import listed
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.routes import routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
@@ -47,6 +50,8 @@ class Planned:
     execution: Execution
     decision: Decision | None = None
     """Why the plan is what it is; None: the plan is pinned."""
+    lead: str = ""
+    """The query whose plan it starts with, because it runs its join together with that one."""
 
     @property
     def is_pinned(self) -> bool:
@@ -95,6 +100,7 @@ class Planning:
         self.queries: dict[str, Planned] = {}
         self.alone: set[str] = set()
         """The queries that are not to share a pipeline with others."""
+        self._common: tuple[tuple[int, int], dict[str, Taken]] | None = None
 
     def add_script(self, script: Script) -> None:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
@@ -124,10 +130,22 @@ class Planning:
                     raise FactsError(f"{option} {name}: {what}; {known_names(name, dict.fromkeys(known))}")
 
     def query(self, name: str) -> Planned:
-        """A query that was declared."""
+        """A query that was declared, with what it starts with: the plan of another query, if both run one join."""
         if name not in self.queries:
             raise SessionError(f"there is no query {name}; {known_names(name, self.queries)}")
-        return self.queries[name]
+        planned, taken = self.queries[name], self._taken().get(name)
+        return planned if taken is None else replace(planned, execution=taken.execution, lead=taken.lead)
+
+    def _taken(self) -> dict[str, Taken]:
+        """The queries that start with the plan of another."""
+        known = len(self.queries), len(self.alone)
+        if self._common is None or self._common[0] != known:
+            found: dict[str, Taken] = {}
+            for workload in self.pipelines():
+                own = {query.name: self.queries[query.name] for query in workload.queries}
+                found |= common_plans({n: Starting(p.forms.written, p.execution, p.is_pinned) for n, p in own.items()})
+            self._common = known, found
+        return self._common[1]
 
     def _plan(self, bound: BoundQuery) -> Planned:
         if taken := next((name for name in self.queries if same_name(name, bound.query.name)), None):
@@ -178,7 +196,7 @@ class Planning:
         if decision is None:
             decision = decide(graph, self.facts, self.units, bounds)
         warnings = tuple(defeated(found.forms.written))
-        return PricedPlan(plan, graph, decision, found.is_pinned, batches, self.units != DEFAULT, warnings)
+        return PricedPlan(plan, graph, decision, found.is_pinned, batches, self.units != DEFAULT, warnings, found.lead)
 
     def _batches(self, planned: Planned) -> Batches | None:
         """What a query measured under the plan that it would go on with; None if it has not run, or not under that one."""
@@ -216,9 +234,21 @@ class Planning:
         return [query.name for query in own.queries if query.name != name]
 
     def _company(self, name: str) -> list[str]:
-        others = self._others(name)
+        others, joining = self._others(name), self._joining(name)
         shown = f"together\n  with {', '.join(others)}: one scan of each stream, and one state. A batch lasts as long as its"
-        return [f"{shown} slowest query"] if others else []
+        shared = f"\n  its join is run once for it and {listed(joining)}" if joining else ""
+        return [f"{shown} slowest query{shared}"] if others else []
+
+    def _joining(self, name: str) -> list[str]:
+        """The queries that start with the same join as one, and so run it together."""
+        own = next(each for each in self.pipelines() if any(query.name == name for query in each.queries))
+        starts = [self.query(query.name) for query in own.queries]
+        running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
+        for company in companies(running):
+            names = [each.query.name for each in company]
+            if name in names:
+                return [other for other in names if other != name]
+        return []
 
     def _spread(self, written: Query, parallelism: Slots | None) -> tuple[Distribution, Slots]:
         """How rows of a query are spread, beside those of the queries that run with it."""

@@ -28,6 +28,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
+    slices: tuple[tuple[int, int, int], ...] = ()
+    """Rows that are kept equally long stand together, the longest first (`anabranch.engine.slices.Slice`)."""
 
 
 class RunSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +51,8 @@ class RunSegment(msgspec.Struct, frozen=True, array_like=True):
     end_max_us: int
     entries: Segment
     directory: Segment
+    retention_us: int = 0
+    """How long rows of its slice are kept; 0 for a view, whose rows have ends of their own."""
 
 
 class ViewSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -205,10 +209,14 @@ class Statistics(msgspec.Struct):
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
 
+    def spent(self, what: str, cpu_ns: int) -> None:
+        """Counts what a part of the work took."""
+        self.cpu_ns[what] = self.cpu_ns.get(what, 0) + cpu_ns
+
     def add_cpu(self, other: Statistics) -> None:
         """Counts what something else spent."""
         for name, spent_ns in other.cpu_ns.items():
-            self.cpu_ns[name] = self.cpu_ns.get(name, 0) + spent_ns
+            self.spent(name, spent_ns)
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):

@@ -85,6 +85,8 @@ class PricedPlan:
     is_calibrated: bool = False
     """Whether the costs of single operations were measured on this machine."""
     warnings: Sequence[Defeated] = field(default=())
+    lead: str = ""
+    """The query whose plan it is, because both run one join."""
 
     @property
     def model(self) -> CostModel:
@@ -282,6 +284,12 @@ def reason(priced: PricedPlan) -> str:
         return _pinned_reason(priced)
     if not isinstance(priced.plan, Join):
         return "one input is not joined with anything."
+    if not priced.is_chosen and priced.lead and priced.batches is None:
+        better = show(decision.plan, priced.graph)
+        return (
+            f"it is the plan of {priced.lead}: both run one join. By itself {better} would be chosen: it takes "
+            f"{_beside(decision.cost, priced.cost)}."
+        )
     if not priced.is_chosen:
         better = show(decision.plan, priced.graph)
         return (

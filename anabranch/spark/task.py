@@ -86,7 +86,8 @@ class Task:
         results = Clocked(work.step(order, slot, boxes, unpacked.rows))
         try:
             kept = self._kept_aside(unpacked.set_aside)
-            staged = self.staging.stage(staged_name(order.batch, order.token, slot, token), chain(kept, results))
+            name = staged_name(order.batch, order.token, slot, token)
+            staged = self.staging.stage(name, chain(kept, results), boxes.sharing)
         except QueryFailedError as error:
             yield self._row(work.failed(slot, token, error))
             return

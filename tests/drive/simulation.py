@@ -365,7 +365,8 @@ class Simulation:
                 mine = {n: r.filter(pa.array(slot_mask(spread.values(), n, slot, r))) for n, r in given.items()}
             name = staged_name(control.batch, control.token, slot, token)
             try:
-                staged = staging.stage(name, self.failing(work.step(order, slot, boxes, mine), control.batch))
+                results = self.failing(work.step(order, slot, boxes, mine), control.batch)
+                staged = staging.stage(name, results, boxes.sharing)
             except QueryFailedError as error:
                 return Computed([*attempts, work.failed(slot, token, error)])
             attempts.append(msgspec.structs.replace(work.save(order, slot, boxes, token), staged=staged))

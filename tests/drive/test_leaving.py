@@ -17,6 +17,7 @@ from tests.drive.simulation import Simulation
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
+from tests.support.kin import kin
 from tests.support.scenarios import properties
 from tests.support.workloads import Workload, workloads
 
@@ -96,7 +97,7 @@ def check_leaving(workload: Workload, slots: int, breaks: dict[str, int], faults
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 
 test_leaving, test_leaving_long = properties(
-    check_leaving, 15, 2_000, workload=workloads(5), slots=st.sampled_from([1, 2, 3]),
+    check_leaving, 15, 2_000, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
     breaks=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(0, 6), min_size=1),
     faults=st.dictionaries(st.integers(0, 120), KINDS, max_size=3),
 )  # fmt: skip

@@ -295,8 +295,8 @@ def check_state_goes_away(scenario: Scenario) -> None:
         assert not isinstance(log.source, Stream) or all(batch >= first_new for batch in log.segments)
     for view in store.views:
         assert not timed & sources_of(view) or all(batch >= first_new for batch in store.views[view].segments)
-    for index in store.spines:
-        assert not timed & sources_of(index.rows) or all(r.first_batch >= first_new for r in store.spines[index].runs)
+    for index in store.indexes:
+        assert not timed & sources_of(index.rows) or all(r.first_batch >= first_new for r in store.indexes[index].runs)
     assert files(disk) == named(run)
     if not scenario.tables:
         # A whole manifest is kept for the differences from it, and with it what else is in its file.

@@ -1,0 +1,123 @@
+"""Slices: how long rows are kept follows from who wants them, and nobody misses a row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.engine import bounds
+from anabranch.engine.log import Log, Stored, decode, encode
+from anabranch.engine.slices import Slice, bounds_of, cut, parts_of
+from anabranch.plan.query import FOREVER_US, Field, Stream
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support.together import Together
+
+STREAM = Stream("s", (Field("v", pa.int64()), Field("ts", pa.timestamp("us"))), "ts")
+WINDOWS = st.lists(st.integers(1, 10**9) | st.just(FOREVER_US), min_size=1, max_size=40)
+
+
+@given(WINDOWS)
+def test_no_row_is_kept_shorter_than_it_is_wanted_and_few_much_longer(windows):
+    found = bounds_of(windows)
+    assert max(found) == max(windows)
+    assert set(found) <= set(windows)
+    assert len(found) <= bounds.MOST_SLICES
+    for window_us in windows:
+        slice_us = next(us for us in found if us >= window_us)
+        is_full = len(found) == bounds.MOST_SLICES
+        assert slice_us == window_us or slice_us < bounds.SLICE_RATIO * window_us or (is_full and slice_us == found[0])
+
+
+def stored_of(values: list[int], starts: list[int], slices: tuple[Slice, ...]) -> Stored:
+    columns = [pa.array(values), pa.array(starts, pa.int64()).view(pa.timestamp("us"))]
+    data = encode(pa.RecordBatch.from_arrays(columns, ["v", "ts"]))
+    return Stored(data, decode(data), max(starts), slices=slices)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 50)), min_size=1, max_size=60), st.lists(st.integers(0, 130)))
+@settings(deadline=None, max_examples=60)
+def test_a_log_keeps_what_is_wanted_and_its_ids(rows, times):
+    """Rows are wanted for so long from their starts on; the log is purged at some times, in order."""
+    limits_us = (5, 20, 60)
+    kept_us, starts = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    order, slices = cut(kept_us, limits_us, starts)
+    order = np.arange(len(rows)) if order is None else order
+    log = Log(STREAM, pa.schema([("v", pa.int64()), ("ts", pa.timestamp("us"))]))
+    log.add(7, stored_of(order.tolist(), starts[order].tolist(), slices))
+    id_of = {int(row): 7 << 32 | position for position, row in enumerate(order)}
+    for now_us in sorted(times):
+        log.purge(lambda retention_us, now_us=now_us: now_us - retention_us)
+        wanted = [row for row, (for_us, start_us) in enumerate(rows) if start_us + for_us > now_us]
+        ids = np.array([id_of[row] for row in wanted], np.int64)
+        assert log.inside(ids) is None, "what is wanted is there"
+        assert log.column("v", ids).to_pylist() == wanted
+        gone = np.array([id_of[row] for row in range(len(rows))], np.int64)
+        there = log.inside(gone)
+        assert log.rows == (len(rows) if there is None else int(there.sum()))
+        assert log.bytes == sum(stored.data.size for _, stored in log)
+    log.purge(lambda retention_us: 200)
+    assert (log.rows, log.bytes, log.segments) == (0, 0, {})
+
+
+def test_rows_of_an_index_by_slice():
+    ordered = np.array([[9, 0, 0, 0], [10, 3, 0, 0], [11, 1, 0, 0], [12, 2, 0, 0]], np.uint64)
+    slices = (Slice(60, 1, 0), Slice(20, 3, 0), Slice(5, 4, 0))
+    found = {us: rows[:, 1].tolist() for us, rows in parts_of(ordered, slices)}
+    assert found == {60: [0], 20: [1, 2], 5: [3]}
+    assert [us for us, _ in parts_of(ordered[:1], slices)] == [60]
+    assert [us for us, _ in parts_of(ordered, slices[:1])] == [60]
+
+
+SCRIPT = parse_script("""
+    CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY short AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 1 SECOND;
+    CREATE QUERY long AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k AND a.x < 5 WINDOW 60 SECONDS;
+    CREATE QUERY other AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.x AND a.x < 3 WINDOW 10 SECONDS""")
+
+
+def kept(names: str, batches: int = 30) -> tuple[int, int]:
+    """The rows in the log of a, and in its indexes, when some of the queries have run for a while."""
+    queries = [declared.query for declared in SCRIPT.queries if declared.query.name in names.split()]
+    run = Together(queries, pa.table({}))
+    for number in range(batches):
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+    slot = run.slot
+    indexed = sum(index.rows for key, index in slot.store.indexes.items() if key.rows.source == "a")
+    return slot.store.logs["a"].rows, indexed
+
+
+def test_rows_that_only_short_windows_want_go_early():
+    """Of a hundred rows of a batch five are wanted for a minute, the others for a second (State-Slice, the motivating
+    example): a log with one slice would keep 3,000."""
+    rows, indexed = kept("short long")
+    assert rows == 2 * 100 + 28 * 5
+    assert indexed < 1.5 * rows
+    alone = kept("short")[0], kept("long")[0]
+    assert rows <= sum(alone)
+
+
+def test_slices_are_those_of_all_who_read_a_stream():
+    """Also of queries that do not share the join: three of a hundred rows are wanted for ten seconds by another one."""
+    rows, _ = kept("short other")
+    assert rows == 2 * 100 + 9 * 3
+
+
+def test_a_segment_that_was_cut_is_written_anew_and_read_again():
+    queries = [declared.query for declared in SCRIPT.queries]
+    run = Together(queries, pa.table({}))
+    for number in range(8):
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+        if number == 5:
+            before = {batch: stored.rows.num_rows for batch, stored in run.slot.store.logs["a"]}
+            run.restart()
+    after = {batch: stored.rows.num_rows for batch, stored in run.slot.store.logs["a"]}
+    assert before == {0: 5, 1: 5, 2: 5, 3: 5, 4: 100, 5: 100}
+    assert after == {0: 5, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 100, 7: 100}
+    assert isinstance(run.disk, MemoryFilesystem)
