@@ -447,6 +447,8 @@ class Slot:
     def _begin(self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int) -> Arrival:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
         arrival = Arrival(batch, planned_us)
+        for member, lead in self._leads.items():
+            assert times[member] == times[lead], f"{member} and {lead} share a join, and have different watermarks"
         for box in self.boxes.values():
             box.begin(arrival)
         began = thread_time_ns()

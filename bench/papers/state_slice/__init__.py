@@ -10,7 +10,8 @@ per second of running time, is the number of results per comparison.
 - `measure`: one run;
 - `figures`: figures 11, 17, 18, 19 as tables;
 - `verdicts`: each published claim, and what was measured;
-- `plots`: the figures drawn.
+- `plots`: the figures drawn;
+- `engine`: the queries of section 7.2 on our engine, at a thousand times the rate, by five ways.
 
 Writes tables to bench/out/state_slice_*.json and plots beside them.
 """

@@ -9,6 +9,7 @@ from time import process_time
 from bench import report
 from bench.papers import state_slice
 from bench.papers.state_slice import figures, plots, verdicts
+from bench.papers.state_slice.engine import engine_part
 from bench.papers.state_slice.settings import QUICK, Size
 
 
@@ -33,7 +34,7 @@ def reference_part(size: Size) -> None:
     tell("CPU in all")
 
 
-PARTS: dict[str, Callable[[Size], None]] = {"reference": reference_part}
+PARTS: dict[str, Callable[[Size], None]] = {"reference": reference_part, "engine": engine_part}
 
 
 def main() -> None:
