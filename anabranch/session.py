@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -313,6 +314,9 @@ class Session:
                 self.checkpoint, declared, outflows, _names(drop), _names(fresh), self.planning.slots
             )  # fmt: skip
             restart.require()
+            for name in restart.named(Fate.LEFT_OUT):
+                told = f"query {name} was dropped, and stays so; to have it start anew, into an empty sink"
+                print(f"anabranch: {told}: start(fresh=[{name!r}]), --fresh {name}", file=sys.stderr)
             for pipeline in self._pipelines(ground, restart, _patience_s(trigger)):
                 pipeline.start(trigger)
                 run.pipelines.append(pipeline)
@@ -352,6 +356,8 @@ class Session:
             name = begun.name if begun is not None else new_name(self.checkpoint, restart.known)
             members = self._members({query.name: query for query in workload.queries})
             found.append(Pipeline(ground, name, members, self.slots, None, patience_s))
+        if not found:
+            raise SessionError("there is no query to start: all that are declared were dropped")
         self._require_one_reader(found)
         self._clear([each for each in restart.known if each.name not in {pipeline.name for pipeline in found}])
         for each in over:

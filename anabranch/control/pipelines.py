@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.records import Commit, Layout, QueryCommit
+from anabranch.control.records import BY_REQUEST, Commit, Layout, QueryCommit
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
 from anabranch.storage.record import damaged, seal, unseal
@@ -45,6 +45,12 @@ class KnownPipeline:
     """Queries of its newest commit that were dropped since: no commit has said so yet."""
     commit: Commit | None = None
     """Its newest commit."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """The queries that a user had dropped: they stay so."""
+        ended = self.commit.ended if self.commit is not None else {}
+        return [*self.dropped, *(name for name, each in ended.items() if each.reason == BY_REQUEST)]
 
     def own(self, query: str) -> QueryCommit:
         """What its newest commit says of a query."""

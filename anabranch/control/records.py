@@ -353,6 +353,10 @@ class QueryControl(QueryRecord, frozen=True):
     """What a batch starts from, of one query."""
 
 
+BY_REQUEST = "by request"
+"""Why a query has left that a user had dropped."""
+
+
 class Ended(msgspec.Struct, frozen=True):
     """A query that has left its pipeline: its results are not computed from a batch on."""
 

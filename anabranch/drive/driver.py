@@ -28,6 +28,7 @@ from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.progress import shown_names
 from anabranch.control.records import (
+    BY_REQUEST,
     Attempt,
     Commit,
     Control,
@@ -108,7 +109,7 @@ class Driver:
         if commit is not None:
             self.ended, self.parted = dict(commit.ended), self.parted | frozenset(commit.parted)
             gone = {name: own for name, own in commit.queries.items() if name in dropped}
-            self.ended |= {name: Ended(commit.batch + 1, "by request", own.layout) for name, own in gone.items()}
+            self.ended |= {name: Ended(commit.batch + 1, BY_REQUEST, own.layout) for name, own in gone.items()}
             if missing := [name for name in commit.queries if name not in self.queries and name not in dropped]:
                 raise StateError(
                     f"the checkpoint runs {', '.join(missing)} too: declare what it runs, or drop it by name (drop=[…])"
