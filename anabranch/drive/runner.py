@@ -70,10 +70,11 @@ class Runner:
         """Has a query leave with the next batch; may be called from any thread. If the driver dies before that batch, the
         query is left out by the next one."""
         with self._dropping:
+            if self.driver.newest is None:
+                raise SessionError(f"{name} cannot be dropped yet: its pipeline has committed no batch; wait for the first")
             if not self.driver.queries.keys() - self._dropped - {name}:
                 raise SessionError(f"{name} is the last query of its pipeline: stop the run instead")
-            known = [each for each in self.driver.queries if each in self._dropped]
-            write_dropped(self.driver.filesystem, [*known, name])
+            write_dropped(self.driver.filesystem, [name])
             self._dropped.add(name)
 
     def settle(self, no_rows: Callable[[], Tasks]) -> None:

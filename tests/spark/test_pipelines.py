@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
@@ -182,6 +183,10 @@ def test_a_query_is_dropped_while_it_runs(
     piped = Piped(Workload(SEED, 0, BATCHES), str(tmp_path), "files", texts)
     piped.write(range(BATCHES))
     run = piped.session(spark, ["long", "short"]).start(availableNow=True)
+    with pytest.raises(SessionError, match="long cannot be dropped yet"):
+        run.drop_query("long")
+    while not run.progress["long"]:
+        sleep(0.01)
     run.drop_query("long")
     with pytest.raises(SessionError, match="short is the last query of its pipeline: stop the run instead"):
         run.drop_query("short")
