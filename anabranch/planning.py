@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import text_of
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.cost.units import DEFAULT, unit_costs
+from anabranch.engine.slices import bounds_of
 from anabranch.errors import FactsError, LocationError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Decision, decide
@@ -25,9 +27,10 @@ from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
+from anabranch.plan.lengths import length_text
 from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
-from anabranch.plan.query import Derived, Query, Stream, Table
+from anabranch.plan.query import FOREVER_US, Derived, Query, Stream, Table
 from anabranch.plan.workload import Workload
 from anabranch.settings import Budget
 from anabranch.share.canonical import Running, companies
@@ -237,7 +240,19 @@ class Planning:
         others, joining = self._others(name), self._joining(name)
         shown = f"together\n  with {', '.join(others)}: one scan of each stream, and one state. A batch lasts as long as its"
         shared = f"\n  its join is run once for it and {listed(joining)}" if joining else ""
-        return [f"{shown} slowest query{shared}"] if others else []
+        return ["\n".join([f"{shown} slowest query{shared}", *self._kept(name)])] if others else []
+
+    def _kept(self, name: str) -> Iterator[str]:
+        """For how long rows of the streams of a query are kept, where that depends on who wants them."""
+        own = next(each for each in self.pipelines() if any(query.name == name for query in each.queries))
+        blocks = [block for query in own.queries for block in query.blocks]
+        for stream in self.query(name).forms.written.base_sources:
+            inputs = [i for block in blocks if len(block.inputs) > 1 for i in block.inputs if i.source == stream]
+            limits_us = bounds_of(i.window.length_us for i in inputs) if inputs else ()
+            longest = [i for i in inputs if i.window.length_us == limits_us[-1]]
+            if isinstance(stream, Stream) and len(limits_us) > 1 and all(i.filters for i in longest):
+                lengths = listed(["for ever" if us == FOREVER_US else f"for {length_text(us)}" for us in limits_us])
+                yield f"  rows of {stream.name} are kept {lengths}: as long as somebody wants them"
 
     def _joining(self, name: str) -> list[str]:
         """The queries that start with the same join as one, and so run it together."""

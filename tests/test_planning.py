@@ -222,3 +222,30 @@ def test_budgets() -> None:
     assert "no plan within the budget: the least bad exceeds CPU" in text
     strict = planning_of(SOURCES + QUERIES["pinned"], budget=Budget(cpu=1e-9, strict=True))
     assert "it is pinned, more than the budget" in strict.explain("pinned")
+
+
+def test_who_shares_a_join_is_told_and_how_long_rows_are_kept() -> None:
+    script = parse_script("""
+        CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE QUERY short AS SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 MINUTE;
+        CREATE QUERY long AS SELECT q.x FROM b AS p, a AS q WHERE q.k = p.k AND q.x > 3 WINDOW 1 HOUR;
+        CREATE QUERY other AS SELECT k FROM a [NOW]""")
+    planning = Planning(slots=2)
+    planning.add_script(script)
+    text = str(planning.explain("short"))
+    assert "its join is run once for it and long" in text
+    assert "rows of a are kept for 1 minute and for 1 hour: as long as somebody wants them" in text
+    assert "rows of b are kept" not in text, "who keeps them longest wants all"
+    assert "its join is run once" not in str(planning.explain("other"))
+
+
+def test_queries_with_one_join_have_one_plan() -> None:
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc") + """
+        CREATE QUERY small AS SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 1 SECOND;
+        CREATE QUERY large PLAN '((x y) z)' AS
+            SELECT z.k FROM a AS x, b AS y, c AS z WHERE x.k = y.k AND y.k = z.k WINDOW 9 SECONDS"""
+    planning = Planning(slots=2)
+    planning.add_script(parse_script(script))
+    assert planning.query("small").lead == "large"
+    assert str(planning.query("small").execution.plan) == "((a b) c)"
+    assert "it is the plan of large: both run one join. By itself (a b c) would be chosen" in str(planning.explain("small"))

@@ -121,3 +121,27 @@ def test_a_segment_that_was_cut_is_written_anew_and_read_again():
     assert before == {0: 5, 1: 5, 2: 5, 3: 5, 4: 100, 5: 100}
     assert after == {0: 5, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 100, 7: 100}
     assert isinstance(run.disk, MemoryFilesystem)
+
+
+def test_views_are_recomputed_from_segments_that_were_cut():
+    """All have joined at once for some batches; then they keep a view, which is derived from what is left of the logs."""
+    joined = "FROM a, b, c WHERE a.k = b.k AND b.k = c.k"
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    script += f"CREATE QUERY q0 AS SELECT a.x, b.x AS y, c.x AS z {joined} WINDOW 1 SECOND;"
+    script += f"CREATE QUERY q1 AS SELECT a.x, b.x AS y, c.x AS z {joined} AND a.x < 5 AND b.x < 30 WINDOW 60 SECONDS;"
+    queries = [declared.query for declared in parse_script(script).queries]
+    together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    for run in (together, *alone):
+        for query in run.queries:
+            run.pipeline.change(query.name, "(a b c)")
+    for number in range(9):
+        if number == 6:
+            assert {stored.rows.num_rows for _, stored in together.slot.store.logs["a"]} == {5, 100}
+            for query in queries:
+                together.pipeline.change(query.name, "((a b) c)")
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array([n % 40 for n in range(100)]), "x": pa.array(range(100)), "ts": ts})
+        found = together.step(dict.fromkeys("abc", rows))
+        for run, query in zip(alone, queries, strict=True):
+            assert run.step(dict.fromkeys("abc", rows))[query.name] == found[query.name], (number, query.name)
+    assert len(together.slot.sharing) == 2
