@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -25,6 +27,7 @@ def test_no_row_is_kept_shorter_than_it_is_wanted_and_few_much_longer(windows):
     assert max(found) == max(windows)
     assert set(found) <= set(windows)
     assert len(found) <= bounds.MOST_SLICES
+    assert all(longer >= bounds.SLICE_RATIO * shorter for shorter, longer in pairwise(found)), "each is worth its upkeep"
     for window_us in windows:
         slice_us = next(us for us in found if us >= window_us)
         is_full = len(found) == bounds.MOST_SLICES
