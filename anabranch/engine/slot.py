@@ -474,8 +474,8 @@ class Slot:
             measured.add_cpu(Statistics(cpu_ns=share_ns))
 
     def _measured(self, tenant: Tenant, arrival: Arrival) -> Statistics:
-        """What a batch measured of a query. Steps of a shared join, and the CPU that its members spend together, are told as
-        those of the lead."""
+        """What a batch measured of a query. Steps and states of a shared join, and the CPU that its members spend together,
+        are told as those of the lead: records do not repeat them for each member."""
         lead = self.tenants[self._lead(tenant.name)]
         main, own = self.boxes[lead.main], [b for b in self.boxes.values() if b.reader.query == lead.name]
         whole = main.statistics
@@ -491,7 +491,7 @@ class Slot:
             log, counts = self.store.logs[name], arrival.counts.get((tenant.name, name), SourceStatistics())
             counts.state_rows, counts.state_bytes = log.rows, log.bytes
             whole.sources[name] = counts
-        whole.states = self.store.measured([box.reader for box in own])
+        whole.states = self.store.measured([box.reader for box in own]) if tenant is lead else []
         for box in own:
             name = tenant.name if isinstance(box, SharedBox) else box.name
             if (groups := self.aggregators.get(name)) is not None:
