@@ -41,7 +41,7 @@ def of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutation, ...]
 
 JOINS = "engine/test_oracle.py"
 SQL = "sql test_docs_sql.py"
-SHARED = "engine/test_slices.py engine/test_shared_joins.py"
+SHARED = "engine/test_slices.py engine/test_lineage.py engine/test_shared_joins.py"
 
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "optimize": (

@@ -193,6 +193,10 @@ class Preparing(msgspec.Struct):
     """Of several slots: what it took in the slot where it took longest."""
 
 
+STAGE = "stage"
+"""What encoding and writing results took of a task's CPU: the engine has no part in it."""
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -208,6 +212,12 @@ class Statistics(msgspec.Struct):
     files_written: int = 0
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
+
+    @property
+    def engine_cpu_ns(self) -> int:
+        """What the engine spent, without Spark: neither clocks of whole parts count, nor what becomes of results."""
+        parts = sum(ns for what, ns in self.cpu_ns.items() if what != STAGE and not what.startswith("wall"))
+        return parts + sum(step.cpu_ns for step in self.steps)
 
     def spent(self, what: str, cpu_ns: int) -> None:
         """Counts what a part of the work took."""
@@ -280,8 +290,7 @@ def slot_commit(attempt: Attempt) -> SlotCommit:
             state_bytes["log", name] = source.state_bytes
         for state in counted.states:
             state_bytes[state.kind, state.name] = state.bytes
-        cpu_ns += sum(ns for what, ns in counted.cpu_ns.items() if not what.startswith("wall"))
-        cpu_ns += sum(step.cpu_ns for step in counted.steps)
+        cpu_ns += counted.engine_cpu_ns
         left += counted.preparing.left
     sizes = sum(rows.values()), sum(state_bytes.values()), cpu_ns
     return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, *sizes)

@@ -148,3 +148,22 @@ def test_views_are_recomputed_from_segments_that_were_cut():
         for run, query in zip(alone, queries, strict=True):
             assert run.step(dict.fromkeys("abc", rows))[query.name] == found[query.name], (number, query.name)
     assert len(together.slot.sharing) == 2
+
+
+def test_runs_that_span_batches_which_are_over():
+    """Runs of several batches are merged while rows of the short slice live: what is gone from the log is not looked up."""
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    for number, where in enumerate((" WINDOW 2 SECONDS", " AND a.x < 2 WINDOW 60 SECONDS")):
+        script += f"CREATE QUERY q{number} AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k{where};"
+    queries = [declared.query for declared in parse_script(script).queries]
+    together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    for number in range(70):
+        ts = pa.array([number * 100_000 + n for n in range(10)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array([(n + number) % 7 for n in range(10)]), "x": pa.array(range(10)), "ts": ts})
+        found = together.step({"a": rows, "b": rows})
+        for run, query in zip(alone, queries, strict=True):
+            assert run.step({"a": rows, "b": rows})[query.name] == found[query.name], (number, query.name)
+    (index,) = [index for key, index in together.slot.store.indexes.items() if key.rows.source == "a"]
+    spans = {us: max(run.last_batch - run.first_batch for run in spine.runs) for us, spine in index.spines.items()}
+    assert spans[2_000_000] >= 3
+    assert sorted(spans) == [2_000_000, 60_000_000]
