@@ -14,7 +14,6 @@ from anabranch.engine.log import Log, Stored, decode, encode
 from anabranch.engine.slices import Slice, bounds_of, cut, parts_of
 from anabranch.plan.query import FOREVER_US, Field, Stream
 from anabranch.sql import parse_script
-from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support.together import Together
 
 STREAM = Stream("s", (Field("v", pa.int64()), Field("ts", pa.timestamp("us"))), "ts")
@@ -123,24 +122,29 @@ def test_a_segment_that_was_cut_is_written_anew_and_read_again():
     after = {batch: stored.rows.num_rows for batch, stored in run.slot.store.logs["a"]}
     assert before == {0: 5, 1: 5, 2: 5, 3: 5, 4: 100, 5: 100}
     assert after == {0: 5, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 100, 7: 100}
-    assert isinstance(run.disk, MemoryFilesystem)
+    manifest, _ = run.slot.save(8, "again")
+    named = {each.batch: each.rows for each in run.slot.checkpoint.read(manifest).logs if each.source == "a"}
+    assert named == after, "what is gone is not on disk either"
 
 
 def test_views_are_recomputed_from_segments_that_were_cut():
     """All have joined at once for some batches; then they keep a view, which is derived from what is left of the logs."""
     joined = "FROM a, b, c WHERE a.k = b.k AND b.k = c.k"
     script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
-    script += f"CREATE QUERY q0 AS SELECT a.x, b.x AS y, c.x AS z {joined} WINDOW 1 SECOND;"
+    script += f"CREATE QUERY q0 AS SELECT a.x, b.x AS y, c.x AS z {joined} AND a.x < 60 WINDOW 1 SECOND;"
     script += f"CREATE QUERY q1 AS SELECT a.x, b.x AS y, c.x AS z {joined} AND a.x < 5 AND b.x < 30 WINDOW 60 SECONDS;"
+    # Another one keeps rows that no member of the join wants.
+    script += "CREATE QUERY other AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.x AND a.x >= 60 WINDOW 2 SECONDS"
     queries = [declared.query for declared in parse_script(script).queries]
     together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    joining = queries[:2]
     for run in (together, *alone):
-        for query in run.queries:
+        for query in [query for query in run.queries if query in joining]:
             run.pipeline.change(query.name, "(a b c)")
     for number in range(9):
         if number == 6:
-            assert {stored.rows.num_rows for _, stored in together.slot.store.logs["a"]} == {5, 100}
-            for query in queries:
+            assert {stored.rows.num_rows for _, stored in together.slot.store.logs["a"]} == {5, 45, 100}
+            for query in joining:
                 together.pipeline.change(query.name, "((a b) c)")
         ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
         rows = pa.table({"k": pa.array([n % 40 for n in range(100)]), "x": pa.array(range(100)), "ts": ts})
@@ -148,6 +152,26 @@ def test_views_are_recomputed_from_segments_that_were_cut():
         for run, query in zip(alone, queries, strict=True):
             assert run.step(dict.fromkeys("abc", rows))[query.name] == found[query.name], (number, query.name)
     assert len(together.slot.sharing) == 2
+
+
+def test_a_view_is_recomputed_for_a_member_that_comes_back():
+    """q2 runs by itself for some batches; the view that the others keep meanwhile has nothing of what only q2 wants."""
+    joined = "FROM a, b, c WHERE a.k = b.k AND b.k = c.k"
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    wheres = ("a.x < 5 WINDOW 60 SECONDS", "a.x < 3 WINDOW 30 SECONDS", "a.x >= 5 WINDOW 10 SECONDS")
+    for number, where in enumerate(wheres):
+        script += f"CREATE QUERY q{number} AS SELECT a.x, b.x AS y, c.x AS z {joined} AND {where};"
+    queries = [declared.query for declared in parse_script(script).queries]
+    together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    for number in range(10):
+        if number in (3, 7):
+            together.pipeline.change("q2", "(a b c)" if number == 3 else "((a b) c)")
+        ts = pa.array([number * 1_000_000 + n for n in range(12)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array([n % 5 for n in range(12)]), "x": pa.array(range(12)), "ts": ts})
+        found = together.step(dict.fromkeys("abc", rows))
+        assert len(together.slot.sharing) == (2 if 3 <= number < 7 else 3)
+        for run, query in zip(alone, queries, strict=True):
+            assert run.step(dict.fromkeys("abc", rows))[query.name] == found[query.name], (number, query.name)
 
 
 def test_runs_that_span_batches_which_are_over():

@@ -128,6 +128,23 @@ def test_what_a_shared_join_has_in_common() -> None:
     assert {str(c) for c in join.kept} == {"a.k", "a.x", "b.k", "b.x", "b.j"}
 
 
+def test_what_is_kept_in_a_view_of_a_shared_join() -> None:
+    """What some member wants: all, if one of them has the largest windows and no filter of its own."""
+    wheres = ("a.x > 3 WINDOW 9 SECONDS", "b.x > 5 WINDOW 9 SECONDS", "a.j = 1 WINDOW 2 SECONDS")
+    found = queries(*(f"SELECT a.x FROM a, b WHERE a.k = b.k AND {where}" for where in wheres))
+    (shared,) = shared_joins(map(running, found))
+    assert set(shared.wanted(("a", "b"))) == {
+        "[9000000] and (3 < .x); [9000000]", "[9000000]; [9000000] and (5 < .x)", "[2000000] and (.j = 1); [2000000]",
+    }  # fmt: skip
+    (shared,) = shared_joins(map(running, [*found[:1], *kin_of_two()]))
+    assert shared.wanted(("a", "b")) == ()
+
+
+def kin_of_two() -> list[Query]:
+    (found,) = queries("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS")
+    return [found]
+
+
 # One plan for all.
 
 
