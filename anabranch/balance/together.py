@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pyarrow as pa
 
 from anabranch.balance.layout import layout_of, layout_text
-from anabranch.balance.partition import choose_distribution
+from anabranch.balance.partition import choose_distribution, needs_exchange
 from anabranch.balance.shares import grids, is_routable
 from anabranch.control.records import Layout
 from anabranch.errors import StateError
@@ -45,7 +45,8 @@ def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[
     """Which queries run together: those that streams connect, but for some that are to run alone."""
     found = []
     for workload in connected([query for query in queries if query.name not in alone]):
-        apart = [query for query in workload.queries if _crosses_for_itself(query, workload)]
+        exchanged = tuple(query for query in workload.queries if needs_exchange(query))
+        apart = [query for query in workload.queries if _crosses_for_itself(query, exchanged)]
         found += [Workload((query,)) for query in apart]
         together = [query for query in workload.queries if query not in apart]
         found += connected(together) if together else []
@@ -54,20 +55,17 @@ def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[
     return sorted(found, key=lambda workload: order[workload.queries[0].name])
 
 
-def _crosses_for_itself(query: Query, workload: Workload) -> bool:
-    """Whether rows would cross the exchange for a query's sake alone, which needs none by itself."""
-    others = [other for other in workload.queries if _needs_exchange(other)]
-    if _needs_exchange(query) or not others:
+def _crosses_for_itself(query: Query, exchanged: tuple[Query, ...]) -> bool:
+    """Whether rows would cross the exchange for the sake of a query alone that needs none by itself. `exchanged` are the
+    queries whose rows must cross anyway."""
+    if not exchanged or needs_exchange(query):
         return False
     (stream,) = [source.name for source in query.base_sources if isinstance(source, Stream)]
-    filtered = source_filters(Workload(tuple(others)))
+    others = Workload(exchanged)
+    filtered = source_filters(others)
     if stream not in filtered:
-        return not Workload(tuple(others)).readers(stream)
-    return len(source_filters(Workload((*others, query))).get(stream, ())) != len(filtered[stream])
-
-
-def _needs_exchange(query: Query) -> bool:
-    return not choose_distribution(query, 2).needs_no_exchange
+        return not others.readers(stream)
+    return len(source_filters(Workload((*exchanged, query))).get(stream, ())) != len(filtered[stream])
 
 
 def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = True) -> dict[str, Distribution]:
