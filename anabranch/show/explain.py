@@ -87,6 +87,8 @@ class PricedPlan:
     warnings: Sequence[Defeated] = field(default=())
     lead: str = ""
     """The query whose plan it is, because both run one join."""
+    is_joint: bool = False
+    """Whether it was chosen together with those of all other queries of the session."""
 
     @property
     def model(self) -> CostModel:
@@ -289,6 +291,12 @@ def reason(priced: PricedPlan) -> str:
         return (
             f"it is the plan of {priced.lead}: both run one join. By itself {better} would be chosen: it takes "
             f"{_beside(decision.cost, priced.cost)}."
+        )
+    if not priced.is_chosen and priced.is_joint and priced.batches is None:
+        better = show(decision.plan, priced.graph)
+        return (
+            f"all queries of the session were planned together, within one budget. By itself {better} would be chosen: it "
+            f"takes {_beside(decision.cost, priced.cost)}."
         )
     if not priced.is_chosen:
         better = show(decision.plan, priced.graph)
