@@ -175,9 +175,10 @@ class Planning:
     def _together(self) -> _Together:
         known, queries, alone = self._known_together, tuple(self.queries.values()), frozenset(self.alone)
         if known is None or known.queries != queries or known.alone != alone:
-            known = self._known_together = self._planned_together(queries, alone)
+            known = self._planned_together(queries, alone)
             if self.budget.strict:
                 _required(known)
+            self._known_together = known
         return known
 
     def _planned_together(self, queries: tuple[Planned, ...], alone: frozenset[str]) -> _Together:

@@ -359,6 +359,10 @@ def test_a_strict_budget_refuses_by_name() -> None:
         assert list(planning.queries) == ["one"]
     planning.add_script(parse_script(chain("two", 20), planning.catalog))
     assert list(planning.queries) == ["one", "two"], "one join: hardly more"
+    planning.alone |= {"one", "two"}
+    for _ in range(2):
+        with pytest.raises(NoQualifiedPlanError, match="query two: no plans of all 2 queries"):
+            planning.query("one")
     lenient = planning_of(STREAMS + chain("one", 20) + DIFFERENT, facts=FACTS, budget=Budget(memory=least * 1.05))
     assert "ends is the first that does not fit" in " ".join(lenient.explain("one").split())
     (broken,) = lenient.explain_json("one")["budget"]["breaks"]
