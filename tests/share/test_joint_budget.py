@@ -106,6 +106,15 @@ def test_what_is_certain_is_in_every_combination(companies: list[Company]) -> No
             assert max(each[key].memory for each in kept if key in each) >= cost.memory
 
 
+def test_memory_goes_where_it_saves_the_most_cpu() -> None:
+    """Views of 10 bytes save 1 core here and 5 there; of 25 bytes one of the two fits, and of 20 more the other."""
+    little = Company("little", (Option(Cost(4, 5)), Option(Cost(3, 15)), Option(Cost(4, 16))))
+    much = Company("much", (Option(Cost(9, 5)), Option(Cost(4, 15)), Option(Cost(9, 9))))
+    for memory, chosen in ((19.0, (0, 0)), (25.0, (0, 1)), (45.0, (1, 1))):
+        found = choose_jointly([little, much], Cost(float("inf"), memory))
+        assert (found.chosen, found.is_exact) == (chosen, True)
+
+
 def test_improvement_finds_what_sums_do_not_see() -> None:
     """Alone the second plan is better for both; together the first, whose state there is once."""
     shared, apart = Option(Cost(1, 1), (("v", Cost(6, 6)),)), Option(Cost(6, 6))
