@@ -99,7 +99,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("cost = _smaller(cost, other.get(key, NOTHING))", "pass"),
             ("cpu[1:] < least[:-1]", "cpu[1:] > least[:-1]"),
             ("if key not in contested), option.own)", "if False), option.own)"),
-            ("chosen, tried = _improved(beyond, chosen, paid, budget)", "tried = 0"),
+            ("found.append(improved)", "found.append(tuple(int(place) for place in picks[order[0]]))"),
             ("is_whole and not contested and", "is_whole and")),
         *of("share/join_cost.py", "share/test_joint_budget.py",
             ("own -= Cost(facts.rate * u.accept, 0.0)", "pass"),

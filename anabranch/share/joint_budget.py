@@ -1,10 +1,13 @@
 """One budget for all queries of a session: a plan for each company, so that all together take the least CPU within it.
 
-Zhu, Raghavan and Rundensteiner (DKE 2009, the last section: future work) leave open how several queries get qualified plans
-together. Here a *company* is what runs one join: queries with a join in common, or a single query. It has some plans to
-choose from (`Option`), of which none is better than another in both CPU and memory. A plan takes something for itself
-(`own`: lookups, joined rows, results), and it keeps states that others may keep too (`kept`: the logs of its streams,
-indexes and views, by what they hold). What several companies keep is there once, as large as the one with the most needs it:
+Zhu, Raghavan and Rundensteiner (DKE 2009, section 8) leave several queries for future work, and see two ways: to give each a
+part of the resources beforehand, or "to simultaneously build the plans for the different queries such that their collective
+resource consumptions are within bounds". This is the second.
+
+A *company* is what runs one join: queries with a join in common, or a single query. It has some plans to choose from
+(`Option`), of which none is better than another in both CPU and memory. A plan takes something for itself (`own`: lookups,
+joined rows, results), and it keeps states that others may keep too (`kept`: the logs of its streams, indexes and views, by
+what they hold). What several companies keep is there once, as large as the one with the most needs it:
 
     total = Σ own + Σ over states, the largest cost of it among the chosen plans
 
@@ -16,8 +19,8 @@ and is charged to the first of them; a later one is charged with what it needs b
    share anything that is not certain, costs add up, and the best of these sums is the best of all combinations. Fronts of
    more than `MOST_POINTS` are thinned out; then that is not sure.
 3. Else sums count what is shared several times. So those within the budget, or nearest to it, are priced again as they are,
-   and the best of them is *improved*: each company in turn takes the plan that is best beside those of the others, until
-   none changes (`MOST_ROUNDS` at most).
+   and *improved*, the best first: each company in turn takes the plan that is best beside those of the others, until none
+   changes (`MOST_ROUNDS` at most). The best that this comes to is taken.
 
 Nothing is better than the best of all combinations, which tests find by trying all (`tests/share/test_joint_budget.py`).
 """
@@ -38,6 +41,9 @@ MOST_POINTS = 256
 
 MOST_STARTS = 16
 """So many sums are priced again, where states are shared."""
+
+MOST_TRIED = 500
+"""When so many plans were tried, no other sum is improved: each is set beside those of all other companies."""
 
 MOST_ROUNDS = 4
 """How often each company may take another plan."""
@@ -136,10 +142,14 @@ def choose_jointly(companies: Sequence[Company], budget: Cost = UNBOUNDED) -> Jo
     chosen = tuple(int(place) for place in picks[order[0]])
     if contested:
         starts = [tuple(int(place) for place in picks[point]) for point in order[:MOST_STARTS]]
-        considered += len(starts)
-        chosen = min(starts, key=lambda start: _rank(total_of(companies, start), budget))
-        chosen, tried = _improved(beyond, chosen, paid, budget)
+        starts.sort(key=lambda start: _rank(total_of(companies, start), budget))
+        considered, tried, found = considered + len(starts), 0, []
+        while starts and tried <= MOST_TRIED:
+            improved, more = _improved(beyond, starts.pop(0), paid, budget)
+            found.append(improved)
+            tried += more
         considered += tried
+        chosen = min(found, key=lambda each: _rank(total_of(companies, each), budget))
     charged = charges(companies, chosen)
     total = total_of(companies, chosen)
     is_exact = is_whole and not contested and all(company.is_whole for company in companies)
