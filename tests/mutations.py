@@ -126,7 +126,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("& (low >= np.uint64(above_low)))", "& (low > np.uint64(above_low)))"),
             ("totals[nan | (plus & minus)] = np.nan", "totals[nan] = np.nan"),
             ("mask=counts < 2)", "mask=counts < 1)")),
-        *of("engine/checkpoint.py", f"engine/test_crash.py {JOINS} engine/test_migration.py engine/test_slot.py",
+        *of("engine/checkpoint.py", f"engine/test_pieces.py engine/test_crash.py {JOINS} engine/test_migration.py",
             ("if rows.num_rows != record.rows:", "if False:"),
             ("if data.size != 8 * len(key.inputs) * record.rows:", "if False:"),
             ("if whole and not key.since:", "if whole:"),
