@@ -246,6 +246,27 @@ def test_equal_views_are_kept_by_one_of_their_readers() -> None:
     assert view.rows == own.rows > 0
 
 
+def test_a_view_is_kept_for_a_reader_of_groups() -> None:
+    """q1 joins a and b with groups too, which are known a batch later: by then their rows have ended for q0."""
+    sql = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND a.k = c.k WINDOW 2 SECONDS"
+    counted = "(SELECT k, COUNT(*) AS n FROM c [RANGE 2 SECONDS] GROUP BY k) AS g"
+    run = shared_of(sql, sql.replace("c WHERE", f"c, {counted} WHERE g.k = a.k AND"))
+    alone = Together(run.queries[1:], pa.table({}))
+    for each in (run, alone):
+        for query in each.queries:
+            each.pipeline.change(query.name, "((a b) c g)" if query.name == "q1" else "((a b) c)")
+    found: oracle.Bag = Counter()
+    for number in range(8):
+        keys = pa.array(range(4), pa.int64())
+        ts = pa.array([number * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
+        rows = {s: pa.table({"k": keys, "j": keys, "x": pa.array([number] * 4), "ts": ts}) for s in "abc"}
+        results = run.step(rows)["q1"]
+        assert not (wrong := oracle.difference(results, alone.step(rows)["q1"])), f"in batch {number}: {wrong}"
+        found += results
+    assert len(run.slot.store.views) == 1, "both read it"
+    assert found
+
+
 def test_what_a_reader_watches_goes_with_its_segments() -> None:
     """Of every seventh row j is NULL, and the watermark of q1 is ahead: each batch has rows that q1 must not see."""
     script = (
