@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline, Step
@@ -231,6 +232,23 @@ def test_rows_are_kept_for_whoever_needs_them_longest() -> None:
     assert few < kept
     assert len(few) <= 3
     assert len(kept) >= 5
+
+
+@pytest.mark.parametrize("windows", [("1 SECOND", "5 SECONDS"), ("5 SECONDS", "1 SECOND")])
+def test_rows_of_one_index_end_as_the_window_of_their_reader_says(windows: tuple[str, str]) -> None:
+    """New rows are sorted once for both queries; a row of b comes two seconds after the rows of a that have its key."""
+    sql = "SELECT a.x, b.x AS y FROM a [RANGE {w}], b [RANGE {w}] WHERE a.k = b.k"
+    run = shared_of(*(sql.format(w=w) for w in windows))
+    found: dict[str, oracle.Bag] = {query.name: Counter() for query in run.queries}
+    batches = []
+    for second, names in ((2, "b"), (0, "a"), (3, "ab")):  # the rows of a are behind: they find what is later
+        ts = pa.array([second * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
+        keys = pa.array(range(4), pa.int64())
+        batches.append({s: pa.table({"k": keys, "j": keys, "x": keys, "ts": ts}) for s in names})
+        for name, results in run.step(batches[-1]).items():
+            found[name] += results
+    for query in run.queries:
+        assert not (wrong := oracle.difference(found[query.name], oracle.expected(query, batches, {}))), wrong
 
 
 def test_equal_views_are_kept_by_one_of_their_readers() -> None:
