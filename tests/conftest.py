@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -63,6 +64,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _take_part(config, items)
     # The slowest first, so that no worker is left with one of them at the end.
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The objects of modules and tests live as long as the run: the collector need not go through them during long cases."""
+    if takes_long_ones(session.config):
+        gc.collect()
+        gc.freeze()
 
 
 def _take_few(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.engine.accept import accept, conform
 from anabranch.errors import SchemaMismatchError
-from anabranch.plan.query import BEGINNING_US, Field, Stream, Table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Field, Stream, Table
 
 TIME = pa.timestamp("us")
 STREAM = Stream("s", (Field("k", pa.int64()), Field("v", pa.string()), Field("ts", TIME)), "ts")
@@ -25,19 +25,26 @@ def rows(times, keys=None):
     )
 
 
-@given(st.lists(st.integers(-20, 20) | st.none(), max_size=30), st.sampled_from([BEGINNING_US, -20, -1, 0, 7, 21]))
-@example([], 0)
-@example([None, None], 0)
+@given(
+    st.lists(st.integers(-20, 20) | st.none(), max_size=30),
+    st.sampled_from([BEGINNING_US, -20, -1, 0, 7, 21]),
+    st.sampled_from([FOREVER_US, 20, 8, 0, -21]),
+)
+@example([], 0, FOREVER_US)
+@example([None, None], 0, FOREVER_US)
+@example([3, 1, 9], 2, 8)
 @settings(deadline=None)
-def test_late_and_untimed_rows_are_turned_away_and_counted(times, watermark_us):
-    accepted = accept(STREAM, rows(times), ALL, watermark_us)
-    kept = [i for i, t in enumerate(times) if t is not None and t >= watermark_us]
+def test_late_early_and_untimed_rows_are_turned_away_and_counted(times, watermark_us, early_after_us):
+    accepted = accept(STREAM, rows(times), ALL, watermark_us, early_after_us)
+    in_time = {i: t for i, t in enumerate(times) if t is not None and t <= early_after_us}
+    kept = [i for i, t in in_time.items() if t >= watermark_us]
     assert accepted.rows.column("k").to_pylist() == kept
     assert accepted.rows.column("v").to_pylist() == [str(k) for k in kept]
     assert accepted.seen == len(times)
     assert accepted.untimed == times.count(None)
-    assert accepted.late == len(times) - len(kept) - accepted.untimed
-    assert accepted.largest_time_us == max((t for t in times if t is not None), default=None)
+    assert accepted.early == len(times) - len(in_time) - accepted.untimed
+    assert accepted.late == len(in_time) - len(kept)
+    assert accepted.largest_time_us == max(in_time.values(), default=None), "early rows move no watermark"
 
 
 def test_late_rows_move_the_watermark_too():

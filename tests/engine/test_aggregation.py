@@ -176,6 +176,20 @@ def test_groups_without_rows_are_forgotten(monkeypatch):
     assert {row["n"] for row in found} == {1}
 
 
+def test_groups_that_all_live_are_seldom_gone_through(monkeypatch):
+    """Nothing can be forgotten: the aggregator looks again when there are twice as many groups, not in every batch."""
+    monkeypatch.setattr(aggregation, "LEAST_DEAD", 8)
+    begun = []
+    reset = aggregation.Aggregator._reset
+    monkeypatch.setattr(aggregation.Aggregator, "_reset", lambda self: (begun.append(self), reset(self)))
+    run = run_of("SELECT k, COUNT(*) AS n FROM s [RANGE 1 HOUR] GROUP BY k")
+    for batch in range(40):
+        run.step(batch, rows([batch + 0.5] * 5, k=[batch * 5 + i for i in range(5)]))
+    assert run.slot is not None
+    assert run.slot.boxes["q"].aggregator.groups.count == 200
+    assert len(begun) <= 7, "when it is made, and at 8, 16, 32, 64 and 128 groups or soon after"
+
+
 @pytest.mark.parametrize("aggregate", ["COUNT(DISTINCT k)", "MAX(g)", "COUNT(DISTINCT g)"])
 def test_values_without_rows_are_forgotten(monkeypatch, aggregate):
     """One group for ever, but always other values in it."""

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
 from anabranch.engine.slices import Index
+from anabranch.engine.spine import FAN_IN
 from anabranch.errors import MigrationError
+from anabranch.plan.identity import IndexKey
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import show
 from anabranch.plan.migration import Strategy
@@ -114,15 +116,18 @@ test_migrations, test_migrations_long = properties(
 GO_ON: Action = ("go on", 0, "gradual", 0)
 
 
-def test_nothing_is_merged_across_batches_that_are_still_to_be_derived() -> None:
-    """The index that only the target looks up has batch 0 and the new ones when a merge of the first four is due."""
+@pytest.mark.parametrize("phase", range(FAN_IN))
+def test_nothing_is_merged_across_batches_that_are_still_to_be_derived(phase: int) -> None:
+    """The index that only the target looks up has batch 0 and the new ones when a merge of the first four is due. In which
+    batch a merge is due follows from the phase of the index, which is a part of its digest: here it is each in turn."""
     cut = [{s: [(n, b, b * 1_000_000) for n in range(2)] for s in "abc"} for b in range(9)]
     create = "".join(f"CREATE STREAM {s} (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
     select = "SELECT a.v, b.v AS w, c.v AS x FROM a [RANGE 1 HOUR], b [UNBOUNDED], c [UNBOUNDED] WHERE b.k = c.k"
     scenario = Scenario(f"{create} CREATE QUERY q AS {select}", ("(c b a){a: b c}", "((c a) b)"), tuple(cut))
-    for after in ("go on", "crash"):
-        check_migrations(scenario, [*[GO_ON] * 3, ("migrate", 1, "gradual", 0), (after, 0, "", 0), *[GO_ON] * 4], 1)
-    check_migrations(scenario, [*[GO_ON] * 3, ("migrate", 1, "gradual", 0), ("migrate", 1, "moving-state", 0)], 1)
+    with mock.patch.object(IndexKey, "phase", phase):
+        for after in ("go on", "crash"):
+            check_migrations(scenario, [*[GO_ON] * 3, ("migrate", 1, "gradual", 0), (after, 0, "", 0), *[GO_ON] * 4], 1)
+        check_migrations(scenario, [*[GO_ON] * 3, ("migrate", 1, "gradual", 0), ("migrate", 1, "moving-state", 0)], 1)
 
 
 def test_a_view_that_another_target_joins_otherwise_is_begun_anew() -> None:

@@ -336,6 +336,20 @@ def test_records_that_do_not_fit_their_segments(kind: str) -> None:
     assert found == oracle.expected(query, batches, {})
 
 
+def test_a_view_whose_bytes_do_not_fit_its_record_is_damaged() -> None:
+    query = query_of(THREE)
+    run = LocalRun(query, MemoryFilesystem(), "((a b) c)")
+    for number in range(3):
+        run.step(number, {s: rows_of([f"{s}{number}"], number * SECOND_US) for s in "abc"})
+    assert run.slot is not None
+    checkpoint = run.slot.checkpoint
+    ((key, segments),) = checkpoint._views.items()
+    record = segments[0]
+    assert checkpoint._map_view(record, key).parts.shape == (2, record.rows)
+    with pytest.raises(DamagedStateError, match=r"16 bytes of the view of .* do not fit the 2 rows of its record"):
+        checkpoint._map_view(msgspec.structs.replace(record, rows=2), key)
+
+
 def written(disk: MemoryFilesystem, state: SlotState) -> Manifest:
     """A manifest of a state, whole."""
     writer = ContainerWriter("state/0/0000000099-changed.log")

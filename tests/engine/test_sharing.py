@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline
@@ -126,6 +129,23 @@ def test_rows_are_kept_for_whoever_needs_them_longest() -> None:
     assert len(kept) >= 5
 
 
+@pytest.mark.parametrize("windows", [("1 SECOND", "5 SECONDS"), ("5 SECONDS", "1 SECOND")])
+def test_rows_of_one_index_end_as_the_window_of_their_reader_says(windows: tuple[str, str]) -> None:
+    """New rows are sorted once for both queries; a row of b comes two seconds after the rows of a that have its key."""
+    sql = "SELECT a.x, b.x AS y FROM a [RANGE {w}], b [RANGE {w}] WHERE a.k = b.k"
+    run = shared_of(*(sql.format(w=w) for w in windows))
+    found: dict[str, oracle.Bag] = {query.name: Counter() for query in run.queries}
+    batches = []
+    for second, names in ((2, "b"), (0, "a"), (3, "ab")):  # the rows of a are behind: they find what is later
+        ts = pa.array([second * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
+        keys = pa.array(range(4), pa.int64())
+        batches.append({s: pa.table({"k": keys, "j": keys, "x": keys, "ts": ts}) for s in names})
+        for name, results in run.step(batches[-1]).items():
+            found[name] += results
+    for query in run.queries:
+        assert not (wrong := oracle.difference(found[query.name], oracle.expected(query, batches, {}))), wrong
+
+
 def test_equal_views_are_kept_by_one_of_their_readers() -> None:
     sql = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND a.k = c.k WINDOW 3 SECONDS"
     other = sql.replace("a.x, b.x AS y, c.x AS z", "RESULT_TIME AS t, a.j")
@@ -137,6 +157,27 @@ def test_equal_views_are_kept_by_one_of_their_readers() -> None:
     (view,) = run.slot.store.views.values()
     (own,) = alone.slot.store.views.values()
     assert view.rows == own.rows > 0
+
+
+def test_a_view_is_kept_for_a_reader_of_groups() -> None:
+    """q1 joins a and b with groups too, which are known a batch later: by then their rows have ended for q0."""
+    sql = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND a.k = c.k WINDOW 2 SECONDS"
+    counted = "(SELECT k, COUNT(*) AS n FROM c [RANGE 2 SECONDS] GROUP BY k) AS g"
+    run = shared_of(sql, sql.replace("c WHERE", f"c, {counted} WHERE g.k = a.k AND"))
+    alone = Together(run.queries[1:], pa.table({}))
+    for each in (run, alone):
+        for query in each.queries:
+            each.pipeline.change(query.name, "((a b) c g)" if query.name == "q1" else "((a b) c)")
+    found: oracle.Bag = Counter()
+    for number in range(8):
+        keys = pa.array(range(4), pa.int64())
+        ts = pa.array([number * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
+        rows = {s: pa.table({"k": keys, "j": keys, "x": pa.array([number] * 4), "ts": ts}) for s in "abc"}
+        results = run.step(rows)["q1"]
+        assert not (wrong := oracle.difference(results, alone.step(rows)["q1"])), f"in batch {number}: {wrong}"
+        found += results
+    assert len(run.slot.store.views) == 1, "both read it"
+    assert found
 
 
 def test_what_a_reader_watches_goes_with_its_segments() -> None:
