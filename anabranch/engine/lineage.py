@@ -11,6 +11,9 @@ Example: q has a window of 5 s, p one of 60 s and the filter `t.size > 100`. A t
 {q, p}; quotes have {q, p}. A quote that is 7 s younger than the trade of size 300 is in the age slice from 5 to 60 s, whose
 set is {p}: the combination is p's. With the trade of size 20 it is nobody's.
 
+Where filters on several streams and many windows make almost every combination's set another one, numbers do not pay: from
+then on combinations carry the bits of their sets themselves, a word for 64 members, and rows keep their numbers.
+
 Numbers are not stored: they follow from what a segment holds (`anabranch.engine.reader` says whose rows are late), and are
 told again when a slot is attached. So members may change without a file that does.
 """
@@ -37,16 +40,13 @@ from anabranch.plan.query import FOREVER_US
 from anabranch.plan.shared_join import SharedJoin
 
 Numbers = npt.NDArray[np.integer]
-"""Sets of members, by number."""
+"""Sets of members: by number, one for each row; or, with two dimensions, the words of their bits for each row."""
 
 NOBODY = 0
 """The number of the empty set."""
 
 MOST_TABLE = 2048
-"""What two sets have in common stands in a table as long as there are so many sets; else it is looked up pair by pair."""
-
-MOST_SETS = 1 << 15
-"""When there are more sets, those that no row has are forgotten at the end of a batch."""
+"""What two sets have in common stands in a table as long as there are so many sets; else combinations carry bits."""
 
 WORD_BITS = 64
 
@@ -65,7 +65,6 @@ class Sets:
         """The members of each set, as bits."""
         self._numbers = {0: NOBODY}
         self._table = np.full((64, 64), -1, np.int32)
-        self._pairs: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.masks)
@@ -77,37 +76,28 @@ class Sets:
             found = self._numbers[mask] = len(self.masks)
             self.masks.append(mask)
             size = len(self._table)
-            if found >= size and size < MOST_TABLE:
+            if found >= size and not self.are_many():
                 grown = np.full((2 * size, 2 * size), -1, np.int32)
                 grown[:size, :size] = self._table
                 self._table = grown
         return found
 
-    def common(self, left: Numbers, right: Numbers) -> Numbers:
-        """The sets that two sets each have in common."""
-        if len(self.masks) > len(self._table):
-            return self._looked_up(left, right)
+    def are_many(self) -> bool:
+        """Whether there are more sets than a table is made for."""
+        return len(self.masks) > MOST_TABLE
+
+    def common(self, left: Numbers, right: Numbers) -> Numbers | None:
+        """The sets that two sets each have in common; None if there are too many sets to number them."""
         out = np.empty(len(left), np.int32)
-        if intersect(self._table, left, right, out):
+        if not self.are_many() and intersect(self._table, left, right, out):
             unknown = out < 0
             for one, other in np.unique(np.stack([left[unknown], right[unknown]]), axis=1).T.tolist():
                 found = self.number(self.masks[one] & self.masks[other])
+                if self.are_many():
+                    return None
                 self._table[one, other] = self._table[other, one] = found
-                if len(self.masks) > len(self._table):
-                    return self._looked_up(left, right)
             intersect(self._table, left, right, out)
-        return out
-
-    def _looked_up(self, left: Numbers, right: Numbers) -> Numbers:
-        pairs, places = np.unique(left.astype(np.int64) << 32 | right.astype(np.int64), return_inverse=True)
-        found = np.empty(len(pairs), np.int32)
-        for place, pair in enumerate(pairs.tolist()):
-            both = pair >> 32, pair & 0xFFFFFFFF
-            if both not in self._pairs:
-                self._pairs[both] = self.number(self.masks[both[0]] & self.masks[both[1]])
-            found[place] = self._pairs[both]
-        common: Numbers = found[places]
-        return common
+        return None if self.are_many() else out
 
     def members(self, numbers: Numbers, count: int) -> npt.NDArray[np.bool_]:
         """For each of some sets and each of `count` members whether it is in it."""
@@ -150,6 +140,7 @@ class Lineage:
 
     def _begin(self, sets: Sets) -> None:
         self.sets, self._stores = sets, dict[str, ColumnStore]()
+        self._words = np.zeros((0, 0), np.uint64)
         self.everybody = sets.number(self._everybody)
         self._ages = {alias: self._ages_of(alias) for alias in self.shared.join.aliases}
 
@@ -256,17 +247,16 @@ class Lineage:
         if alias in self._stores:
             self._stores[alias].known.intersection_update(alive)
 
-    def settle(self) -> None:
-        """Ends a batch: where there are very many sets, those that no row has are forgotten, the others numbered anew."""
-        if len(self.sets) <= MOST_SETS:
-            return
-        before = self.sets
-        self._begin(Sets())
-        for known in self._known.values():
-            for batch, numbers in known.items():
-                there, places = np.unique(numbers, return_inverse=True)
-                new = np.array([self.sets.number(before.masks[n]) for n in there.tolist()])
-                known[batch] = new[places].astype(np.uint16 if len(self.sets) <= 1 << 16 else np.uint32)
+    def bits(self, sets: Numbers) -> npt.NDArray[np.uint64]:
+        """The words of the bits of sets."""
+        if sets.ndim == 2:
+            return sets.astype(np.uint64, copy=False)
+        if len(self._words) < len(self.sets):
+            width = -(-len(self.shared.members) // WORD_BITS)
+            packed = b"".join(mask.to_bytes(8 * width, "little") for mask in self.sets.masks)
+            self._words = np.frombuffer(packed, np.uint64).reshape(-1, width)
+        found: npt.NDArray[np.uint64] = self._words[sets]
+        return found
 
     # -- the sets of combinations --------------------------------------------------------------------------------------
 
@@ -301,4 +291,11 @@ class Lineage:
     def _both(self, one: Numbers | None, other: Numbers | None) -> Numbers | None:
         if one is None or other is None:
             return other if one is None else one
-        return self.sets.common(one, other)
+        if one.ndim == other.ndim == 1 and (found := self.sets.common(one, other)) is not None:
+            return found
+        return self.bits(one) & self.bits(other)
+
+
+def wanted(sets: Numbers) -> npt.NDArray[np.bool_]:
+    """Which of some sets have a member."""
+    return np.asarray(sets != NOBODY if sets.ndim == 1 else sets.any(axis=1), np.bool_)

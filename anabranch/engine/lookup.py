@@ -21,7 +21,7 @@ from anabranch.engine.kernels.probing import BLOCK, beginning, probe_ranges
 from anabranch.engine.kernels.probing import probe as probe_kernel
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
-from anabranch.engine.lineage import NOBODY, Numbers
+from anabranch.engine.lineage import Numbers, wanted
 from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, sort_by_word
 from anabranch.engine.pieces import cuts
 from anabranch.engine.run import Words
@@ -101,9 +101,9 @@ class Lookup:
             ends = np.full(len(times), FOREVER_US) if longest_us == FOREVER_US else times + longest_us
             matches = np.concatenate([matches[:3], [np.minimum(take(rows.ends, matches[0]), ends)]])
         sets = self._sets(rows, matches, parts)
-        if sets is not None and not (wanted := sets != NOBODY).all():
-            matches, sets = matches[:, wanted], sets[wanted]
-            parts = {alias: ids[wanted] for alias, ids in parts.items()}
+        if sets is not None and not (kept := wanted(sets)).all():
+            matches, sets = matches[:, kept], sets[kept]
+            parts = {alias: ids[kept] for alias, ids in parts.items()}
         positions, _, starts, ends = matches
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
         return matches, Combination(ids | parts, starts, ends, sets=sets)
@@ -114,7 +114,10 @@ class Lookup:
         if lineage is None:
             return None
         logs = {alias: self.box.log_of(alias) for alias in parts}
-        return lineage.combined(None if rows.sets is None else take(rows.sets, positions), parts, logs, starts, ends)
+        sets = rows.sets
+        if sets is not None:
+            sets = take(sets, positions) if sets.ndim == 1 else sets[positions]
+        return lineage.combined(sets, parts, logs, starts, ends)
 
     def _parts(self, target: Aliases, matches: Matches) -> tuple[Matches, dict[str, npt.NDArray[np.int64]]]:
         """What was found, and the row ids of each input in it."""

@@ -12,7 +12,7 @@ fetched once; q takes rows 0 to 3, p rows 1 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import thread_time_ns
@@ -28,8 +28,8 @@ from anabranch.engine.arrival import Arrival
 from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, Fetch
 from anabranch.engine.combination import Combination
-from anabranch.engine.kernels.lineage import expand, order_by_number
-from anabranch.engine.lineage import NOBODY, Lineage
+from anabranch.engine.kernels.lineage import count_members, expand, list_members, order_by_number
+from anabranch.engine.lineage import Lineage, wanted
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.results import Found, advance, results_of, selected
@@ -38,6 +38,9 @@ from anabranch.plan.expression import Column, Expr
 from anabranch.plan.query import FOREVER_US, Query, Stream
 
 Places = npt.NDArray[np.int64]
+
+Ranges = Callable[[int], tuple[Places, Places]]
+"""For each member, by its place, where the ranges of its rows begin, and where they end."""
 
 
 @dataclass
@@ -68,6 +71,10 @@ class Share:
     """Until when combinations of the piece are valid for the member, if that matters."""
 
     def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
         return int((self.lasts - self.begins).sum())
 
     @property
@@ -144,7 +151,6 @@ class SharedBox(Box):
                     )
                     for piece in pieces:
                         yield member.name, piece
-        self.lineage.settle()
 
     def _run(self, emit: bool) -> Iterator[Found]:
         yield from super()._run(emit)
@@ -157,8 +163,8 @@ class SharedBox(Box):
         began = thread_time_ns()
         logs = {alias: self.log_of(alias) for alias in rows.ids}
         sets = rows.sets = self.lineage.in_time(rows, logs)
-        if sets is not None and not (wanted := sets != NOBODY).all():
-            rows = rows.where(wanted)
+        if sets is not None and not (kept := wanted(sets)).all():
+            rows = rows.where(kept)
         self._waiting.append(rows)
         self._spent("route", began)
         if sum(map(len, self._waiting)) >= bounds.RESULT_ROWS:
@@ -167,25 +173,22 @@ class SharedBox(Box):
     def _routed(self) -> Iterator[Found]:
         """Hands out what waits."""
         waiting, self._waiting = self._waiting, []
-        for rows in _joined(waiting):
+        for rows in self._joined(waiting):
             for piece in pieces(self, rows, bounds.RESULT_ROWS, bounds.RESULT_BYTES):
                 yield from self._handed_out(piece)
 
     def _handed_out(self, piece: Combination) -> Iterator[Found]:
         began = thread_time_ns()
-        begins, in_set, rows = self._by_sets(piece)
-        outside = np.zeros((1, len(self.members)), np.bool_)
-        changes = np.concatenate([in_set, outside]) != np.concatenate([outside, in_set])
+        rows, ranges = self._by_bits(piece) if piece.sets is not None and piece.sets.ndim == 2 else self._by_sets(piece)
         fetch, ends = self.fetch(rows), dict[tuple[int, ...], Places]()
         self._spent("route", began)
         for place, member in enumerate(self.members.values()):
             began = thread_time_ns()
-            # Where the ranges of its sets begin, and end: neighbours are one range.
-            edges = np.flatnonzero(changes[:, place])
-            if not len(edges):
+            begins, lasts = ranges(place)
+            if not len(begins):
                 continue
             own_ends = None if member.aggregator is None else self._member_ends(rows, member, ends)
-            share = Share(fetch, begins[edges[::2]], begins[edges[1::2]], own_ends)
+            share = Share(fetch, begins, lasts, own_ends)
             member.statistics.spent("route", thread_time_ns() - began)
             with errors_of(member.name):
                 if member.aggregator is not None:
@@ -197,11 +200,27 @@ class SharedBox(Box):
                     member.statistics.results += results.num_rows
                     yield member.name, results
 
-    def _by_sets(self, piece: Combination) -> tuple[Places, npt.NDArray[np.bool_], Combination]:
-        """The piece in the order of its sets: where each set begins (and the last ends), and which members are in it."""
+    def _by_bits(self, piece: Combination) -> tuple[Combination, Ranges]:
+        """The piece as it is, and where the rows of each member stand."""
+        assert piece.sets is not None
+        begins = np.zeros(len(self.members) + 1, np.int64)
+        count_members(piece.sets, begins)
+        begins = np.cumsum(begins)
+        places, ends = np.empty(int(begins[-1]), np.int64), begins[:-1].copy()
+        list_members(piece.sets, ends, places)
+
+        def ranges(member: int) -> tuple[Places, Places]:
+            mine = places[begins[member] : begins[member + 1]]
+            return (mine[:1], mine[-1:] + 1) if len(mine) == len(piece) else (mine, mine + 1)
+
+        return piece, ranges
+
+    def _by_sets(self, piece: Combination) -> tuple[Combination, Ranges]:
+        """The piece in the order of its sets, and in which ranges the rows of each member stand."""
         count, lineage = len(self.members), self.lineage
         if piece.sets is None:
-            return np.array([0, len(piece)]), np.ones((1, count), np.bool_), piece
+            whole = np.array([0]), np.array([len(piece)])
+            return piece, lambda member: whole
         counts = np.bincount(piece.sets)
         there = np.flatnonzero(counts)
         # Sets with many members in common stand side by side.
@@ -214,7 +233,22 @@ class SharedBox(Box):
             order_by_number(piece.sets, places, order)
             ids = {alias: values[order] for alias, values in piece.ids.items()}
             piece = Combination(ids, piece.starts[order], piece.ends[order])
-        return begins, lineage.sets.members(there, count), piece
+        in_set, outside = lineage.sets.members(there, count), np.zeros((1, count), np.bool_)
+        changes = np.concatenate([in_set, outside]) != np.concatenate([outside, in_set])
+
+        def ranges(member: int) -> tuple[Places, Places]:
+            # Where the ranges of its sets begin, and end: neighbours are one range.
+            edges = np.flatnonzero(changes[:, member])
+            return begins[edges[::2]], begins[edges[1::2]]
+
+        return piece, ranges
+
+    def _joined(self, several: list[Combination]) -> Iterator[Combination]:
+        """Combinations of the same inputs as one; those that all members want are told apart from others."""
+        if any(rows.sets is not None and rows.sets.ndim == 2 for rows in several):
+            for rows in several:
+                rows.sets = None if rows.sets is None else self.lineage.bits(rows.sets)
+        return _joined(several)
 
     def _member_ends(self, rows: Combination, member: Member, known: dict[tuple[int, ...], Places]) -> Places:
         """Until when combinations are valid for a member: its groups count them so long."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from anabranch.engine.kernels.memory import popcount
 from anabranch.storage.compiled import njit
 
 
@@ -98,3 +99,29 @@ def expand(begins, ends, out):
         for place in range(begins[r], ends[r]):
             out[at] = place
             at += 1
+
+
+@njit(cache=True, nogil=True)
+def count_members(words, counts):
+    """Adds to `counts[m + 1]` in how many of the sets, given as the words of their bits, member m is."""
+    for i in range(words.shape[0]):
+        for w in range(words.shape[1]):
+            word = words[i, w]
+            while word:
+                low = word & (~word + np.uint64(1))
+                counts[64 * w + popcount(low - np.uint64(1)) + 1] += 1
+                word ^= low
+
+
+@njit(cache=True, nogil=True)
+def list_members(words, ends, out):
+    """For each member the places of the sets that it is in: from `ends[m]` on, which is moved to where they end."""
+    for i in range(words.shape[0]):
+        for w in range(words.shape[1]):
+            word = words[i, w]
+            while word:
+                low = word & (~word + np.uint64(1))
+                member = 64 * w + popcount(low - np.uint64(1))
+                out[ends[member]] = i
+                ends[member] += 1
+                word ^= low

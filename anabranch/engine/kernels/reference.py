@@ -353,3 +353,8 @@ def order_by_number(numbers: Sequence[int]) -> list[int]:
 def expand(ranges: Sequence[tuple[int, int]]) -> list[int]:
     """The places of several ranges, one after the other."""
     return [place for begin, end in ranges for place in range(begin, end)]
+
+
+def members_of(sets: Sequence[int], members: int) -> list[list[int]]:
+    """For each member the places of the sets that it is in. The twin of `count_members` and `list_members`."""
+    return [[place for place, bits in enumerate(sets) if bits >> member & 1] for member in range(members)]

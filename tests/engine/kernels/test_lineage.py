@@ -76,6 +76,19 @@ def test_expand(ranges):
     assert out.tolist() == reference.expand([*zip(begins.tolist(), ends.tolist(), strict=True)])
 
 
+@given(st.lists(st.integers(0, 2**70 - 1), max_size=40))
+@settings(deadline=None)
+def test_members_of_sets(sets):
+    words = np.array([[bits & 2**64 - 1, bits >> 64] for bits in sets], np.uint64).reshape(len(sets), 2)
+    counts = np.zeros(71, np.int64)
+    kernels.count_members(words, counts)
+    begins = np.cumsum(counts)
+    places, ends = np.empty(int(begins[-1]), np.int64), begins[:-1].copy()
+    kernels.list_members(words, ends, places)
+    found = [places[begins[member] : begins[member + 1]].tolist() for member in range(70)]
+    assert found == reference.members_of(sets, 70)
+
+
 @given(st.dictionaries(st.integers(0, 4), st.integers(1, 5)), st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6))))
 @settings(deadline=None)
 def test_inside(counts, rows):
