@@ -32,7 +32,7 @@ def rows(times, keys=None):
 )
 @example([], 0, FOREVER_US)
 @example([None, None], 0, FOREVER_US)
-@example([3, 1, 9], 2, 8)
+@example([8, 3, 1, 9], 2, 8)
 @settings(deadline=None)
 def test_late_early_and_untimed_rows_are_turned_away_and_counted(times, watermark_us, early_after_us):
     accepted = accept(STREAM, rows(times), ALL, watermark_us, early_after_us)
