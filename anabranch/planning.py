@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anabranch.balance.together import choose_together, pipelines_of, restored
@@ -16,22 +17,30 @@ from anabranch.control.journal import Journal
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import text_of
 from anabranch.cost.facts import EMPTY, Given
+from anabranch.cost.model import Cost
 from anabranch.cost.units import DEFAULT, unit_costs
-from anabranch.errors import FactsError, LocationError, SessionError, known_names
+from anabranch.engine.slices import bounds_of
+from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
-from anabranch.optimize.planner import Decision, decide
+from anabranch.optimize.planner import Bounds, Decision, decide
 from anabranch.plan.defeated import defeated
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
+from anabranch.plan.lengths import length_text
 from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
-from anabranch.plan.query import Derived, Query, Stream, Table
+from anabranch.plan.query import FOREVER_US, Derived, Query, Stream, Table
 from anabranch.plan.workload import Workload
+from anabranch.session_budget import Declared, SessionPlans, budget_json, budget_text, plan_together
 from anabranch.settings import Budget
+from anabranch.share.canonical import Running, companies
+from anabranch.share.common_plan import Starting, Taken, common_plans
+from anabranch.share.joint_budget import NOTHING
 from anabranch.show.as_json import priced_json
 from anabranch.show.explain import Explanation, PricedPlan, explained
+from anabranch.show.figures import listed
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.routes import routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
@@ -47,6 +56,10 @@ class Planned:
     execution: Execution
     decision: Decision | None = None
     """Why the plan is what it is; None: the plan is pinned."""
+    lead: str = ""
+    """The query whose plan it starts with, because it runs its join together with that one."""
+    is_joint: bool = False
+    """Whether the plan was chosen together with those of all other queries, within one budget."""
 
     @property
     def is_pinned(self) -> bool:
@@ -63,11 +76,24 @@ class Planned:
         return self.graph.query
 
 
+@dataclass(frozen=True)
+class _Together:
+    """What follows from all queries of a session."""
+
+    queries: tuple[Planned, ...]
+    alone: frozenset[str]
+    pipelines: list[Workload]
+    taken: Mapping[str, Taken]
+    """The queries that start with the plan of another, without a budget."""
+    plans: SessionPlans | None
+    """What each query starts with, within a budget."""
+
+
 class Planning:
     """The declared sources and queries of a session, each query with its plan.
 
-    Plans are chosen within `budget`, by `facts`, unless they are pinned. `slots` is how many were asked for, and
-    `checkpoint` where queries keep their state, once they have run.
+    Plans are chosen by `facts`, unless they are pinned: those of all queries together within `budget`, if there is one.
+    `slots` is how many were asked for, and `checkpoint` where queries keep their state, once they have run.
 
     >>> from anabranch.sql import parse_script
     >>> planning = Planning(slots=4)
@@ -95,16 +121,22 @@ class Planning:
         self.queries: dict[str, Planned] = {}
         self.alone: set[str] = set()
         """The queries that are not to share a pipeline with others."""
+        self._known_together: _Together | None = None
+        self._at_most = NOTHING
+        """No more is taken by all queries, if none of them shares a state that was not shared when it was last looked at."""
 
     def add_script(self, script: Script) -> None:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
         planned = [self._plan(bound) for bound in script.queries]
+        self._require_fit(planned)
         self.catalog = script.catalog
         self.queries |= {p.forms.written.name: p for p in planned}
 
     def add_query(self, bound: BoundQuery) -> None:
         """Declares a query over the sources of the catalog."""
-        self.queries[bound.query.name] = self._plan(bound)
+        planned = self._plan(bound)
+        self._require_fit([planned])
+        self.queries[bound.query.name] = planned
 
     def check_facts(self, rates: str = "rates", table_rows: str = "table_rows", distinct: str = "distinct") -> None:
         """Refuses facts of what nobody declared: with a name mistyped, a plan would be one for assumed rates. The words are
@@ -124,10 +156,59 @@ class Planning:
                     raise FactsError(f"{option} {name}: {what}; {known_names(name, dict.fromkeys(known))}")
 
     def query(self, name: str) -> Planned:
-        """A query that was declared."""
+        """A query that was declared, with what it starts with: the plan of another query, if both run one join."""
         if name not in self.queries:
             raise SessionError(f"there is no query {name}; {known_names(name, self.queries)}")
-        return self.queries[name]
+        planned, together = self.queries[name], self._together()
+        if together.plans is None:
+            taken = together.taken.get(name)
+            return planned if taken is None else replace(planned, execution=taken.execution, lead=taken.lead)
+        start = together.plans.starts[name]
+        is_led = start.lead != name and start.execution.plan != planned.execution.plan
+        return replace(planned, execution=start.execution, lead=start.lead if is_led else "", is_joint=True)
+
+    def left_for(self, name: str) -> Bounds:
+        """What a query may take, with those that run its join, if all others take what they are planned for."""
+        plans = self._together().plans
+        return self.budget.bounds if plans is None else plans.left_for(name)
+
+    def _together(self) -> _Together:
+        known, queries, alone = self._known_together, tuple(self.queries.values()), frozenset(self.alone)
+        if known is None or known.queries != queries or known.alone != alone:
+            known = self._planned_together(queries, alone)
+            if self.budget.strict:
+                _required(known)
+            self._known_together = known
+        return known
+
+    def _planned_together(self, queries: tuple[Planned, ...], alone: frozenset[str]) -> _Together:
+        pipelines, taken = pipelines_of([planned.forms.written for planned in queries], alone), dict[str, Taken]()
+        by_name = {planned.forms.written.name: planned for planned in queries}
+        own = [[by_name[query.name] for query in workload.queries] for workload in pipelines]
+        if self.budget.bounds != Bounds() and queries:
+            declared = [[Declared(p.forms, p.execution, p.decision) for p in several] for several in own]
+            plans = plan_together(declared, self.facts, self.units, self.budget.bounds)
+            return _Together(queries, alone, pipelines, taken, plans)
+        for several in own:
+            starting = {p.forms.written.name: Starting(p.forms.written, p.execution, p.is_pinned) for p in several}
+            taken |= common_plans(starting)
+        return _Together(queries, alone, pipelines, taken, None)
+
+    def _require_fit(self, planned: Sequence[Planned]) -> None:
+        """Refuses queries that do not fit into a strict budget beside those that there are. Where each could have states of
+        its own beside what is known to be taken, that need not be looked at: it is when plans are first asked for."""
+        if not self.budget.strict:
+            return
+        added = sum((each.decision.cost for each in planned if each.decision is not None), NOTHING)
+        self._at_most += added
+        is_sure = all(each.decision is not None for each in planned)
+        if not is_sure or not self._at_most.within(self.budget.bounds.cpu, self.budget.bounds.memory):
+            try:
+                found = self._planned_together((*self.queries.values(), *planned), frozenset(self.alone))
+                self._at_most = _required(found)
+            except NoQualifiedPlanError:
+                self._at_most -= added
+                raise
 
     def _plan(self, bound: BoundQuery) -> Planned:
         if taken := next((name for name in self.queries if same_name(name, bound.query.name)), None):
@@ -145,7 +226,8 @@ class Planning:
 
         The slots are those that were asked for, else those of the checkpoint, if it holds a commit of the query, else
         `parallelism`, which is this machine's cores where nothing else is known."""
-        priced, written, more = self.priced(name), self.query(name).forms.written, self._company(name)
+        priced, written = self.priced(name), self.query(name).forms.written
+        more = [*self._company(name), *self._budgeted(name)]
         if verbose:
             distribution, slots = self._spread(written, parallelism)
             more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
@@ -160,6 +242,7 @@ class Planning:
             "times": times_json(written),
             "spread": spread_json(written, *self._spread(written, parallelism)),
             "together": self._others(name),
+            "budget": self._budget_json(name),
         }
 
     def draw(self, name: str) -> str:
@@ -178,7 +261,9 @@ class Planning:
         if decision is None:
             decision = decide(graph, self.facts, self.units, bounds)
         warnings = tuple(defeated(found.forms.written))
-        return PricedPlan(plan, graph, decision, found.is_pinned, batches, self.units != DEFAULT, warnings)
+        return PricedPlan(
+            plan, graph, decision, found.is_pinned, batches, self.units != DEFAULT, warnings, found.lead, found.is_joint
+        )
 
     def _batches(self, planned: Planned) -> Batches | None:
         """What a query measured under the plan that it would go on with; None if it has not run, or not under that one."""
@@ -205,7 +290,7 @@ class Planning:
 
     def pipelines(self) -> list[Workload]:
         """Which queries run together, if none has run yet."""
-        return pipelines_of([planned.forms.written for planned in self.queries.values()], self.alone)
+        return self._together().pipelines
 
     def _others(self, name: str) -> list[str]:
         """The queries that run together with one."""
@@ -216,9 +301,42 @@ class Planning:
         return [query.name for query in own.queries if query.name != name]
 
     def _company(self, name: str) -> list[str]:
-        others = self._others(name)
+        others, joining = self._others(name), self._joining(name)
         shown = f"together\n  with {', '.join(others)}: one scan of each stream, and one state. A batch lasts as long as its"
-        return [f"{shown} slowest query"] if others else []
+        shared = f"\n  its join is run once for it and {listed(joining)}" if joining else ""
+        return ["\n".join([f"{shown} slowest query{shared}", *self._kept(name)])] if others else []
+
+    def _kept(self, name: str) -> Iterator[str]:
+        """For how long rows of the streams of a query are kept, where that depends on who wants them."""
+        own = next(each for each in self.pipelines() if any(query.name == name for query in each.queries))
+        blocks = [block for query in own.queries for block in query.blocks]
+        for stream in self.query(name).forms.written.base_sources:
+            inputs = [i for block in blocks if len(block.inputs) > 1 for i in block.inputs if i.source == stream]
+            limits_us = bounds_of(i.window.length_us for i in inputs) if inputs else ()
+            longest = [i for i in inputs if i.window.length_us == limits_us[-1]]
+            if isinstance(stream, Stream) and len(limits_us) > 1 and all(i.filters for i in longest):
+                lengths = listed(["for ever" if us == FOREVER_US else f"for {length_text(us)}" for us in limits_us])
+                yield f"  rows of {stream.name} are kept {lengths}: as long as somebody wants them"
+
+    def _budgeted(self, name: str) -> list[str]:
+        """What a query takes of the budget of its session, and what all take."""
+        plans = self._together().plans
+        return [] if plans is None else [budget_text(plans, name)]
+
+    def _budget_json(self, name: str) -> dict[str, Any] | None:
+        plans = self._together().plans
+        return None if plans is None else budget_json(plans, name)
+
+    def _joining(self, name: str) -> list[str]:
+        """The queries that start with the same join as one, and so run it together."""
+        own = next(each for each in self.pipelines() if any(query.name == name for query in each.queries))
+        starts = [self.query(query.name) for query in own.queries]
+        running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
+        for company in companies(running):
+            names = [each.query.name for each in company]
+            if name in names:
+                return [other for other in names if other != name]
+        return []
 
     def _spread(self, written: Query, parallelism: Slots | None) -> tuple[Distribution, Slots]:
         """How rows of a query are spread, beside those of the queries that run with it."""
@@ -244,6 +362,16 @@ class Planning:
         except OSError as error:
             raise LocationError(f"the checkpoint {self.checkpoint} cannot be used: {error}") from error
         return next((each for each in known if each.is_committed and name in each.layouts), None)
+
+
+def _required(together: _Together) -> Cost:
+    """What all queries of a session with a strict budget take. Pinned plans alone are not refused."""
+    plans = together.plans
+    if plans is None:
+        return NOTHING
+    if not plans.joint.fits and not all(each.is_pinned for each in together.queries):
+        raise NoQualifiedPlanError(f"query {plans.joint.breaks[0].company}: {plans.broken}")
+    return plans.joint.total
 
 
 def machine_slots() -> Slots:

@@ -113,6 +113,13 @@ class Run:
         wish = Wish(parsed, grouped_input, way, parse_duration(pause, "pause"), selects)
         query.request(query.loop.granted(query.execution, wish))
 
+    def drop_query(self, name: str) -> None:
+        """Has a query leave its pipeline with the next batch: its results are not computed from then on, and its state is
+        given up; what waits for its sink is delivered. The others go on. It stays dropped when the session is started
+        again, although it is declared: `start(fresh=[name])` has it start anew. The last query of a pipeline cannot be
+        dropped: stop the run instead."""
+        self.pipeline(name).host.runner.drop(name)
+
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
         self._query(name).is_pinned = True

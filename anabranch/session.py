@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -23,6 +24,7 @@ from anabranch.cost.facts import EMPTY, Given
 from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, first_waiting, set_aside_waiting
 from anabranch.drive.restart import Fate, Outflow, Restart, restart_of
 from anabranch.errors import LocationError, SessionError, known_names
+from anabranch.optimize.planner import Bounds
 from anabranch.plan.eager import Forms
 from anabranch.plan.formats import format_of
 from anabranch.plan.jtree import show
@@ -313,6 +315,9 @@ class Session:
                 self.checkpoint, declared, outflows, _names(drop), _names(fresh), self.planning.slots
             )  # fmt: skip
             restart.require()
+            for name in restart.named(Fate.LEFT_OUT):
+                told = f"query {name} was dropped, and stays so; to have it start anew, into an empty sink"
+                print(f"anabranch: {told}: start(fresh=[{name!r}]), --fresh {name}", file=sys.stderr)
             for pipeline in self._pipelines(ground, restart, _patience_s(trigger)):
                 pipeline.start(trigger)
                 run.pipelines.append(pipeline)
@@ -352,6 +357,8 @@ class Session:
             name = begun.name if begun is not None else new_name(self.checkpoint, restart.known)
             members = self._members({query.name: query for query in workload.queries})
             found.append(Pipeline(ground, name, members, self.slots, None, patience_s))
+        if not found:
+            raise SessionError("there is no query to start: all that are declared were dropped")
         self._require_one_reader(found)
         self._clear([each for each in restart.known if each.name not in {pipeline.name for pipeline in found}])
         for each in over:
@@ -397,15 +404,16 @@ class Session:
         for name, query in queries.items():
             planned = self.planning.query(name)
             forms, is_pinned = planned.forms, planned.is_pinned or self.adapt.timing == "never"
-            loop = self._loop(forms if query is forms.written else Forms(query))
-            memory = self.planning.budget.bounds.memory
+            left = self.planning.left_for(name)
+            loop = self._loop(forms if query is forms.written else Forms(query), left)
+            memory = left.memory
             found[name] = Member(query, planned.execution, loop, self._sinks[name], is_pinned, self.adapt.approve,
                                  name in self._leaving, memory if memory < float("inf") else None)  # fmt: skip
         return found
 
-    def _loop(self, forms: Forms) -> Loop:
-        """What decides about the plan of a query while it runs."""
-        planning, bounds = self.planning, self.planning.budget.bounds
+    def _loop(self, forms: Forms, bounds: Bounds) -> Loop:
+        """What decides about the plan of a query while it runs, within what others leave of the budget."""
+        planning = self.planning
         settings = self.adapt.settings(bounds)
         knowledge = Knowledge(forms.graphs[None], planning.units, bounds, planning.facts, self.slots, settings)
         return GroupingLoop(forms, knowledge)

@@ -19,8 +19,8 @@ TIMINGS = ("data", "aggressive", "memory", "refined-memory", "never")
 
 @dataclass(frozen=True)
 class Budget:
-    """What each query of a session may use: CPU in cores, state in bytes or like "2 GiB". `strict` refuses to run a query
-    that no plan keeps within it; else the least bad plan runs."""
+    """What all queries of a session may use together: CPU in cores, state in bytes or like "2 GiB". `strict` refuses a query
+    with which no plans are within it; else the least bad plans run."""
 
     cpu: float | None = None
     memory: int | float | str | None = None

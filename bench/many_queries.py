@@ -1,17 +1,23 @@
-"""What queries cost that run in one pipeline, beside the same in pipelines of their own: `python -m bench.many_queries`.
+"""What many queries over the same streams cost in one pipeline, beside other ways to the same results: `python -m
+bench.many_queries`.
 
-Every query joins three streams of 50,000 rows per second, in a chain, over a window of its own: that of the first query is
-4 s long, that of the last 0.5 s. Of three queries one filters the first stream and one the last, by a predicate that half
-of the rows pass. A row finds one partner in each stream it is joined with, within the longest window. Plans are chosen by
-these facts when the queries start, and stay (`--plan` pins another). Batches have one second of event time, rows come
-through our reader, results go to parquet.
+Every query joins three streams of 50,000 rows per second, in a chain (`bench/many/queries.py`): windows of 0.5 to 4 s,
+two of three queries with filters that 10 to 60 % of the rows pass, about one partner per row in the longest window.
+Batches have one second of event time. The ways (`--ways`):
 
-Each case is a fresh process with a fresh Spark, which first runs the largest query alone over all files, several times: a
-JVM that has compiled little takes twice the CPU for a batch, and one that runs many pipelines would have compiled more.
-Then the queries start with the first batch; all others appear at once when every pipeline has done that one. Measured is
-from when every pipeline has its windows full until one has done all batches: CPU seconds of the whole process tree (driver,
-JVM, Python workers) and wall seconds, by the batches done meanwhile; where there are several pipelines, a batch is one of
-each. State is that of the last commits, and what queries share counts once. Results must be the same in both ways.
+- *shared*: all queries in one pipeline. One query, the largest, is called *alone*;
+- *separate*: each in a pipeline of its own (`share=False`). More than `--at-once` pipelines do not fit into memory: they
+  run in parts, one after the other, each in a process of its own. CPU, wall time and state of the parts are added up; the
+  peak of memory is that of the largest part, less than all pipelines would take;
+- *by hand*: one query with the longest window and no filter, whose sink makes the results of all queries;
+- *Spark's own*: a streaming query of Spark's for each query, for at most `--most-spark` queries;
+- *DuckDB loop*: one process without Spark that joins a batch for each query.
+
+Each case is a fresh process; a JVM is warmed up by the largest query. Measured is from when every pipeline has done six
+batches until one has done all: *CPU* is that of the whole process tree, and *counted CPU* is without the encoding and
+writing of results and without calls of sinks (`bench/many/pipelines.py` says what exactly). Where there are several
+pipelines, a batch is one of each. State is that of the last commits, and what queries share counts once. Memory is
+proportional (PSS) where the kernel tells it, else resident. All ways must give the same results, query by query.
 """
 
 from __future__ import annotations
@@ -21,270 +27,132 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from anabranch.control.records import QueryCommit
 from bench import report
 from bench.data import write_files
-from bench.processes import tree_cpu_s, watched
-from bench.workload import SECOND_US, SHAPES, Workload
+from bench.many import duckdb_loop, pipelines, spark_own
+from bench.many.case import DUCKDB, SEPARATE, SHARED, SPARK, WAYS, Case
+from bench.many.goals import ALONE, COUNTED, STATE, WHOLE, goals
+from bench.processes import watched
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from anabranch.run import Run
-    from anabranch.session import Session
-
-RATE_PER_S, LONGEST_S, SHORTEST_S = 50_000, 4.0, 0.5
-FILTERS = ("", " AND a.v < 0.5", " AND c.v < 0.5")
-WARM = 6
-"""Batches until windows are full and the first rows have ended."""
-MEASURED = 8
+RATE_PER_S, MEASURED = 50_000, 8
 WARM_UPS = 4
 """How often the largest query runs alone before anything is measured."""
-LIMIT_S = 1800.0
-TARGET_QUERIES = 12
-CPU_TARGET, LOGS_TARGET, STATE_TARGET = 1 / 5, 1.1, 1 / 3
-"""What queries in one pipeline may take at most: CPU and state beside those in pipelines of their own, logs beside those of
-the largest query alone."""
-KINDS = {"index": "indexes", "view": "views", "groups": "groups"}
-"""What states are called in a commit, and in the table."""
+LIMIT_S = 3600.0
 SHOWN = (
-    "queries", "way", "CPU s", "driver s", "JVM s", "workers s", "wall s", "peak MB", "logs MB", "indexes MB", "views MB",
-    "state MB", "results",
+    "queries", "way", COUNTED, WHOLE, "driver s", "JVM s", "workers s", "wall s", "peak MB", "logs MB", "indexes MB",
+    "views MB", STATE, "results", "parts",
 )  # fmt: skip
-POLL_S, LOOK_S = 0.05, 5.0
-"""How often is asked how far pipelines are, and whether they are still alive."""
-IDLE_POLL = "200ms"
-"""How often Spark asks for rows that are not there: pipelines wait for each other, which is not to cost much."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Some queries, in one pipeline or each in its own."""
-
-    queries: int
-    is_shared: bool
-    rate_per_s: int
-    measured: int
-    folder: str
-    plan: str | None = None
-    warm_ups: int = WARM_UPS
-    cores: int = 2
-
-    @property
-    def workload(self) -> Workload:
-        return Workload("3-way chain", self.rate_per_s, LONGEST_S, 1)
-
-    @property
-    def batches(self) -> int:
-        return WARM + self.measured
-
-    @property
-    def way(self) -> str:
-        return "alone" if self.queries == 1 else "one pipeline" if self.is_shared else "separate"
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "bench.many_queries", "--case", json.dumps(asdict(self))]
-
-
-def windows_us(count: int) -> list[int]:
-    """The windows of so many queries, the longest first.
-
-    >>> windows_us(3)
-    [4000000, 2250000, 500000]
-    """
-    step = (LONGEST_S - SHORTEST_S) / max(1, count - 1)
-    return [round((LONGEST_S - place * step) * SECOND_US) for place in range(count)]
-
-
-def queries(workload: Workload, count: int) -> dict[str, str]:
-    """The queries as SQL, by name. The first is the largest, whatever their number."""
-    select = ", ".join(f"{c} AS {c.replace('.', '_')}" for c in workload.selected)
-    joined = f"SELECT {select} FROM {', '.join(workload.streams)} WHERE {workload.where}"
-    windows = enumerate(windows_us(count))
-    return {f"q{n}": f"{joined}{FILTERS[n % len(FILTERS)]} WINDOW {us} MICROSECONDS" for n, us in windows}
-
-
-def state_bytes(pipelines: Iterable[Mapping[str, QueryCommit]]) -> dict[str, int]:
-    """Bytes of logs, indexes, views and groups: of each pipeline what its queries have, what they share once."""
-    found = dict.fromkeys(("logs", *KINDS.values()), 0)
-    for committed in pipelines:
-        own: dict[tuple[str, str], int] = {}
-        for query in committed.values():
-            states = [(("logs", name), source.state_bytes) for name, source in query.statistics.sources.items()]
-            states += [((KINDS[state.kind], state.name), state.bytes) for state in query.statistics.states]
-            for key, size in states:
-                own[key] = max(size, own.get(key, 0))
-        for (kind, _), size in own.items():
-            found[kind] += size
-    return found
-
-
-def digest(results: pa.Table) -> int:
-    """A number that a multiset of results has, whatever their order."""
-    mixed = np.zeros(len(results), np.uint64)
-    for column in results.columns:
-        words = column.combine_chunks().to_numpy(zero_copy_only=False).view(np.uint64)
-        mixed = (mixed ^ words) * np.uint64(0x9E3779B97F4A7C15)
-        mixed ^= mixed >> np.uint64(29)
-    return int(mixed.sum())
-
-
-# -- a case, in a process of its own ---------------------------------------------------------------------------------
 
 
 def run(case: Case) -> dict[str, Any]:
     """Runs a case in this process."""
-    from anabranch.drive.warm import warm_up
-    from anabranch.spark.create import create_session
-    from anabranch.spark.published import read
-
-    warm_up()
     work = Path(tempfile.mkdtemp())
     try:
-        settings = {"spark.driver.memory": "4g", "spark.sql.streaming.pollingDelay": IDLE_POLL}
-        spark = create_session(f"local[{case.cores}]", settings)
-        for place in range(case.warm_ups):
-            folder = work / f"warm-up-{place}"
-            alone = declared(replace(case, queries=1), spark, folder, case.folder)
-            alone.start(availableNow=True).await_termination()
-            shutil.rmtree(folder)
-        _link(case, range(1), work / "in" / "first")
-        _link(case, range(1, case.batches), work / "rest")
-        started = declared(case, spark, work, f"{work}/in/*").start(processingTime="0 seconds")
-        found = measure(started, case, lambda: (work / "rest").rename(work / "in" / "rest"))
-        started.stop()
-        results = [read(str(work / name)).to_table().drop(["batch"]) for name in queries(case.workload, case.queries)]
-        return {**found, "results": sum(map(len, results)), "digests": [digest(table) for table in results]}
+        if case.way == DUCKDB:
+            return duckdb_loop.run(case, work)
+        if case.way == SPARK:
+            return spark_own.run(case, work)
+        from anabranch.drive.warm import warm_up
+        from anabranch.spark.create import create_session
+
+        warm_up()
+        return pipelines.run(case, create_session(f"local[{case.cores}]", pipelines.SETTINGS), work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def declared(case: Case, spark: SparkSession, work: Path, files: str) -> Session:
-    """The queries of a case over files, with results in folders of their names."""
-    import anabranch as ab
-    from anabranch.cost.facts import Given
+def found_of(case: Case, at_once: int, limit_s: float) -> dict[str, Any]:
+    """Runs a case in processes of its own."""
 
-    workload = case.workload
-    joined = [term for pair in SHAPES[workload.shape] for term in pair]
-    distinct = {term: float(workload.keys[term.partition(".")[2]]) for term in joined}
-    facts = Given(dict.fromkeys(workload.streams, float(case.rate_per_s)), {}, distinct)
-    session = ab.Session(
-        spark, str(work / "checkpoint"), facts=facts, adapt=ab.Adapt(timing="never"), idle_close=None, share=case.is_shared
-    )  # fmt: skip
-    for stream in workload.streams:
-        session.stream(stream, f"{files}/{stream}/*.parquet", time="ts", max_files_per_trigger=1)
-    for name, sql in queries(workload, case.queries).items():
-        session.query(name, sql, sink=ab.sinks.parquet(str(work / name)), plan=case.plan)
-    return session
+    def fresh(**changed: Any) -> dict[str, Any]:
+        return watched(replace(case, **changed).command(), limit_s, pss=True)
+
+    if case.way == SPARK:
+        return spark_own.merged(*(fresh(variant=sink) for sink in spark_own.SINKS))
+    if case.way == DUCKDB:
+        return min((fresh(variant=kind) for kind in duckdb_loop.KINDS), key=counted_s)
+    if case.way == SEPARATE:
+        return added_up([fresh(first=first, count=at_once) for first in range(0, case.queries, at_once)])
+    return fresh()
 
 
-def _link(case: Case, batches: Iterable[int], folder: Path) -> None:
-    """Some batches of the files, in another folder."""
-    for stream in case.workload.streams:
-        (folder / stream).mkdir(parents=True)
-        for number in batches:
-            name = f"{number:06d}.parquet"
-            (folder / stream / name).symlink_to(Path(case.folder, stream, name).absolute())
+def counted_s(found: Mapping[str, Any]) -> float:
+    """CPU seconds of a batch without what is left out."""
+    return float(sum(found["cpu_s"].values()) - sum(found["left_out_s"].values()))
 
 
-def measure(started: Run, case: Case, release: Callable[[], object]) -> dict[str, Any]:
-    """Figures of a batch, in steady state."""
-    pipelines = started.pipelines
+def added_up(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of queries that ran in several parts, one after the other.
 
-    def done() -> list[int]:
-        return [pipeline.host.driver.standing.batch + 1 for pipeline in pipelines]
-
-    def wait(is_reached: Callable[[], bool]) -> None:
-        looked = time.monotonic()
-        while not is_reached():
-            time.sleep(POLL_S)
-            if time.monotonic() - looked > LOOK_S:
-                started.await_termination(0)  # raises what a pipeline has failed with
-                looked = time.monotonic()
-
-    wait(lambda: min(done()) >= 1)
-    release()
-    wait(lambda: min(done()) >= WARM)
-    marks = [(tree_cpu_s(os.getpid()), time.perf_counter(), sum(done()))]
-    wait(lambda: max(done()) >= case.batches)
-    marks.append((tree_cpu_s(os.getpid()), time.perf_counter(), sum(done())))
-    for pipeline in pipelines:
-        pipeline.streaming.processAllAvailable()
-    wait(lambda: all(pipeline.host.delivery.first_waiting is None for pipeline in pipelines))
-    (cpu_before, wall_before, done_before), (cpu_after, wall_after, done_after) = marks
-    batches = (done_after - done_before) / len(pipelines)
-    if batches <= 0:
-        raise SystemExit(f"a pipeline had done all {case.batches} batches before others were measured: more are needed")
-    newest = [pipeline.host.driver.newest for pipeline in pipelines]
-    progress = [step for steps in started.progress.values() for step in steps if WARM <= step.batch < case.batches]
-    phases = {part: float(np.mean([step.wall_s.get(part, 0.0) for step in progress])) for part in progress[0].wall_s}
-    return {
-        "pipelines": len(pipelines),
-        "batches": batches,
-        "cpu_s": {kind: (cpu_after[kind] - cpu_before[kind]) / batches for kind in cpu_after},
-        "wall_s": (wall_after - wall_before) / batches,
-        "state_bytes": state_bytes(commit.queries for commit in newest if commit is not None),
-        "phases_s": {name: round(spent, 4) for name, spent in sorted(phases.items(), key=lambda p: -p[1])},
-        "plans": started.plans,
-    }
-
-
-# -- all cases -------------------------------------------------------------------------------------------------------
+    >>> one = {"cpu_s": {"root": 1.0}, "left_out_s": {}, "state_bytes": {"logs": 5}, "wall_s": 2.0, "pipelines": 3,
+    ...        "counts": [7], "digests": [1], "peak_rss_bytes": 10, "peak_pss_bytes": None}
+    >>> both = added_up([one, {**one, "peak_rss_bytes": 12}])
+    >>> both["cpu_s"], both["state_bytes"], both["counts"], both["peak_rss_bytes"], both["parts"]
+    ({'root': 2.0}, {'logs': 10}, [7, 7], 12, 2)
+    """
+    whole = dict(parts[0])
+    for part in parts[1:]:
+        for name in ("cpu_s", "left_out_s", "state_bytes"):
+            whole[name] = {key: whole[name][key] + value for key, value in part[name].items()}
+        for name in ("wall_s", "pipelines", "counts", "digests"):
+            whole[name] = whole[name] + part[name]
+        for name in ("peak_rss_bytes", "peak_pss_bytes"):
+            whole[name] = max(whole[name] or 0, part[name] or 0) or None
+    return {**whole, "parts": len(parts)}
 
 
 def row_of(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
     """A case as a row of the table."""
     cpu, sizes = found["cpu_s"], found["state_bytes"]
+    named = ("pipelines", "batches", "left_out_s", "phases_s", "plans", "variant", "counts", "digests")
     return {
-        "queries": case.queries, "way": case.way, "rate": case.rate_per_s, "CPU s": sum(cpu.values()),
-        "driver s": cpu["root"], "JVM s": cpu["java"], "workers s": cpu["others"], "wall s": found["wall_s"],
-        "peak MB": found["peak_rss_bytes"] / 1e6, **{f"{kind} MB": size / 1e6 for kind, size in sizes.items()},
-        "state MB": sum(sizes.values()) / 1e6, "results": found["results"],
-        **{name: found[name] for name in ("pipelines", "batches", "phases_s", "plans", "digests")},
+        "queries": case.queries, "way": ALONE if case.queries == 1 and case.way == SHARED else case.way,
+        "rate": case.rate_per_s, "all batches": case.batches, "parts": found.get("parts", 1),
+        COUNTED: counted_s(found), WHOLE: sum(cpu.values()), "driver s": cpu["root"], "JVM s": cpu["java"],
+        "workers s": cpu["others"], "wall s": found["wall_s"],
+        "peak MB": (found["peak_pss_bytes"] or found["peak_rss_bytes"]) / 1e6,
+        "peak is": "PSS" if found["peak_pss_bytes"] else "RSS",
+        **{f"{kind} MB": size / 1e6 for kind, size in sizes.items()}, STATE: sum(sizes.values()) / 1e6,
+        "results": sum(found["counts"]), **{name: found[name] for name in named if name in found},
     }  # fmt: skip
 
 
-def targets(rows: Sequence[Mapping[str, Any]], count: int) -> list[dict[str, Any]]:
-    """What so many queries in one pipeline take beside what they may."""
-    found = {(row["queries"], row["way"]): row for row in rows}
-    alone, shared, separate = found.get((1, "alone")), found[count, "one pipeline"], found.get((count, "separate"))
-    asked = [
-        ("CPU beside separate pipelines", "CPU s", separate, CPU_TARGET),
-        ("logs beside those of the largest query alone", "logs MB", alone, LOGS_TARGET),
-        ("state beside separate pipelines", "state MB", separate, STATE_TARGET),
-    ]
-    return [
-        {"queries": count, "target": text, "at most": most, "measured": shared[figure] / beside[figure],
-         "kept": "yes" if shared[figure] <= most * beside[figure] else "no"}
-        for text, figure, beside, most in asked if beside is not None
-    ]  # fmt: skip
+def require_same(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Ends with an error where some query's results of two ways differ."""
+    first: dict[int, Mapping[str, Any]] = {}
+    for row in rows:
+        other = first.setdefault(row["queries"], row)
+        told = [list(zip(each["counts"], each["digests"], strict=True)) for each in (row, other)]
+        differing = [place for place, (own, theirs) in enumerate(zip(*told, strict=True)) if own != theirs]
+        if differing:
+            places = ", ".join(f"q{place}: {row['counts'][place]} and {other['counts'][place]}" for place in differing[:5])
+            raise SystemExit(
+                f"results of {len(differing)} of {row['queries']} queries differ, {row['way']} and {other['way']} ({places})"
+            )
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Path:
-    """CPU, wall time and state over the number of queries."""
+    """CPU, wall time, state and memory over the number of queries."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figures = ("CPU s", "wall s", "state MB", "peak MB")
+    figures = (COUNTED, WHOLE, "wall s", STATE, "peak MB")
     figure, axes = pyplot.subplots(1, len(figures), figsize=(4 * len(figures), 3.5))
     for axis, what in zip(axes, figures, strict=True):
-        for way in ("one pipeline", "separate"):
-            points = sorted((row["queries"], row[what]) for row in rows if row["way"] in (way, "alone"))
-            axis.plot([n for n, _ in points], [value for _, value in points], marker="o", label=way)
-        axis.set(title=f"{what}{' a batch' if what.endswith(' s') else ''}", xlabel="queries", ylim=(0, None))
+        for way in WAYS:
+            names = (way, ALONE) if way == SHARED else (way,)
+            points = sorted((row["queries"], row[what]) for row in rows if row["way"] in names)
+            if points:
+                axis.plot([n for n, _ in points], [value for _, value in points], marker="o", label=way)
+        axis.set(title=f"{what}{' a batch' if what.endswith(' s') else ''}", xlabel="queries", xscale="log", yscale="log")
         axis.legend(fontsize=8)
     figure.tight_layout()
     report.OUT.mkdir(exist_ok=True)
@@ -293,54 +161,73 @@ def draw(rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def require_same(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Ends with an error where results of the two ways differ."""
-    for row in rows:
-        other = next((r for r in rows if r["queries"] == row["queries"] and r["way"] != row["way"]), row)
-        if (row["results"], row["digests"]) != (other["results"], other["digests"]):
-            ways = f"{row['way']}: {row['results']}, {other['way']}: {other['results']}"
-            raise SystemExit(f"results of {row['queries']} queries differ: {ways}")
+def cases(given: argparse.Namespace) -> Iterator[Case]:
+    """The cases that are asked for; the largest query alone is always one."""
+    counts = [int(n) for n in (given.queries or ("1,3" if given.quick else "1,10,12,36,100,300")).split(",")]
+    rate = given.rate or (2_000 if given.quick else RATE_PER_S)
+    most = {SEPARATE: given.most_separate, SPARK: given.most_spark}
+    for count in sorted({1, *counts}):
+        for way in given.ways if count > 1 else (SHARED,):
+            if count <= most.get(way, count):
+                yield Case(
+                    count, way, rate, given.measured or (2 if given.quick else MEASURED),
+                    os.path.join(given.data, f"many-queries-{rate}"), given.plan, 0 if given.quick else WARM_UPS,
+                )  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="1 and 4 queries, 5,000 rows per second, few batches, cold")
-    parser.add_argument("--queries", help="how many, in turn (default: 1,4,12,36)")
-    parser.add_argument("--rate", type=int, help=f"rows per second and stream (default: {RATE_PER_S:,})")
-    parser.add_argument("--measured", type=int, help=f"batches that are measured at most (default: {MEASURED})")
-    parser.add_argument("--most-separate", type=int, default=36, help="more than so many pipelines are not started")
-    parser.add_argument("--plan", help='the plan of all queries, such as "(a b c)" (default: as chosen)')
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for a case (default: %(default)s)")
-    parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "anabranch-bench"), help="where files are kept")
-    parser.add_argument("--case", help="run this one in this process")
-    given = parser.parse_args()
+def ways(text: str) -> list[str]:
+    """Ways by their names, or by the beginnings of these.
+
+    >>> ways("shared,by hand,Spark")
+    ['shared', 'by hand', "Spark's own"]
+    """
+    found = []
+    for name in text.split(","):
+        meant = [way for way in WAYS if way.lower().startswith(name.strip().lower().replace("-", " "))]
+        if len(meant) != 1:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(WAYS)}")
+        found += meant
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="1 and 3 queries, 2,000 rows per second, few batches, cold")
+    made.add_argument("--queries", help="how many, in turn (default: 1,10,12,36,100,300)")
+    made.add_argument("--ways", type=ways, default=[*WAYS], help=f"of {', '.join(WAYS)} (default: all)")
+    made.add_argument("--rate", type=int, help=f"rows per second and stream (default: {RATE_PER_S:,})")
+    made.add_argument("--measured", type=int, help=f"batches that are measured at most (default: {MEASURED})")
+    made.add_argument("--at-once", type=int, default=12, help="separate pipelines in a process (default: %(default)s)")
+    made.add_argument("--most-separate", type=int, default=36, help="more are not run separately (default: %(default)s)")
+    made.add_argument("--most-spark", type=int, default=10, help="more are not run by Spark's own (default: %(default)s)")
+    made.add_argument("--plan", help='the plan of all queries, such as "(a b c)" (default: as chosen)')
+    made.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for a process (default: %(default)s)")
+    made.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "anabranch-bench"), help="where files are kept")
+    made.add_argument("--case", help="run this one in this process")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(arguments)
     if given.case:
         print(json.dumps(run(Case(**json.loads(given.case)))))
         return
-    counts = [int(n) for n in (given.queries or ("1,4" if given.quick else "1,4,12,36")).split(",")]
-    rate = given.rate or (5_000 if given.quick else RATE_PER_S)
-    measured = given.measured or (4 if given.quick else MEASURED)
-    warm_ups = 0 if given.quick else WARM_UPS
-    folder = os.path.join(given.data, f"many-queries-{rate}")
     rows: list[dict[str, Any]] = []
-    for count in sorted({1, *counts}):
-        for is_shared in (True, False) if 1 < count <= given.most_separate else (True,):
-            case = Case(count, is_shared, rate, measured, folder, given.plan, warm_ups)
-            write_files(case.workload, folder, case.batches)
-            try:
-                rows.append(row_of(case, watched(case.command(), given.limit)))
-            except subprocess.TimeoutExpired:
-                print(f"{count} queries, {case.way}: not done within {given.limit:.0f} s", flush=True)
-                continue
-            print(report.table(rows[-1:], SHOWN).splitlines()[-1], flush=True)
-    require_same(rows)
+    for case in cases(given):
+        write_files(case.workload, case.folder, case.batches)
+        try:
+            rows.append(row_of(case, found_of(case, given.at_once, given.limit)))
+        except subprocess.TimeoutExpired:
+            print(f"{case.queries} queries, {case.way}: not done within {given.limit:.0f} s", flush=True)
+            continue
+        print(report.table(rows[-1:], SHOWN).splitlines()[-1], flush=True)
+        require_same(rows)
     print(report.table(rows, SHOWN))
-    shared = [row["queries"] for row in rows if row["way"] == "one pipeline"]
-    if shared and (kept := targets(rows, TARGET_QUERIES if TARGET_QUERIES in shared else max(shared))):
-        print(report.table(kept))
-        rows += kept
-    print(f"drawn to {draw([row for row in rows if 'way' in row])}")
-    print(f"written to {report.write('many_queries', rows)}")
+    checked = goals(rows)
+    if checked:
+        print(report.table(checked))
+    print(f"drawn to {draw(rows)}")
+    print(f"written to {report.write('many_queries', [*rows, *checked])}")
 
 
 if __name__ == "__main__":

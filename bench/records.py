@@ -33,6 +33,7 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import Query
+from anabranch.share.canonical import Running, shared_joins
 from anabranch.sql import parse_script
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -84,7 +85,8 @@ def task(count: int, window: int) -> tuple[dict[str, Any], Attempt]:
     for query in made:
         forms = Forms(query)
         tenants.append(Tenant(forms, Execution(parse("((a b) c)", forms.graphs[None]))))
-    slot = Slot(tenants, "state/0", disk, ContainerReader(disk))
+    shared = shared_joins(Running(t.forms.written, t.execution, t.distribution) for t in tenants)
+    slot = Slot(tenants, "state/0", disk, ContainerReader(disk), shared=shared)
     slot.checkpoint = measured = Measured(slot.store, "state/0", disk, slot.reader)
     reads_s: list[float] = []
     for number in range(window + 2 * WHOLE_EVERY):

@@ -14,7 +14,9 @@ from anabranch.control.journal import Journal
 from anabranch.control.ledger import commits_in
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit
 from anabranch.cost.facts import Given
+from anabranch.cost.model import Cost
 from anabranch.errors import AnabranchError, NoQualifiedPlanError, SessionError
+from anabranch.optimize.planner import Bounds
 from anabranch.planning import Planning, machine_slots
 from anabranch.settings import Budget
 from anabranch.show.spread import Origin, Slots
@@ -222,3 +224,194 @@ def test_budgets() -> None:
     assert "no plan within the budget: the least bad exceeds CPU" in text
     strict = planning_of(SOURCES + QUERIES["pinned"], budget=Budget(cpu=1e-9, strict=True))
     assert "it is pinned, more than the budget" in strict.explain("pinned")
+
+
+def test_who_shares_a_join_is_told_and_how_long_rows_are_kept() -> None:
+    script = parse_script("""
+        CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE QUERY short AS SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 MINUTE;
+        CREATE QUERY long AS SELECT q.x FROM b AS p, a AS q WHERE q.k = p.k AND q.x > 3 WINDOW 1 HOUR;
+        CREATE QUERY other AS SELECT k FROM a [NOW]""")
+    planning = Planning(slots=2)
+    planning.add_script(script)
+    text = str(planning.explain("short"))
+    assert "its join is run once for it and long" in text
+    assert "rows of a are kept for 1 minute and for 1 hour: as long as somebody wants them" in text
+    assert "rows of b are kept" not in text, "who keeps them longest wants all"
+    assert "its join is run once" not in str(planning.explain("other"))
+
+
+def test_queries_with_one_join_have_one_plan() -> None:
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc") + """
+        CREATE QUERY small AS SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 1 SECOND;
+        CREATE QUERY large PLAN '((x y) z)' AS
+            SELECT z.k FROM a AS x, b AS y, c AS z WHERE x.k = y.k AND y.k = z.k WINDOW 9 SECONDS"""
+    planning = Planning(slots=2)
+    planning.add_script(parse_script(script))
+    assert planning.query("small").lead == "large"
+    assert str(planning.query("small").execution.plan) == "((a b) c)"
+    assert "it is the plan of large: both run one join. By itself (a b c) would be chosen" in str(planning.explain("small"))
+
+
+# One budget for all queries
+
+STREAMS = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abcd")
+CHAIN = "SELECT a.x FROM a, b, c WHERE a.k = b.k AND b.j = c.j{} WINDOW {} SECONDS"
+FACTS = Given({"a": 20_000.0, "b": 20_000.0, "c": 20_000.0, "d": 20_000.0}, {}, {"a.k": 2_000.0, "b.j": 200_000.0})
+
+
+def chain(name: str, window_s: int, more: str = "", plan: str = "") -> str:
+    pinned = f" PLAN '{plan}'" if plan else ""
+    return f"CREATE QUERY {name}{pinned} AS {CHAIN.format(more, window_s)};"
+
+
+DIFFERENT = "CREATE QUERY ends AS SELECT b.x FROM b, c, d WHERE b.j = c.j AND c.k = d.k WINDOW 8 SECONDS;"
+
+
+def shown(planning: Planning) -> dict[str, str]:
+    return {name: str(planning.query(name).execution.plan) for name in planning.queries}
+
+
+def test_without_a_budget_plans_are_those_of_each() -> None:
+    script = STREAMS + chain("long", 20) + chain("short", 5, " AND a.x > 3") + DIFFERENT
+    planning = planning_of(script, facts=FACTS)
+    alone = {name: planning.queries[name].execution.plan for name in ("long", "ends")}
+    assert {name: planning.query(name).execution.plan for name in alone} == alone
+    assert planning.left_for("long") == Bounds()
+    assert "\nbudget\n" not in planning.explain("long")
+    assert planning.explain_json("long")["budget"] is None
+    ample = planning_of(script, facts=FACTS, budget=Budget(1000, "1000 GiB"))
+    assert shown(ample) == shown(planning), "nothing is short"
+
+
+def test_two_queries_take_no_more_than_the_budget() -> None:
+    """Each by itself would keep views, and has room for them; both have not."""
+    free = planning_of(STREAMS + chain("one", 20) + DIFFERENT, facts=FACTS, budget=Budget(memory="100 GiB"))
+    plans = free._together().plans
+    assert plans is not None
+    wanted = plans.joint.total
+    least = min(cost.memory for _, cost in free.queries["one"].decision.front)  # type: ignore[union-attr]
+    most = free.queries["one"].decision.cost.memory  # type: ignore[union-attr]
+    assert least < most < wanted.memory
+    tight = planning_of(STREAMS + chain("one", 20) + DIFFERENT, facts=FACTS, budget=Budget(memory=wanted.memory * 0.9))
+    found = tight._together().plans
+    assert found is not None
+    assert found.joint.fits
+    assert found.joint.total.memory <= wanted.memory * 0.9
+    assert found.joint.total.cpu > wanted.cpu
+    assert shown(tight) != shown(free)
+    changed = next(name for name in tight.queries if shown(tight)[name] != shown(free)[name])
+    assert "Why this plan: all queries of the session were planned together, within one budget. By itself" in " ".join(
+        tight.explain(changed).split()
+    )
+    assert sum(found.joint.charged, Cost(0, 0)).memory == pytest.approx(found.joint.total.memory)
+
+
+def test_queries_with_one_join_are_a_company() -> None:
+    script = STREAMS + chain("short", 5, " AND a.x > 3") + chain("long", 20) + chain("other", 7)
+    planning = planning_of(script, facts=FACTS, budget=Budget(4, "10 GiB"))
+    plans = planning._together().plans
+    assert plans is not None
+    assert plans.starts["short"].company == ("long", "other", "short")
+    assert len(plans.joint.chosen) == 1
+    assert len(set(shown(planning).values())) == 1
+    text = planning.explain("short")
+    assert "budget\n  it takes with long and other, who run its join too, " in text
+    assert "all 3 queries of the session: " in text
+    told = planning.explain_json("short")["budget"]
+    assert told["company"] == ["long", "other", "short"]
+    assert told["bounds"] == {"cpu": 4.0, "memory": 10.0 * 2**30}
+    assert told["all"] == {"cpu": told["cpu"], "memory": told["memory"]}
+    assert told["breaks"] == []
+    alone = planning_of(STREAMS + chain("long", 20), facts=FACTS, budget=Budget(4, "10 GiB"))._together().plans
+    assert alone is not None
+    assert plans.joint.total.memory == pytest.approx(alone.joint.total.memory), "the log is there once"
+    apart = planning_of(script, facts=FACTS, budget=Budget(4, "10 GiB"))
+    apart.alone |= {"short", "long", "other"}
+    assert apart._together().plans.joint.total.memory > plans.joint.total.memory  # type: ignore[union-attr]
+
+
+def test_pinned_plans_count() -> None:
+    """The others take the pinned plan of their join; a pinned plan that breaks the budget is named."""
+    script = STREAMS + chain("one", 20, plan="(a b c)") + chain("two", 5) + DIFFERENT
+    planning = planning_of(script, facts=FACTS, budget=Budget(4, "10 GiB"))
+    assert shown(planning)["one"] == shown(planning)["two"] == "(a b c)"
+    assert planning.query("one").is_pinned
+    assert planning._together().plans.starts["two"].company == ("one", "two")  # type: ignore[union-attr]
+    small = Budget(memory="40 MiB", strict=True)
+    assert planning_of(STREAMS + chain("one", 20, plan="((a b) c)"), facts=FACTS, budget=small).query("one").is_pinned
+    few = "CREATE QUERY few AS SELECT d.x FROM d, c WHERE d.k = c.k WINDOW 1 SECOND;"
+    with pytest.raises(NoQualifiedPlanError, match=r"query one: no plans of all 2 queries .* memory is exceeded by"):
+        planning_of(STREAMS + chain("one", 20, plan="((a b) c)") + few, facts=FACTS, budget=small)
+
+
+def test_a_strict_budget_refuses_by_name() -> None:
+    whole = planning_of(STREAMS + chain("one", 20) + DIFFERENT, facts=FACTS, budget=Budget(memory="100 GiB"))
+    least = min(cost.memory for _, cost in whole.queries["one"].decision.front)  # type: ignore[union-attr]
+    strict = Budget(memory=least * 1.05, strict=True)
+    planning = planning_of(STREAMS + chain("one", 20), facts=FACTS, budget=strict)
+    told = r"query ends: no plans of all 2 queries are within the budget: .* memory is exceeded by .*: ends is the first"
+    script = parse_script(DIFFERENT, planning.catalog)
+    for declare in (lambda: planning.add_script(script), lambda: planning.add_query(script.queries[0])):
+        with pytest.raises(NoQualifiedPlanError, match=told):
+            declare()
+        assert list(planning.queries) == ["one"]
+    planning.add_script(parse_script(chain("two", 20), planning.catalog))
+    assert list(planning.queries) == ["one", "two"], "one join: hardly more"
+    planning.alone |= {"one", "two"}
+    for _ in range(2):
+        with pytest.raises(NoQualifiedPlanError, match="query two: no plans of all 2 queries"):
+            planning.query("one")
+    lenient = planning_of(STREAMS + chain("one", 20) + DIFFERENT, facts=FACTS, budget=Budget(memory=least * 1.05))
+    assert "ends is the first that does not fit" in " ".join(lenient.explain("one").split())
+    (broken,) = lenient.explain_json("one")["budget"]["breaks"]
+    assert (broken["resource"], broken["query"]) == ("memory", "ends")
+
+
+def test_what_is_left_for_a_query() -> None:
+    """All others as planned, and what it shares with them counted with it; never less than it was planned for."""
+    script = STREAMS + chain("one", 20) + DIFFERENT
+    planning = planning_of(script, facts=FACTS, budget=Budget(4, "10 GiB"))
+    plans = planning._together().plans
+    assert plans is not None
+    total, own = plans.joint.total, plans.starts["one"].alone
+    left = planning.left_for("one")
+    assert left.cpu == pytest.approx(4 - (total.cpu - own.cpu))
+    assert left.memory == pytest.approx(10 * 2**30 - (total.memory - own.memory))
+    assert own.within(left.cpu, left.memory)
+    scarce = planning_of(script, facts=FACTS, budget=Budget(4, "1 MiB"))
+    start = scarce._together().plans.starts["one"]  # type: ignore[union-attr]
+    assert scarce.left_for("one").memory == pytest.approx(start.alone.memory)
+
+
+def test_a_loop_has_what_others_leave(tmp_path: Path) -> None:
+    from anabranch.session import Session
+
+    session = Session(None, str(tmp_path), Budget(4, "10 GiB"), facts=FACTS, slots=2)
+    session.script(STREAMS.replace("TIME ts", "TIME ts FROM 'rows/*.parquet'") + chain("one", 20) + DIFFERENT)
+    left = session.planning.left_for("one")
+    loop = session._loop(session.planning.query("one").forms, left)
+    assert loop.known.bounds == left  # type: ignore[attr-defined]
+    assert left.cpu < 4
+
+
+def test_groups_may_stand_in_another_form() -> None:
+    """A query alone has the plans of all its forms to choose from, and folding rows counts."""
+    text = "CREATE QUERY g AS SELECT b.x, SUM(a.j) AS s FROM a, b WHERE a.k = b.k GROUP BY b.x WINDOW 60 SECONDS;"
+    facts = Given({"a": 10_000.0, "b": 10.0}, {}, {"a.k": 50.0, "b.k": 50.0})
+    for budget in (None, Budget(10, "10 GiB")):
+        assert planning_of(STREAMS + text, facts=facts, budget=budget).query("g").execution.grouped_input == "a"
+    found = planning_of(STREAMS + text, facts=facts, budget=Budget(10, "10 GiB"))
+    plans = found._together().plans
+    assert plans is not None
+    assert plans.joint.total.cpu > found.priced("g").cost.cpu
+
+
+def test_many_queries_over_one_join_are_one_company() -> None:
+    script = STREAMS + "".join(chain(f"q{n}", 1 + n % 40, f" AND a.x > {n}") for n in range(300))
+    parsed = parse_script(script)
+    planning = Planning(Budget(4, "10 GiB"), FACTS)
+    planning.add_script(parsed)
+    assert planning.query("q7").execution == planning.query("q7").execution
+    planning.explain("q7")
+    assert len(planning._together().plans.joint.chosen) == 1  # type: ignore[union-attr]

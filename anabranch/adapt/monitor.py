@@ -50,8 +50,7 @@ class Observation:
     @property
     def cpu_s(self) -> float:
         """What the engine spent, without Spark."""
-        spent_ns = sum(ns for what, ns in self.statistics.cpu_ns.items() if not what.startswith("wall"))
-        return (spent_ns + sum(s.cpu_ns for s in self.statistics.steps)) / 1e9
+        return self.statistics.engine_cpu_ns / 1e9
 
     @property
     def view_rows(self) -> int:

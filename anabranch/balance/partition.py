@@ -28,7 +28,9 @@ Terms = dict[tuple[int, str], Expr]
 def choose_distribution(query: Query, cells: int, may_skip_exchange: bool = True) -> Distribution:
     """How to spread a query over so many slots; `may_skip_exchange`: stored tables are small enough for each to have all."""
     is_single = len(query.blocks) == 1
-    if may_skip_exchange and is_single and query.grouping is None and (stream := _only_stream(query)) is not None:
+    if may_skip_exchange and not needs_exchange(query):
+        stream = _only_stream(query)
+        assert stream is not None
         return Distribution(Grid((Dimension((), stream),), (cells,)) if cells > 1 else Grid(), needs_no_exchange=True)
     if query.grouping is None and is_single:
         return Distribution(choose_grid(JoinGraph(query), cells))
@@ -43,6 +45,11 @@ def choose_distribution(query: Query, cells: int, may_skip_exchange: bool = True
         return Distribution()
     found = tuple(t if is_single else renamed(t, name_of(b, a)) for (b, a), t in terms.items())
     return Distribution(Grid((Dimension(found),), (cells,)), groups_span_slots)
+
+
+def needs_exchange(query: Query) -> bool:
+    """Whether rows of a query must meet, if every slot may have all rows of its stored tables."""
+    return len(query.blocks) > 1 or query.grouping is not None or _only_stream(query) is None
 
 
 def _only_stream(query: Query) -> str | None:

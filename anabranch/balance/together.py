@@ -15,17 +15,18 @@ numbered. It runs apart if most rows would cross for its sake alone: if all othe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 
 from anabranch.balance.layout import layout_of, layout_text
-from anabranch.balance.partition import choose_distribution
+from anabranch.balance.partition import choose_distribution, needs_exchange
 from anabranch.balance.shares import grids, is_routable
 from anabranch.control.records import Layout
 from anabranch.errors import StateError
 from anabranch.plan.demand import source_filters
-from anabranch.plan.distribution import Distribution, Spread, all_inputs, renamed, way_of
+from anabranch.plan.distribution import Distribution, all_inputs, renamed, way_of
 from anabranch.plan.expression import Call, Column, Expr, aliases_of
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
@@ -44,7 +45,8 @@ def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[
     """Which queries run together: those that streams connect, but for some that are to run alone."""
     found = []
     for workload in connected([query for query in queries if query.name not in alone]):
-        apart = [query for query in workload.queries if _crosses_for_itself(query, workload)]
+        exchanged = tuple(query for query in workload.queries if needs_exchange(query))
+        apart = [query for query in workload.queries if _crosses_for_itself(query, exchanged)]
         found += [Workload((query,)) for query in apart]
         together = [query for query in workload.queries if query not in apart]
         found += connected(together) if together else []
@@ -53,20 +55,17 @@ def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[
     return sorted(found, key=lambda workload: order[workload.queries[0].name])
 
 
-def _crosses_for_itself(query: Query, workload: Workload) -> bool:
-    """Whether rows would cross the exchange for a query's sake alone, which needs none by itself."""
-    others = [other for other in workload.queries if _needs_exchange(other)]
-    if _needs_exchange(query) or not others:
+def _crosses_for_itself(query: Query, exchanged: tuple[Query, ...]) -> bool:
+    """Whether rows would cross the exchange for the sake of a query alone that needs none by itself. `exchanged` are the
+    queries whose rows must cross anyway."""
+    if not exchanged or needs_exchange(query):
         return False
     (stream,) = [source.name for source in query.base_sources if isinstance(source, Stream)]
-    filtered = source_filters(Workload(tuple(others)))
+    others = Workload(exchanged)
+    filtered = source_filters(others)
     if stream not in filtered:
-        return not Workload(tuple(others)).readers(stream)
-    return len(source_filters(Workload((*others, query))).get(stream, ())) != len(filtered[stream])
-
-
-def _needs_exchange(query: Query) -> bool:
-    return not choose_distribution(query, 2).needs_no_exchange
+        return not others.readers(stream)
+    return len(source_filters(Workload((*exchanged, query))).get(stream, ())) != len(filtered[stream])
 
 
 def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = True) -> dict[str, Distribution]:
@@ -75,31 +74,63 @@ def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = Tr
     alone = {query.name: choose_distribution(query, slots, may_skip_exchange) for query in workload.queries}
     if len(workload.queries) == 1 or all(each.needs_no_exchange for each in alone.values()):
         return alone
-    candidates = {query.name: _candidates(query, slots, workload) for query in workload.queries}
-    inputs = {query.name: all_inputs(query) for query in workload.queries}
-    chosen: dict[str, Distribution] = {}
+    candidates = {}
+    for query in workload.queries:
+        inputs = all_inputs(query)
+        candidates[query.name] = [(each, _ways(inputs, each.grid)) for each in _candidates(query, slots, workload)]
+    copies, chosen = _Copies(slots), dict[str, tuple[Distribution, Ways]]()
     for _ in range(ROUNDS):
         before = dict(chosen)
         # Queries with few grids to choose from come first, and have the others follow them.
         for name in sorted(candidates, key=lambda name: len(candidates[name])):
-            others = [(inputs[n], d.grid) for n, d in chosen.items() if n != name]
-            chosen[name] = min(
-                candidates[name],
-                key=lambda d: (_copies([*others, (inputs[name], d.grid)], slots), candidates[name].index(d)),
-            )
+            if name in chosen:
+                copies.remove(chosen[name][1])
+            chosen[name] = min(candidates[name], key=lambda one: copies.more(one[1]))
+            copies.add(chosen[name][1])
         if chosen == before:
             break
-    return {name: chosen[name] for name in candidates}
+    return {name: chosen[name][0] for name in candidates}
 
 
-def _copies(spread: Spread, slots: int) -> int:
-    """How many slots a row of each source goes to at most, added up."""
-    ways: dict[str, dict[tuple[object, ...], int]] = {}
-    for query, grid in spread:
-        for i in query.inputs:
-            known, way = ways.setdefault(i.source.name, {}), way_of(grid, i.alias)
-            known[way] = max(known.get(way, 0), len(grid.offsets(i.alias)))
-    return sum(min(slots, sum(copies.values())) for copies in ways.values())
+Ways = tuple[tuple[str, tuple[object, ...], int], ...]
+"""For each input its source, what decides where its rows go, and to how many slots a row goes."""
+
+
+def _ways(inputs: Query, grid: Grid) -> Ways:
+    return tuple((i.source.name, way_of(grid, i.alias), len(grid.offsets(i.alias))) for i in inputs.inputs)
+
+
+class _Copies:
+    """To how many slots a row of each source goes at most, for the sake of some queries."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._ways: dict[str, dict[tuple[object, ...], Counter[int]]] = {}
+
+    def add(self, ways: Ways) -> None:
+        for source, way, copies in ways:
+            self._ways.setdefault(source, {}).setdefault(way, Counter())[copies] += 1
+
+    def remove(self, ways: Ways) -> None:
+        for source, way, copies in ways:
+            known = self._ways[source][way]
+            known[copies] -= 1
+            if not known[copies]:
+                del known[copies]
+            if not known:
+                del self._ways[source][way]
+
+    def more(self, ways: Ways) -> int:
+        """How many slots more rows of all sources would go to for the sake of another query."""
+        own: dict[str, dict[tuple[object, ...], int]] = {}
+        for source, way, copies in ways:
+            own.setdefault(source, {})[way] = max(copies, own.get(source, {}).get(way, 0))
+        found = 0
+        for source, added in own.items():
+            known = {way: max(counts) for way, counts in self._ways.get(source, {}).items()}
+            together = {way: max(known.get(way, 0), added.get(way, 0)) for way in known.keys() | added.keys()}
+            found += min(self.slots, sum(together.values())) - min(self.slots, sum(known.values()))
+        return found
 
 
 def _candidates(query: Query, slots: int, workload: Workload) -> list[Distribution]:

@@ -131,6 +131,8 @@ def _shown(outcome: Outcome, outflows: dict[str, Outflow]) -> str:
                 text += "\n  a parquet sink must be another folder than before; other sinks get the new columns"
     if outcome.fate is Fate.MISSING:
         text += f"\n  declare it, or leave it behind: --drop {outcome.name}"
+    if outcome.fate is Fate.LEFT_OUT:
+        text += f"\n  to have it start anew, into an empty sink: --fresh {outcome.name}"
     if outcome.error is not None:
         text += "".join(f"\n  {line}" for line in str(outcome.error).splitlines())
     return text

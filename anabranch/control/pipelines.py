@@ -10,6 +10,7 @@ streams from the beginning.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from typing import TypeVar
 import msgspec
 
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.records import Commit, Layout, QueryCommit
+from anabranch.control.records import BY_REQUEST, Commit, Layout, QueryCommit
+from anabranch.errors import DamagedStateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
 from anabranch.storage.record import damaged, seal, unseal
@@ -46,6 +48,12 @@ class KnownPipeline:
     commit: Commit | None = None
     """Its newest commit."""
 
+    @property
+    def left_out(self) -> list[str]:
+        """The queries that a user had dropped: they stay so."""
+        ended = self.commit.ended if self.commit is not None else {}
+        return [*self.dropped, *(name for name, each in ended.items() if each.reason == BY_REQUEST)]
+
     def own(self, query: str) -> QueryCommit:
         """What its newest commit says of a query."""
         assert self.commit is not None, "it has no commit"
@@ -59,7 +67,7 @@ def known_pipelines(checkpoint: Folder) -> list[KnownPipeline]:
         folder = checkpoint.below(name)
         latest = commits_in(folder).latest()
         if latest is not None:
-            commit, gone = latest[1], _read(folder, DROPPED, list[str]) or []
+            commit, gone = latest[1], read_dropped(folder)
             layouts = {n: q.layout for n, q in commit.queries.items() if n not in gone}
             ended = {n: e.layout for n, e in commit.ended.items()}
             ended |= {n: q.layout for n, q in commit.queries.items() if n in gone}
@@ -78,8 +86,19 @@ def pipeline_names(checkpoint: Folder) -> list[str]:
 
 
 def write_dropped(filesystem: Filesystem, names: Sequence[str]) -> None:
-    """Notes which queries of a pipeline are not to go on, until a commit does without them."""
-    filesystem.put(DROPPED, [seal(DROPPED, msgspec.json.encode(names))])
+    """Notes which queries of a pipeline are not to go on, until a commit does without them: in a file each, so that none is
+    lost if the note of another is torn."""
+    for name in names:
+        filesystem.put(f"{DROPPED}/{name}", [seal(DROPPED, msgspec.json.encode(name))])
+
+
+def read_dropped(filesystem: Filesystem) -> list[str]:
+    """The queries of a pipeline that are not to go on. Who was about to note another, and died, has told nobody."""
+    found = []
+    for name in filesystem.list(DROPPED):
+        with contextlib.suppress(DamagedStateError):
+            found += [name] if _read(filesystem, f"{DROPPED}/{name}", str, DROPPED) == name else []
+    return found
 
 
 def write_streams(filesystem: Filesystem, names: Sequence[str]) -> None:
@@ -102,12 +121,12 @@ def read_streams(filesystem: Filesystem) -> list[str]:
     return found
 
 
-def _read(filesystem: Filesystem, path: str, type: type[T]) -> T | None:
+def _read(filesystem: Filesystem, path: str, type: type[T], kind: str | None = None) -> T | None:
     try:
         content = filesystem.get(path)
     except FileNotFoundError:
         return None
-    return msgspec.json.decode(unseal(path, memoryview(content), path), type=type)
+    return msgspec.json.decode(unseal(kind or path, memoryview(content), path), type=type)
 
 
 def new_name(checkpoint: Filesystem, known: Sequence[KnownPipeline]) -> str:

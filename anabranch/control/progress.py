@@ -19,7 +19,7 @@ from html import escape
 import msgspec
 
 from anabranch.control.ledger import Ledger
-from anabranch.control.records import QueryCommit, SourceStatistics
+from anabranch.control.records import STAGE, QueryCommit, SourceStatistics
 from anabranch.errors import StateError
 from anabranch.plan.query import Query
 from anabranch.storage.filesystem import Filesystem
@@ -84,6 +84,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
     a whole, once it has said so."""
     cpu_s: float = 0.0
     """What tasks spent for the query, without Spark; what queries share is shared out."""
+    staging_cpu_s: float = 0.0
+    """What tasks spent on encoding and writing results: those of all queries of the pipeline, told with the first."""
     waiting: dict[str, Waiting] = {}
     """Files of streams that are not read yet because they are not complete."""
     undelivered: int = 0
@@ -137,7 +139,6 @@ def progress_of(
     """What a batch did of a query, by its commit."""
     counted, migration = commit.statistics, commit.execution.migration
     sources = {s.name: counted.sources.get(s.name, SourceStatistics()) for s in query.base_sources}
-    spent_ns = sum(ns for what, ns in counted.cpu_ns.items() if not what.startswith("wall"))
     return Progress(
         batch, trigger, plan, migration.target if migration is not None else None,
         rows={n: s.rows for n, s in sources.items()},
@@ -151,7 +152,8 @@ def progress_of(
         state_rows=sum(s.state_rows for s in sources.values()),
         state_bytes=sum(s.state_bytes for s in sources.values()) + sum(s.bytes for s in counted.states),
         wall_s=wall_s,
-        cpu_s=(spent_ns + sum(step.cpu_ns for step in counted.steps)) / 1e9,
+        cpu_s=counted.engine_cpu_ns / 1e9,
+        staging_cpu_s=counted.cpu_ns.get(STAGE, 0) / 1e9,
         names=shown_names(query),
     )  # fmt: skip
 

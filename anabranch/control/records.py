@@ -28,6 +28,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
+    slices: tuple[tuple[int, int, int], ...] = ()
+    """Rows that are kept equally long stand together, the longest first (`anabranch.engine.slices.Slice`)."""
 
 
 class RunSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +51,8 @@ class RunSegment(msgspec.Struct, frozen=True, array_like=True):
     end_max_us: int
     entries: Segment
     directory: Segment
+    retention_us: int = 0
+    """How long rows of its slice are kept; 0 for a view, whose rows have ends of their own."""
 
 
 class ViewSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -189,6 +193,10 @@ class Preparing(msgspec.Struct):
     """Of several slots: what it took in the slot where it took longest."""
 
 
+STAGE = "stage"
+"""What encoding and writing results took of a task's CPU: the engine has no part in it."""
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -205,10 +213,20 @@ class Statistics(msgspec.Struct):
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
 
+    @property
+    def engine_cpu_ns(self) -> int:
+        """What the engine spent, without Spark: neither clocks of whole parts count, nor what becomes of results."""
+        parts = sum(ns for what, ns in self.cpu_ns.items() if what != STAGE and not what.startswith("wall"))
+        return parts + sum(step.cpu_ns for step in self.steps)
+
+    def spent(self, what: str, cpu_ns: int) -> None:
+        """Counts what a part of the work took."""
+        self.cpu_ns[what] = self.cpu_ns.get(what, 0) + cpu_ns
+
     def add_cpu(self, other: Statistics) -> None:
         """Counts what something else spent."""
         for name, spent_ns in other.cpu_ns.items():
-            self.cpu_ns[name] = self.cpu_ns.get(name, 0) + spent_ns
+            self.spent(name, spent_ns)
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -272,8 +290,7 @@ def slot_commit(attempt: Attempt) -> SlotCommit:
             state_bytes["log", name] = source.state_bytes
         for state in counted.states:
             state_bytes[state.kind, state.name] = state.bytes
-        cpu_ns += sum(ns for what, ns in counted.cpu_ns.items() if not what.startswith("wall"))
-        cpu_ns += sum(step.cpu_ns for step in counted.steps)
+        cpu_ns += counted.engine_cpu_ns
         left += counted.preparing.left
     sizes = sum(rows.values()), sum(state_bytes.values()), cpu_ns
     return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, *sizes)
@@ -343,6 +360,10 @@ class QueryRecord(msgspec.Struct, frozen=True):
 
 class QueryControl(QueryRecord, frozen=True):
     """What a batch starts from, of one query."""
+
+
+BY_REQUEST = "by request"
+"""Why a query has left that a user had dropped."""
 
 
 class Ended(msgspec.Struct, frozen=True):

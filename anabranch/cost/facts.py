@@ -24,7 +24,7 @@ from anabranch.errors import FactsError
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
-from anabranch.plan.query import FOREVER_US, Derived, Input, Stream
+from anabranch.plan.query import FOREVER_US, Derived, Input, Stream, Table
 from anabranch.plan.routes import routes
 
 DEFAULT_RATE = 1_000.0
@@ -44,10 +44,13 @@ class Facts(Protocol):
 
 def row_bytes(query: JoinGraph, i: Input) -> float:
     """What the log keeps of a row: the columns that the query needs, and the event time."""
-    needed = set(query.query.needed_columns(i.alias))
-    if isinstance(i.source, Stream):
-        needed.add(i.source.time)
-    return sum(_width(f.type) for f in i.source.fields if f.name in needed)
+    return columns_bytes(i.source, query.query.needed_columns(i.alias))
+
+
+def columns_bytes(source: Stream | Table, columns: Iterable[str]) -> float:
+    """What some columns of a row take, and its event time."""
+    needed = {*columns, source.time} if isinstance(source, Stream) else set(columns)
+    return sum(_width(f.type) for f in source.fields if f.name in needed)
 
 
 def _width(type: pa.DataType) -> float:

@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.execution import execution_record
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.progress import shown_names
 from anabranch.control.records import (
+    BY_REQUEST,
     Attempt,
     Commit,
     Control,
@@ -48,6 +48,7 @@ from anabranch.drive.steering import Steering
 from anabranch.errors import StateError
 from anabranch.plan.distribution import parted_sources
 from anabranch.plan.query import BEGINNING_US
+from anabranch.share.canonical import companies
 from anabranch.storage.filesystem import Filesystem
 
 
@@ -108,7 +109,7 @@ class Driver:
         if commit is not None:
             self.ended, self.parted = dict(commit.ended), self.parted | frozenset(commit.parted)
             gone = {name: own for name, own in commit.queries.items() if name in dropped}
-            self.ended |= {name: Ended(commit.batch + 1, "by request", own.layout) for name, own in gone.items()}
+            self.ended |= {name: Ended(commit.batch + 1, BY_REQUEST, own.layout) for name, own in gone.items()}
             if missing := [name for name in commit.queries if name not in self.queries and name not in dropped]:
                 raise StateError(
                     f"the checkpoint runs {', '.join(missing)} too: declare what it runs, or drop it by name (drop=[…])"
@@ -164,8 +165,8 @@ class Driver:
             query.take_up(begun, base)
             if begun.queries[name].text != query.text.digest:
                 query.texts.keep(query.text)
-            record = execution_record(query.execution, query.forms)
-            queries[name] = msgspec.structs.replace(begun.queries[name], text=query.text.digest, execution=record)
+            own = begun.queries[name]
+            queries[name] = msgspec.structs.replace(own, text=query.text.digest, execution=query.record)
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
         parted = tuple(sorted(self.parted))
         return msgspec.structs.replace(
@@ -209,8 +210,9 @@ class Driver:
         tables = self._tables(query, batch, watermark_us, own is None, read_us)
         if self.needs_no_exchange and own is not None:
             tables = {**own.tables, **tables}
-        record = execution_record(query.execution, query.forms)
-        return QueryControl(query.identity, query.text.digest, watermark_us, record, query.layout, tables, read_us)
+        return QueryControl(
+            query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us
+        )  # fmt: skip
 
     def _tables(
         self, query: Steering, batch: int, watermark_us: int, is_first: bool, read_us: dict[str, int]
@@ -278,8 +280,21 @@ class Driver:
         """What follows from a commit; `base` is the one that its batch started from. Commits from `kept_from` on are kept
         although newer ones are there: their results have not arrived yet."""
         self._retention.after(base, commit, self.commits, self.controls, kept_from)
+        led = self._lead()
         for query in self.queries.values():
-            query.after(commit)
+            query.after(commit, query.name in led)
+
+    def _lead(self) -> set[str]:
+        """Has queries that run a join together go where one of them goes. Those that are led."""
+        led: set[str] = set()
+        for query in self.queries.values():
+            query.followers = ()
+        for lead, *others in companies(query.running for query in self.queries.values()):
+            names = [dict(zip(lead.order, other.order, strict=True)) for other in others]
+            followers = [self.queries[other.query.name] for other in others]
+            self.queries[lead.query.name].followers = [*zip(followers, names, strict=True)]
+            led |= {follower.name for follower in followers}
+        return led
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

@@ -39,6 +39,7 @@ class Fate(Enum):
     NEW = "is new: it starts from the beginning of its streams"
     FRESH = "starts anew, from the beginning of its streams, in a pipeline of its own"
     DROPPED = "is dropped: its state is given up"
+    LEFT_OUT = "was dropped, and stays so"
     MISSING = "is in the checkpoint, and not declared any more"
     REFUSED = "is refused"
 
@@ -121,6 +122,8 @@ def restart_of(
             found[name] = decide.fresh(declared[name], [each for each in committed if name in (*each.layouts, *each.ended)])
         elif name in places:
             found[name] = decide.known(declared[name], places[name])
+        elif left := [each for each in committed if name in each.left_out]:
+            found[name] = Outcome(name, Fate.LEFT_OUT, declared[name], left[-1])
         else:
             found[name] = Outcome(name, Fate.NEW, declared[name])
     problems = [*_unknown(drop, fresh, there, places, declared)]

@@ -14,14 +14,15 @@ from itertools import pairwise
 from time import monotonic, perf_counter
 
 from anabranch import errors
+from anabranch.control.pipelines import write_dropped
 from anabranch.control.progress import Progress, ProgressLog, Waiting, progress_of
-from anabranch.control.records import Attempt, Commit, Control, Failure, Statistics
+from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Failure, Statistics
 from anabranch.control.resume import Meaning
 from anabranch.control.watermark import next_watermark
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
 from anabranch.drive.retain import Work, at_once
-from anabranch.errors import AnabranchError, QueryError, SinkError
+from anabranch.errors import AnabranchError, QueryError, SessionError, SinkError
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,20 @@ class Runner:
         """Held by whoever runs a batch: the thread that brings triggers, or the one of a closing step."""
         self._rests_since_s = monotonic()
         """When the last batch was over."""
+        self._dropped: set[str] = set()
+        """The queries that are to leave with the next batch, or have left."""
+        self._dropping = threading.Lock()
+
+    def drop(self, name: str) -> None:
+        """Has a query leave with the next batch; may be called from any thread. If the driver dies before that batch, the
+        query is left out by the next one."""
+        with self._dropping:
+            if self.driver.newest is None:
+                raise SessionError(f"{name} cannot be dropped yet: its pipeline has committed no batch; wait for the first")
+            if not self.driver.queries.keys() - self._dropped - {name}:
+                raise SessionError(f"{name} is the last query of its pipeline: stop the run instead")
+            write_dropped(self.driver.filesystem, [name])
+            self._dropped.add(name)
 
     def settle(self, no_rows: Callable[[], Tasks]) -> None:
         """Before the first trigger: what waits is delivered, and a closing step that was cut short runs to its end."""
@@ -112,7 +127,8 @@ class Runner:
     def _run(self, tasks: Tasks, trigger: int) -> None:
         driver, marks = self.driver, [perf_counter()]
         base, control = driver.newest, driver.begin(trigger)
-        if leaving := {name: reason for name, reason in self.delivery.left.items() if name in driver.queries}:
+        asked = {**dict.fromkeys(self._dropped, BY_REQUEST), **self.delivery.left}
+        if leaving := {name: reason for name, reason in asked.items() if name in driver.queries}:
             if not driver.queries.keys() - leaving.keys():
                 raise SinkError(f"all queries have left the pipeline: {'; '.join(leaving.values())}")
             control = driver.end(control, leaving)

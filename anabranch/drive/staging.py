@@ -8,13 +8,18 @@ A file of several queries is made of *pieces*, Arrow IPC streams, in the order i
 list of them by query. So nothing of it is held in memory but a piece, and who reads one query's results reads no others'.
 
     header | piece | piece | … | list of pieces | its length, its checksum, MAGIC
+
+Results of queries that run a join together come mixed. Those that go to files of their own wait on the local disk of the
+task until all are found (`Spool`), for a file is written from its beginning to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, groupby
+from typing import IO
 
 import msgspec
 import pyarrow as pa
@@ -68,25 +73,79 @@ class Staging:
     own_files: Mapping[str, WriteResults] = field(default_factory=dict)
     """For each query whose sink takes files, what writes them."""
 
-    def stage(self, name: str, results: Iterable[Result]) -> dict[str, int]:
-        """Writes the results of a batch, those of one query after those of another and of queries with files of their own
-        first. The bytes that each query's take, if it has any."""
+    def stage(self, name: str, results: Iterable[Result], mixed: Collection[str] = ()) -> dict[str, int]:
+        """Writes the results of a batch; those of queries that are not `mixed` with others come one query after another. The
+        bytes that each query's take, if it has any."""
         found: dict[str, int] = {}
-        by_query = groupby(results, key=lambda result: result[0])
-        for query, pieces in by_query:
-            if query not in self.own_files:
-                rest, written = chain(pieces, self._others(by_query)), _Written()
+        with Spool() as spool:
+            by_query = groupby(results, key=lambda result: result[0])
+            for query, pieces in by_query:
+                if query in self.own_files and query not in mixed:
+                    if size := self.own_files[query](name, (piece for _, piece in pieces)):
+                        found[query] = size
+                    continue
+                rest, written = self._spooled(chain(pieces, _flat(by_query)), spool), _Written()
                 if (first := next(rest, None)) is not None:
                     self.filesystem.put(f"{FOLDER}/{name}", written.parts(chain([first], rest)))
-                return found | written.sizes
-            if size := self.own_files[query](name, (piece for _, piece in pieces)):
-                found[query] = size
+                found |= written.sizes
+            for query in spool.queries:
+                if size := self.own_files[query](name, spool.read(query)):
+                    found[query] = size
         return found
 
-    def _others(self, by_query: Iterator[tuple[str, Iterator[Result]]]) -> Iterator[Result]:
-        for query, pieces in by_query:
-            assert query not in self.own_files, f"results of {query}, which has a file of its own, come too late"
-            yield from pieces
+    def _spooled(self, results: Iterator[Result], spool: Spool) -> Iterator[Result]:
+        """The results without those that go to files of their own: these wait."""
+        for query, piece in results:
+            if query in self.own_files:
+                spool.add(query, piece)
+            else:
+                yield query, piece
+
+
+def _flat(by_query: Iterator[tuple[str, Iterator[Result]]]) -> Iterator[Result]:
+    for _, pieces in by_query:
+        yield from pieces
+
+
+class Spool:
+    """Results of several queries that wait for their turn, in a local file that is gone with the task. In memory is only
+    what goes into the file next."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._pieces: dict[str, list[tuple[int, int]]] = {}
+        self._waiting = Gathering()
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def queries(self) -> list[str]:
+        """The queries that have results here, once all were added."""
+        self._write(self._waiting.rest())
+        return list(self._pieces)
+
+    def add(self, query: str, piece: pa.RecordBatch) -> None:
+        self._write(self._waiting.add(query, piece))
+
+    def _write(self, found: Iterable[tuple[str, pa.Table]]) -> None:
+        for query, rows in found:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(prefix="anabranch-")  # noqa: SIM115 (closed at the end)
+            encoded = _encoded(rows)
+            self._pieces.setdefault(query, []).append((self._file.tell(), encoded.size))
+            self._file.write(byte_view(encoded))
+
+    def read(self, query: str) -> Iterator[pa.RecordBatch]:
+        """The results of a query, as they were added."""
+        assert self._file is not None
+        for offset, size in self._pieces[query]:
+            self._file.seek(offset)
+            yield from pa.ipc.open_stream(self._file.read(size))
 
 
 class _Written:
@@ -103,32 +162,61 @@ class _Written:
         """The file, piece by piece."""
         yield HEADER
         offset = len(HEADER)
-        for query, found in groupby(results, key=lambda result: result[0]):
-            for rows in gathered(piece for _, piece in found):
-                encoded = _encoded(rows)
-                yield encoded
-                checksum = xxhash.xxh3_64_intdigest(byte_view(encoded))
-                self.pieces.setdefault(query, []).append(Piece(offset, encoded.size, checksum, rows.num_rows))
-                # Arrow wants its buffers aligned.
-                gap = -encoded.size % ALIGNMENT_BYTES
-                yield bytes(gap)
-                offset += encoded.size + gap
+        for query, rows in gathered_by_query(results):
+            encoded = _encoded(rows)
+            yield encoded
+            checksum = xxhash.xxh3_64_intdigest(byte_view(encoded))
+            self.pieces.setdefault(query, []).append(Piece(offset, encoded.size, checksum, rows.num_rows))
+            # Arrow wants its buffers aligned.
+            gap = -encoded.size % ALIGNMENT_BYTES
+            yield bytes(gap)
+            offset += encoded.size + gap
         listed = msgspec.msgpack.encode(self.pieces)
         yield listed
         yield len(listed).to_bytes(8, "little") + xxhash.xxh3_64_digest(listed) + END
 
 
+class Gathering:
+    """Results of several queries on their way: small pieces of one query go together. What waits of all queries is not more
+    than a piece, so it is bounded however many queries there are."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """The rows and the bytes that wait of each query."""
+        self._bytes = 0
+
+    def add(self, query: str, piece: pa.RecordBatch) -> Iterator[tuple[str, pa.Table]]:
+        """Takes a piece, and gives what is enough to go on."""
+        self._waiting.setdefault(query, []).append(piece)
+        rows, size = self._sizes.get(query, (0, 0))
+        self._sizes[query], self._bytes = (rows + piece.num_rows, size + piece.nbytes), self._bytes + piece.nbytes
+        if self._bytes >= bounds.RESULT_BYTES:
+            yield from self.rest()
+        elif self._sizes[query][0] >= bounds.RESULT_ROWS:
+            yield query, self._taken(query)
+
+    def rest(self) -> Iterator[tuple[str, pa.Table]]:
+        """What is left."""
+        for query in list(self._waiting):
+            yield query, self._taken(query)
+
+    def _taken(self, query: str) -> pa.Table:
+        self._bytes -= self._sizes.pop(query)[1]
+        return pa.Table.from_batches(self._waiting.pop(query))
+
+
+def gathered_by_query(results: Iterable[Result]) -> Iterator[tuple[str, pa.Table]]:
+    """Results of several queries in pieces."""
+    waiting = Gathering()
+    for query, piece in results:
+        yield from waiting.add(query, piece)
+    yield from waiting.rest()
+
+
 def gathered(results: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Results in pieces: small ones go together, none is larger than a piece and what had gathered before it."""
-    waiting: list[pa.RecordBatch] = []
-    for piece in results:
-        waiting.append(piece)
-        rows, size = sum(p.num_rows for p in waiting), sum(p.nbytes for p in waiting)
-        if rows >= bounds.RESULT_ROWS or size >= bounds.RESULT_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+    return (rows for _, rows in gathered_by_query(("", piece) for piece in results))
 
 
 def _encoded(rows: pa.Table) -> pa.Buffer:

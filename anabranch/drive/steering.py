@@ -10,18 +10,18 @@ left to prepare: the journal says *migrated*, and batch 11 runs `(a b c)`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
 from anabranch.balance.layout import layout_of, layout_text
-from anabranch.control.execution import execution_after, execution_of
+from anabranch.control.execution import execution_after, execution_of, execution_record
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal
 from anabranch.control.query_texts import QueryTexts, text_of
-from anabranch.control.records import Commit, Control, QueryCommit, QueryControl
+from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import ChangePlan
@@ -32,6 +32,7 @@ from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Stream
 from anabranch.plan.selects import Selects, shown_selects
+from anabranch.share.canonical import Running, renamed_plan
 
 MOST_FAILED_RUNS = 3
 """A batch that was begun so often and never committed runs under the plan that was last committed: that one has run."""
@@ -58,7 +59,11 @@ class Steering:
         """What its state may take, for people to see beside what it takes."""
         self.pending: Proposal | None = None
         """A change that waits for approval."""
+        self.followers: Sequence[tuple[Steering, Mapping[str, str]]] = ()
+        """The queries that run its join with it and go where it goes, with the names that they have for its inputs."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
+        self._running: Running | None = None
+        self._record: tuple[Execution, ExecutionRecord] | None = None
         self._began: tuple[int, float, Proposal] | None = None
         """The batch and the moment since when a change is under way, and what was proposed."""
         self._waited_s = 0.0
@@ -77,6 +82,21 @@ class Steering:
     def has_choices(self) -> bool:
         """Whether there is more than one plan, or form of the query."""
         return len(self.query.inputs) > 2 or len(self.forms.graphs) > 1
+
+    @property
+    def record(self) -> ExecutionRecord:
+        """The execution as control records have it."""
+        if self._record is None or self._record[0] is not self.execution:
+            self._record = self.execution, execution_record(self.execution, self.forms)
+        return self._record[1]
+
+    @property
+    def running(self) -> Running:
+        """The query as it runs now."""
+        known = self._running
+        if known is None or known.execution is not self.execution:
+            self._running = known = Running(self.query, self.execution, self.distribution)
+        return known
 
     @property
     def graph(self) -> JoinGraph:
@@ -181,10 +201,12 @@ class Steering:
         if proposal is not None:
             self._migrate(proposal, batch, base)
 
-    def after(self, commit: Commit) -> None:
-        """What follows from a batch: a migration ends, another plan is thought about."""
+    def after(self, commit: Commit, is_led: bool = False) -> None:
+        """What follows from a batch: a migration ends, another plan is thought about; by another query, if that leads the
+        join of this one."""
         self._follow_migration(commit)
-        self._adapt(commit)
+        if not is_led:
+            self._adapt(commit)
 
     def observed(self, commit: Commit) -> Observed:
         """What a batch has shown of the query."""
@@ -205,7 +227,18 @@ class Steering:
         if pending is None:
             return False
         self.request(pending)
+        for follower, theirs in self._following(pending):
+            follower.request(theirs)
         return True
+
+    def _following(self, proposal: Proposal) -> Iterator[tuple[Steering, Proposal]]:
+        """The same proposal for the queries that go where this one goes."""
+        assert isinstance(proposal.action, ChangePlan)
+        for follower, names in self.followers:
+            if not follower.is_pinned:
+                action = replace(proposal.action, plan=renamed_plan(proposal.action.plan, names))
+                text = f"{self.name} leads the join of both: {proposal.text}"
+                yield follower, Proposal(action, text, proposal.details)
 
     def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
@@ -259,7 +292,10 @@ class Steering:
         if self.is_pinned:
             return
         found = self.loop.after(self.execution, self.observed(commit))
-        if isinstance(found, Proposal):
+        if isinstance(found, Proposal) and self.followers and not isinstance(found.action, ChangePlan):
+            shared = ", ".join(follower.name for follower, _ in self.followers)
+            self.tell(commit.batch, "kept", f"the join is shared with {shared}: {found.text}", **found.details)
+        elif isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
                 target = shown(found.action.plan, self.forms, *stands(self.execution, found.action))
@@ -267,6 +303,8 @@ class Steering:
                 self.tell(commit.batch, "proposed", text, **found.details)
             else:
                 self._migrate(found, commit.batch + 1, commit)
+                for follower, theirs in self._following(found) if self.followers else ():
+                    follower._migrate(theirs, commit.batch + 1, commit)
         elif found is not None:
             self.tell(commit.batch, found.event, found.text, **found.details)
 

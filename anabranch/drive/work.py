@@ -32,6 +32,8 @@ from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Query, Stream, Table
+from anabranch.plan.shared_join import SharedJoin
+from anabranch.share.canonical import Running, shared_joins
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -248,7 +250,9 @@ class SlotWork:
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
         starts = {n: q.execution if q.execution.is_like(q.before) else q.before for n, q in order.queries.items()}
-        boxes = Slot(self._tenants(starts, slot), f"state/{slot}", self.filesystem, reader, slot, order.parted)
+        tenants = self._tenants(starts, slot)
+        shared = self._shared({tenant.name: starts[tenant.name] for tenant in tenants})
+        boxes = Slot(tenants, f"state/{slot}", self.filesystem, reader, slot, order.parted, shared)
         boxes.attach(manifest, order.times)
         self._redirect(boxes, _executions(order), order)
         return boxes
@@ -270,9 +274,15 @@ class SlotWork:
 
     def _redirect(self, boxes: Slot, executions: Mapping[str, Execution], order: Order) -> None:
         """Has queries go on with other executions, where these differ from what they have."""
-        for name, execution in boxes.executions.items():
-            if execution != executions[name]:
-                boxes.redirect(name, executions[name], order.times)
+        now = {name: executions[name] for name in boxes.executions}
+        changed = {name: now[name] for name, before in boxes.executions.items() if now[name] != before}
+        if changed:
+            boxes.redirect(changed, order.times, self._shared(now))
+
+    def _shared(self, executions: Mapping[str, Execution]) -> tuple[SharedJoin, ...]:
+        """The joins that queries run together, as they run now."""
+        forms = self._forms()
+        return shared_joins(Running(forms[n].written, each, self.queries[n][1]) for n, each in executions.items())
 
 
 def _executions(order: Order) -> dict[str, Execution]:

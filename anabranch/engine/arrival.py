@@ -27,10 +27,12 @@ from anabranch.engine.combination import Delta
 from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import hash_keys
+from anabranch.engine.lineage import NOBODY, Numbers
 from anabranch.engine.log import Stored, decode, encode, starts_of
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.reader import InputState, Reader, values_of
-from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.run import Words
+from anabranch.engine.slices import cut
 from anabranch.engine.store import Store, readers_of
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.identity import IndexKey, RowsKey
@@ -63,7 +65,7 @@ class Arrival:
             return
         # Groups of a subquery are never late, nor early: they are results.
         is_timed = isinstance(source, Stream) and not isinstance(source, Derived)
-        limits = {r.query: watermarks[r.query] if is_timed else BEGINNING_US for r in readers}
+        limits = {q: watermarks[q] if is_timed else BEGINNING_US for r in readers for q in r.queries}
         early_us = source.early_after_us(self.planned_us) if is_timed and isinstance(source, Stream) else FOREVER_US
         least_us = min(limits.values())
         columns = store.read_columns(source)
@@ -73,7 +75,7 @@ class Arrival:
         for query, limit_us in limits.items():
             late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
             seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
-            first = next(r for r in readers if r.query == query)
+            first = next(r for r in readers if query in r.queries)
             seen = own_rows(first, first.inputs_over(source.name)[0], given, seen, limit_us, early_us)
             largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
             self.counts[query, source.name] = SourceStatistics(*seen, largest_time_us=largest_us)
@@ -94,6 +96,7 @@ class Arrival:
         least_us = min(limits.values())
         passing: list[tuple[Reader, InputState, Mask | None]] = []
         kept: list[tuple[Reader, InputState, Mask | None]] = []
+        sets: dict[tuple[str, str], Numbers | None] = {}
         for reader in readers:
             for i in reader.inputs_over(source.name):
                 asked = (frozenset(i.asked), limits[reader.query])
@@ -103,11 +106,16 @@ class Arrival:
                     if asked[1] > least_us:
                         mask = both(mask, starts >= asked[1])
                     known[asked] = None if mask is None or mask.all() else mask
-                (kept if reader.keeps(i) else passing).append((reader, i, known[asked]))
+                mask = known[asked]
+                if reader.lineage is not None:
+                    sets[reader.name, i.alias] = numbers = reader.lineage.number(i.alias, rows)
+                    if numbers is not None:
+                        mask = both(mask, numbers != NOBODY)
+                (kept if reader.keeps(i) else passing).append((reader, i, mask))
         for reader, i, mask in passing:
             self._pass(reader, i, rows if mask is None else rows.filter(pa.array(mask)))
         if kept:
-            self._store(store, source, rows, starts, kept, limits, began)
+            self._store(store, source, rows, starts, kept, limits, began, sets)
         else:
             self._spent("accept", began)
 
@@ -120,8 +128,10 @@ class Arrival:
         kept: list[tuple[Reader, InputState, Mask | None]],
         limits: Mapping[str, int],
         began: int,
+        sets: Mapping[tuple[str, str], Numbers | None],
         is_new: bool = True,
     ) -> None:
+        """`sets` are of rows of shared joins, by reader and input."""
         wanted: Mask | None = None
         for _, _, mask in kept:
             if mask is None:
@@ -130,10 +140,15 @@ class Arrival:
             wanted = mask if wanted is None else wanted | mask
         if wanted is not None:
             rows, starts = rows.filter(pa.array(wanted)), starts[wanted]
-        log = store.logs[source.name]
-        self._spent("accept", began)
         if not rows.num_rows:
+            self._spent("accept", began)
             return
+        log, limits_us = store.logs[source.name], store.slices[source.name]
+        order, slices = cut(self._kept_us(limits_us, kept, sets, wanted, len(starts)), limits_us, starts)
+        places = None if wanted is None else np.flatnonzero(wanted)
+        if order is not None:
+            rows, starts, places = rows.take(pa.array(order)), starts[order], order if places is None else places[order]
+        self._spent("accept", began)
         began = thread_time_ns()
         data = encode(rows.select(log.schema.names))
         passed = frozenset.intersection(*(frozenset(i.asked) for _, i, _ in kept))
@@ -141,10 +156,40 @@ class Arrival:
         if len(set(limits.values())) > 1:
             least_us = int(starts.min())
             late = {query: limit_us for query, limit_us in limits.items() if least_us < limit_us}
-        log.add(self.batch, Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late))
+        stored_rows = Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late, slices=slices)
+        log.add(self.batch, stored_rows)
+        for reader, i, _ in kept:
+            if reader.lineage is not None:
+                numbers = sets[reader.name, i.alias]
+                stored = numbers if numbers is None or places is None else numbers[places]
+                reader.lineage.learn(i.alias, self.batch, stored)
         if is_new:
             self.index(store, source, [(reader, i) for reader, i, _ in kept])
         self._spent("index", began)
+
+    def _kept_us(
+        self,
+        limits_us: tuple[int, ...],
+        kept: list[tuple[Reader, InputState, Mask | None]],
+        sets: Mapping[tuple[str, str], Numbers | None],
+        wanted: Mask | None,
+        count: int,
+    ) -> npt.NDArray[np.int64] | None:
+        """For how long each of the rows that are `wanted` is of use to somebody; None: as long as any."""
+        if len(limits_us) == 1:
+            return None
+        found = np.zeros(count, np.int64)
+        for reader, i, mask in kept:
+            numbers = sets.get((reader.name, i.alias))
+            own = mask if mask is None or wanted is None else mask[wanted]
+            if reader.lineage is not None and numbers is not None:
+                windows = reader.lineage.longest_us(i.alias, numbers if wanted is None else numbers[wanted])
+                np.maximum(found, windows if own is None else np.where(own, windows, 0), out=found)
+            elif own is None and i.window_us >= limits_us[-1]:
+                return None
+            else:
+                np.maximum(found, i.window_us, out=found, where=True if own is None else own)
+        return found
 
     def store_table(self, store: Store, source: Stream | Table, rows: Rows) -> None:
         """Stores the rows of a table that was read again; nobody follows them, and indexes are derived from the log."""
@@ -156,7 +201,7 @@ class Arrival:
             (r, i, mask_of(tuple(i.asked.values()), accepted.rows)) for r in readers for i in r.inputs_over(source.name)
         ]
         starts = starts_of(source, accepted.rows)
-        self._store(store, source, accepted.rows, starts, kept, {}, thread_time_ns(), is_new=False)
+        self._store(store, source, accepted.rows, starts, kept, {}, thread_time_ns(), {}, is_new=False)
 
     def _spent(self, what: str, began_ns: int) -> None:
         self.cpu_ns[what] = self.cpu_ns.get(what, 0) + thread_time_ns() - began_ns
@@ -170,9 +215,10 @@ class Arrival:
         for reader in {reader.name: reader for reader, _ in readers}.values():
             reader.watch(source.name, self.batch, stored)
         for reader, i in readers:
-            delta = self.deltas[reader.name, i.alias] = delta_of(reader, i, stored, starts)
-            counts = self.counts[reader.query, source.name]
-            counts.stored_rows = max(counts.stored_rows, len(delta.starts))
+            delta = self.deltas[reader.name, i.alias] = delta_of(reader, i, self.batch, stored, starts)
+            for query, wanted in self._wanted(reader, delta).items():
+                counts = self.counts[query, source.name]
+                counts.stored_rows = max(counts.stored_rows, wanted)
         for key in store.source_indexes(source.name):
             assert isinstance(key.rows, RowsKey)
             bound = next(((r, r.by_key[key]) for r in store.readers if key in r.by_key and r.is_open(source)), None)
@@ -183,10 +229,19 @@ class Arrival:
             if key.rows not in members:
                 members[key.rows] = indexed_positions(reader, i, stored)
             ordered = order_rows(key, index.terms, i, stored.rows, starts, members[key.rows])
-            if len(ordered):
-                store.spines[key].arrive(run_of_batch(self.batch, ordered, False, store.spines[key].retention_us))
+            store.indexes[key].arrive(self.batch, ordered, stored.slices)
             self.sorted_rows[key] = ordered
             self.sorted_windows_us[key] = i.window_us
+
+    def _wanted(self, reader: Reader, delta: Delta) -> dict[str, int]:
+        """How many new rows each query wants. A lead counts what its shared join wants: plans are chosen by that."""
+        found = dict.fromkeys(reader.queries, len(delta.starts))
+        if reader.lineage is not None and delta.sets is not None:
+            counts = np.bincount(delta.sets)
+            there = np.flatnonzero(counts)
+            rows = counts[there] @ reader.lineage.sets.members(there, len(reader.queries))
+            found |= dict(zip(reader.queries[1:], rows[1:].tolist(), strict=True))
+        return found
 
     def _pass(self, reader: Reader, i: InputState, rows: pa.RecordBatch) -> None:
         """Rows that are of no use after their batch."""
@@ -233,18 +288,21 @@ def own_rows(
     return Seen(len(times), int((times_us < watermark_us).sum()), early, times.null_count)
 
 
-def delta_of(reader: Reader, i: InputState, stored: Stored, starts: npt.NDArray[np.int64]) -> Delta:
-    """The rows of a segment that are those of an input."""
+def delta_of(reader: Reader, i: InputState, batch: int, stored: Stored, starts: npt.NDArray[np.int64]) -> Delta:
+    """The rows of the segment of a batch that are those of an input."""
     mask = mask_of(tuple(f for text, f in i.seen.items() if text not in stored.passed), stored.rows)
     if i.source.name in reader.place.parted:
         mask = both(mask, members_of(reader, i, stored.rows))
     if (limit_us := stored.watermarks.get(reader.query)) is not None:
         mask = both(mask, starts >= limit_us)
+    sets = reader.lineage.of_segment(i.alias, batch, stored) if reader.lineage is not None else None
+    if sets is not None:
+        mask = both(mask, sets != NOBODY)
     positions = np.arange(stored.rows.num_rows, dtype=np.int64)
     if mask is not None and not mask.all():
         positions = np.flatnonzero(mask)
-        starts = starts[positions]
-    return Delta(i.alias, stored.rows, positions, starts, ends_of(i, starts))
+        starts, sets = starts[positions], None if sets is None else sets[positions]
+    return Delta(i.alias, stored.rows, positions, starts, ends_of(i, starts), sets)
 
 
 def indexed_positions(reader: Reader, i: InputState, stored: Stored) -> npt.NDArray[np.int64] | None:

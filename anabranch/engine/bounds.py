@@ -1,4 +1,5 @@
-"""How much a batch works on at once. None of these bounds what a batch gives: they bound the memory it takes for it."""
+"""How much a batch works on at once, and how finely state is cut. None of these bounds what a batch gives: they bound the
+memory that it takes."""
 
 from __future__ import annotations
 
@@ -13,6 +14,13 @@ CHUNK_PAIRS = 1 << 20
 
 CHUNK_BYTES = 256 << 20
 """Keys and predicates are evaluated over at most so many bytes of strings and the like."""
+
+MOST_SLICES = 8
+"""Rows of a source are kept in at most so many slices (`anabranch.engine.slices`): each has indexes of its own, which a
+lookup visits."""
+
+SLICE_RATIO = 1.25
+"""A window has a slice of its own only if the next longer slice is so many times as long."""
 
 FOLD_ROWS = 1 << 20
 """Rows to be grouped are folded as soon as there are so many."""

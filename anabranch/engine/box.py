@@ -22,7 +22,7 @@ from anabranch.control.records import Statistics
 from anabranch.engine import bounds
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.arrival import Arrival, order_keys
-from anabranch.engine.combination import Combination, Delta, result_times
+from anabranch.engine.combination import Combination, Delta
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.keys import hash_keys
 from anabranch.engine.log import Log
@@ -30,11 +30,10 @@ from anabranch.engine.lookup import Lookup
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.rebuild import Rebuild
-from anabranch.engine.run import run_of_batch
+from anabranch.engine.results import Found, advance, results_of, selected
 from anabranch.engine.sample import sample
 from anabranch.engine.store import Store
 from anabranch.engine.view import View
-from anabranch.errors import ValueTooLargeError
 from anabranch.plan.expression import Column, Expr, aliases_of
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import Aliases
@@ -44,10 +43,24 @@ from anabranch.plan.routes import Route, Stage
 
 @dataclass(frozen=True)
 class Fetch:
-    """Fetches columns of combined rows, each once."""
+    """Combined rows whose columns are fetched when they are asked for, each once."""
 
     box: Box
     rows: Combination
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        return self.rows.starts
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        return self.rows.ends
+
+    def slice(self, first: int, last: int) -> Fetch:
+        return Fetch(self.box, self.rows.slice(first, last))
 
     def __call__(self, column: Column) -> pa.Array:
         found = self.rows.fetched.get(column)
@@ -71,8 +84,6 @@ class Box:
         self.gives_parts = gives_parts
         """Whether groups have rows elsewhere too: then results are partial values (`Aggregator.combine`)."""
         self.aggregator: Aggregator | None = None
-        if (grouping := reader.graph.query.grouping) is not None:
-            self.aggregator = Aggregator(grouping, reader.graph.query.row_schema)
         self.statistics = Statistics()
         self.arrival = Arrival(-1)
         self.visible: set[str] = set()
@@ -111,23 +122,15 @@ class Box:
         """Before a batch."""
         self.statistics, self.arrival, self.visible, self._found = Statistics(), arrival, set(), {}
 
-    def step(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
+    def step(self, watermark_us: int) -> Iterator[Found]:
         """Takes the rows of a batch along their routes, and gives its results as they are found, in pieces. It is done, and
         statistics and state are those behind it, when the last piece was taken."""
-        for piece in self._run(emit=True):
+        for query, piece in self._run(emit=True):
             self.statistics.results += piece.num_rows
-            yield piece
-        if self.aggregator is None:
-            return
-        began = thread_time_ns()
-        self.aggregator.settle(self.arrival.batch)
-        advance = self.aggregator.advance_parts if self.gives_parts else self.aggregator.advance
-        for piece in advance(watermark_us):
-            self._spent("aggregate", began)
-            self.statistics.results += piece.num_rows
-            yield piece
-            began = thread_time_ns()
-        self._spent("aggregate", began)
+            yield query, piece
+        if self.aggregator is not None:
+            for piece in advance(self.aggregator, self.statistics, self.arrival.batch, watermark_us, self.gives_parts):
+                yield self.reader.query, piece
 
     def fold(self, batch: int, delta: Delta) -> None:
         """Takes stored rows of a batch that is over into groups; nothing is emitted."""
@@ -138,13 +141,13 @@ class Box:
         self.aggregator.settle(batch)
 
     def _spent(self, what: str, began_ns: int) -> None:
-        self.statistics.cpu_ns[what] = self.statistics.cpu_ns.get(what, 0) + thread_time_ns() - began_ns
+        self.statistics.spent(what, thread_time_ns() - began_ns)
 
     def delta(self, alias: str) -> Delta | None:
         """The new rows of an input in this batch."""
         return self.arrival.deltas.get((self.name, alias))
 
-    def _run(self, emit: bool) -> Iterator[pa.RecordBatch]:
+    def _run(self, emit: bool) -> Iterator[Found]:
         batch, reader = self.arrival.batch, self.reader
         for alias, term in reader.graph.sampled_terms:
             self._sample(alias, term)
@@ -174,7 +177,7 @@ class Box:
 
     # -- rows go their way -------------------------------------------------------------------------------------------
 
-    def _follow(self, route: Route, place: int, rows: Combination, emit: bool) -> Iterator[pa.RecordBatch]:
+    def _follow(self, route: Route, place: int, rows: Combination, emit: bool) -> Iterator[Found]:
         """Takes rows through the stages of a route from `place` on: a piece goes all the way before the next is made."""
         if place == len(route.stages):
             if not route.reaches_root:
@@ -195,7 +198,7 @@ class Box:
             # Rows of a view that the plan that a migration goes to has too are kept until they go its way: by their ids.
             combined.fetched.clear()
 
-    def _follow_target(self, alias: str, rows: Combination, emit: bool) -> Iterator[pa.RecordBatch]:
+    def _follow_target(self, alias: str, rows: Combination, emit: bool) -> Iterator[Found]:
         """Takes new rows along their route in the plan that a migration goes to. What that costs is told apart."""
         for route in self.reader.target_routes:
             if route.alias == alias:
@@ -257,8 +260,7 @@ class Box:
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self.reader.view_indexes[stage.joined]:
             ordered = order_keys(index.is_ordered, self.keys(index.terms, rows), positions, rows.starts, rows.ends)
-            if len(ordered):
-                self.store.spines[index.key].arrive(run_of_batch(batch, ordered, True))
+            self.store.indexes[index.key].arrive(batch, ordered)
             if index.is_ordered or len(ordered) != len(rows):
                 continue
             if first:
@@ -266,47 +268,22 @@ class Box:
                 ordered[:, 1] -= np.uint64(first)
             rows.ordered[index.terms] = ordered
 
-    def emit(self, rows: Combination, emit: bool) -> Iterator[pa.RecordBatch]:
+    def emit(self, rows: Combination, emit: bool) -> Iterator[Found]:
         """What is selected of combined rows, in pieces; or nothing, if the query groups: then its aggregator takes them."""
         if not emit or not len(rows):
             return
+        query = self.reader.graph.query
+        # Of several inputs all residuals were decided by lookups.
+        left = query.residuals if len(query.inputs) == 1 else ()
         if self.aggregator is not None:
             for piece in pieces(self, rows, bounds.FOLD_ROWS, bounds.FOLD_BYTES):
                 began = thread_time_ns()
-                self.aggregator.take(*self._selected_columns(piece))
+                self.aggregator.take(*selected(query, self.fetch(piece), left))
                 self._spent("emit", began)
             return
         for piece in pieces(self, rows, bounds.RESULT_ROWS, bounds.RESULT_BYTES):
-            yield from self._results(piece)
-
-    def _results(self, rows: Combination) -> Iterator[pa.RecordBatch]:
-        began = thread_time_ns()
-        try:
-            columns, starts, _ = self._selected_columns(rows)
-        except pa.ArrowCapacityError as error:
-            # An expression makes values much longer than those it is made of.
-            if len(rows) == 1:
-                name = self.reader.graph.query.name
-                raise ValueTooLargeError(f"query {name}: a value of a single result: {error}") from None
-            for first, last in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
-                yield from self._results(rows.slice(first, last))
-            return
-        self._spent("emit", began)
-        if len(starts):
-            yield pa.RecordBatch.from_arrays(columns, schema=self.reader.graph.query.output_schema)
-
-    def _selected_columns(
-        self, rows: Combination
-    ) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """What is selected of rows, and their validity."""
-        query, starts, ends = self.reader.graph.query, rows.starts, rows.ends
-        columns = [evaluate(expr, self.fetch(rows), len(rows), lambda: result_times(rows)) for _, expr in query.select]
-        if len(query.inputs) == 1 and query.residuals:
-            mask = predicate_mask(query.residuals, self.fetch(rows), len(rows), lambda: result_times(rows))
-            if mask is not None and not mask.all():
-                kept = pa.array(mask)
-                columns, starts, ends = [c.filter(kept) for c in columns], starts[mask], ends[mask]
-        return columns, starts, ends
+            for results in results_of(query, self.fetch(piece), self.statistics, left):
+                yield self.reader.query, results
 
 
 def horizon_us(box: Box, watermark_us: int, emitted_us: int) -> int:

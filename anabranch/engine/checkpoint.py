@@ -9,7 +9,7 @@ or missing of the latter is derived again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -29,6 +29,8 @@ from anabranch.control.sweep import state_prefix
 from anabranch.engine.aggregation import BY_KEYS, Aggregator
 from anabranch.engine.log import Stored, decode
 from anabranch.engine.run import Run, map_run
+from anabranch.engine.slices import Slice
+from anabranch.engine.spine import Spine
 from anabranch.engine.store import Build, Store
 from anabranch.engine.view import Combined
 from anabranch.errors import DamagedStateError, StateError
@@ -105,7 +107,7 @@ class Checkpoint:
             key = indexes.get(run.index)
             if key is not None and key.rows not in self.store.waiting:
                 with contextlib.suppress(StateError):
-                    self.store.spines[key].runs.append(_map_run(run, self.reader))
+                    self.store.indexes[key].spine(run.retention_us).runs.append(_map_run(run, self.reader))
 
     def catch_up(self, state: SlotState, groups: Mapping[str, tuple[Aggregator, int]]) -> int | None:
         """Brings a store that stopped some batches ago to what a commit names: those batches are added from their files, and
@@ -142,7 +144,7 @@ class Checkpoint:
 
     def prepared(self, state: SlotState) -> dict[IndexKey, int]:
         """How far the target of a gradual migration has come in each index."""
-        return {key: state.prepared[key.digest] for key in self.store.spines if key.digest in state.prepared}
+        return {key: state.prepared[key.digest] for key in self.store.indexes if key.digest in state.prepared}
 
     def inherited(self, views: Mapping[ViewKey, ViewKey]) -> None:
         """Goes on with another execution: some views have other keys than before."""
@@ -202,7 +204,7 @@ class Checkpoint:
     def _indexes(self, known: Mapping[ViewKey, ViewKey]) -> dict[str, IndexKey]:
         """The indexes of the store under the names that a commit has for them."""
         found = {}
-        for key in self.store.spines:
+        for key in self.store.indexes:
             rows = key.rows
             named = replace(key, rows=known.get(rows, rows)) if isinstance(rows, ViewKey) else key
             found[named.digest] = key
@@ -212,8 +214,8 @@ class Checkpoint:
         """Runs of this store whose files the commit does not name are no longer on disk: they are written again. The others
         have the records that the commit has, by which differences know them."""
         named = {(run.index, run.entries): run for run in state.runs}
-        for key, spine in self.store.spines.items():
-            for run in spine.runs:
+        for key, index in self.store.indexes.items():
+            for run in index.runs:
                 if run.record is not None:
                     run.record = named.get((key.digest, run.record.entries))
 
@@ -242,8 +244,13 @@ class Checkpoint:
                 del parts[batch]
         logs = {(s.source, s.batch): s for s in state.logs}
         views = {(s.view, s.batch): s for s in state.views}
-        if not all(_same_log(logs.get((n, b)), s) for n, known in self._logs.items() for b, s in known.items()):
-            return False
+        for name, known in self._logs.items():
+            for batch, mine in known.items():
+                named = logs.get((name, batch))
+                # Both have cut a segment where a slice of it has ended: what is left is the same rows.
+                is_cut = named is not None and _is_whole(named, self.store.logs[name].segments[batch])
+                if not _same_log(named, mine) and (not is_cut or _is_whole(mine, self.store.logs[name].segments[batch])):
+                    return False
         if not all(views.get((k.digest, b)) == s for k, parts in self._views.items() for b, s in parts.items()):
             return False
         # From here on the records are those of the commit: differences know them by identity.
@@ -319,14 +326,15 @@ class Checkpoint:
             self._number_predicates()
         for name, log in self.store.logs.items():
             known = self._logs.setdefault(name, {})
-            for batch in known.keys() - log.segments.keys():
+            for batch in [b for b in known if not _is_whole(known[b], log.segments.get(b))]:
                 del known[batch]
             for batch in sorted(log.segments.keys() - known.keys()):
                 stored = log.segments[batch]
                 passed = self._predicates.setdefault(stored.passed, len(self._predicates))
                 data, late = files.log.add(stored.data), dict(stored.watermarks)
                 rows, start_us = stored.rows.num_rows, stored.start_max_us
-                known[batch] = LogSegment(name, batch, rows, start_us, data, passed, late)
+                slices = tuple((each.retention_us, each.end, each.start_max_us) for each in stored.slices)
+                known[batch] = LogSegment(name, batch, rows, start_us, data, passed, late, slices=slices)
                 self._fresh_logs.append(known[batch])
 
     def _number_predicates(self) -> None:
@@ -343,15 +351,21 @@ class Checkpoint:
     def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
         segments = []
         self._fresh_runs = set()
-        for key, spine in self.store.spines.items():
+        for key, retention_us, spine in self._spines():
             for run in spine.lasting_runs(batch):
                 if run.record is None:
-                    run.record = _record(key.digest, run, files.index)
+                    run.record = _record(key.digest, run, retention_us, files.index)
                     self._fresh_runs.add(key)
                 elif (run.record.index, run.record.lo, run.record.hi) != (key.digest, run.lo, run.hi):
                     run.record = msgspec.structs.replace(run.record, index=key.digest, lo=run.lo, hi=run.hi)
                 segments.append(run.record)
         return tuple(segments)
+
+    def _spines(self) -> Iterator[tuple[IndexKey, int, Spine]]:
+        """The spines of all indexes, with how long their rows are kept."""
+        for key, index in self.store.indexes.items():
+            for retention_us, spine in index.spines.items():
+                yield key, retention_us, spine
 
     def _save_views(self, files: Files) -> None:
         self._fresh_views = []
@@ -371,14 +385,14 @@ class Checkpoint:
         """Moves what was just written from memory to its mapped file: the same bytes, in memory the system can take back."""
         for log in self._fresh_logs:
             self.store.logs[log.source].relocate(log.batch, self.reader.segment(log.data), log)
-        for index in self._fresh_runs:
-            spine = self.store.spines[index]
-            spine.runs = [
-                _map_run(run.record, self.reader) if run.record and not run.keeps_alive else run for run in spine.runs
-            ]
-            spine.moved()
-        for key, segment in self._fresh_views:
-            self.store.views[key].add(segment.batch, self._map_view(segment, key))
+        for key, _, spine in self._spines():
+            if key in self._fresh_runs:
+                spine.runs = [
+                    _map_run(run.record, self.reader) if run.record and not run.keeps_alive else run for run in spine.runs
+                ]
+                spine.moved()
+        for view, segment in self._fresh_views:
+            self.store.views[view].add(segment.batch, self._map_view(segment, view))
 
     def _map_log(self, record: LogSegment, passed: frozenset[str]) -> Stored:
         data = self.reader.segment(record.data)
@@ -388,7 +402,8 @@ class Checkpoint:
                 f"{record.data.file} holds {rows.num_rows} rows of {record.source} in batch {record.batch}, and its record "
                 f"says {record.rows}: restore the checkpoint from a backup"
             )
-        return Stored(data, rows, record.start_max_us, record, passed, record.watermarks)
+        slices = tuple(Slice(*each) for each in record.slices)
+        return Stored(data, rows, record.start_max_us, record, passed, record.watermarks, slices)
 
     def _map_view(self, record: ViewSegment, key: ViewKey) -> Combined:
         data = self.reader.segment(record.parts)
@@ -400,17 +415,22 @@ class Checkpoint:
         return Combined(np.frombuffer(data, np.int64).reshape(len(key.inputs), -1), record.end_max_us, data)
 
 
+def _is_whole(record: LogSegment, stored: Stored | None) -> bool:
+    """Whether a record tells all that there is of a segment, and no more."""
+    return stored is not None and record.rows == stored.rows.num_rows
+
+
 def _same_log(one: LogSegment | None, other: LogSegment) -> bool:
     """Whether two records are of the same segment: sets of predicates may be numbered anew."""
     return one is not None and msgspec.structs.replace(one, passed=other.passed) == other
 
 
-def _record(index: str, run: Run, writer: ContainerWriter) -> RunSegment:
+def _record(index: str, run: Run, retention_us: int, writer: ContainerWriter) -> RunSegment:
     return RunSegment(
         index=index, tier=run.tier, first_batch=run.first_batch, last_batch=run.last_batch, lo=run.lo, hi=run.hi,
         prefix_bits=run.prefix_bits, rows=run.rows, narrow=run.narrow, has_end=run.has_end, offset_bits=run.offset_bits,
         base_start_us=run.base_start_us, start_max_us=run.start_max_us, end_max_us=run.end_max_us,
-        entries=writer.add(run.entries), directory=writer.add(run.directory),
+        entries=writer.add(run.entries), directory=writer.add(run.directory), retention_us=retention_us,
     )  # fmt: skip
 
 

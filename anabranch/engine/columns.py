@@ -102,6 +102,16 @@ class AddressTables:
                 found = first if found < 0 else min(first, found)
         return found
 
+    def inside(self, ids: Ids) -> npt.NDArray[np.bool_] | None:
+        """Which of the rows are in a segment, by tables whose last one has the numbers of rows; None if all are."""
+        if self.first_outside(ids) < 0:
+            return None
+        found = np.empty(len(ids), np.bool_)
+        kernels.inside(self.addresses[-1], self.base, self.renumbered(ids), found)
+        if len(self._stragglers):
+            found &= (ids >= self._first << 32) | np.isin(ids >> 32, self._stragglers)
+        return found
+
     def _places(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where batches stand in the tables; -1 for those that have no place."""
         places = batches - self.base

@@ -29,6 +29,8 @@ class Combination:
     """The segment (or a part of one) whose rows these are, all of them in order: its columns need not be fetched."""
     ordered: dict[tuple[Expr, ...], Words] = field(default_factory=dict)
     """The rows in the order of the hash of a key, as far as some index needed them so."""
+    sets: npt.NDArray[np.integer] | None = None
+    """In a shared join the set of members that each combination is for (`anabranch.engine.lineage`); None: all."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -37,11 +39,13 @@ class Combination:
         ids = {alias: values[first:last] for alias, values in self.ids.items()}
         fetched = {column: values.slice(first, last - first) for column, values in self.fetched.items()}
         whole = None if self.whole is None else (self.whole[0], self.whole[1].slice(first, last - first))
-        return Combination(ids, self.starts[first:last], self.ends[first:last], fetched, whole)
+        sets = None if self.sets is None else self.sets[first:last]
+        return Combination(ids, self.starts[first:last], self.ends[first:last], fetched, whole, sets=sets)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
         ids = {alias: values[mask] for alias, values in self.ids.items()}
-        return Combination(ids, self.starts[mask], self.ends[mask])
+        sets = None if self.sets is None else self.sets[mask]
+        return Combination(ids, self.starts[mask], self.ends[mask], sets=sets)
 
 
 @dataclass
@@ -53,15 +57,17 @@ class Delta:
     positions: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
+    sets: npt.NDArray[np.integer] | None = None
+    """In a shared join the set of members that each row is for; None: all."""
 
     def combination(self, batch: int) -> Combination:
         """The rows at the beginning of their route."""
-        rows = Combination({self.alias: self.positions + (batch << 32)}, self.starts, self.ends)
+        rows = Combination({self.alias: self.positions + (batch << 32)}, self.starts, self.ends, sets=self.sets)
         if len(self.positions) == self.segment.num_rows:
             rows.whole = (self.alias, self.segment)
         return rows
 
 
-def result_times(rows: Combination) -> pa.Array:
-    """RESULT_TIME of combined rows; what was always valid has none."""
-    return pa.array(rows.starts, pa.timestamp("us"), mask=rows.starts == BEGINNING_US)
+def result_times(starts: npt.NDArray[np.int64]) -> pa.Array:
+    """RESULT_TIME of combined rows by their starts; what was always valid has none."""
+    return pa.array(starts, pa.timestamp("us"), mask=starts == BEGINNING_US)

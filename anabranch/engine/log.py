@@ -6,7 +6,7 @@ slot wrote itself begins at 0 (`LogSegment.first`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from anabranch.control.records import LogSegment
 from anabranch.engine.columns import LOW, AddressTables, ColumnStore, Ids
+from anabranch.engine.slices import Slice
 from anabranch.errors import MissingRowError
 from anabranch.plan.query import BEGINNING_US, Stream, Table
 
@@ -32,6 +33,10 @@ class Stored:
     """Predicates that all its rows have passed, as texts with the source's name in place of aliases."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """For each query for which some of its rows were late, the query's watermark."""
+    slices: tuple[Slice, ...] = ()
+    """Its rows by how long they are kept, longest first."""
+    over: set[int] = field(default_factory=set)
+    """The slices all rows of which have ended."""
 
 
 def encode(rows: pa.RecordBatch) -> pa.Buffer:
@@ -62,23 +67,24 @@ class Log:
         self._stuffed: dict[tuple[int, str], pa.Array] = {}
         self._passed: dict[str, set[int]] = {}
         """For predicates that somebody asked for: the batches whose rows had passed it."""
-        self._ending: list[tuple[int, int]] = []
-        """The largest start and the batch of each segment, as a heap: what ends first stands first."""
+        self._ending: dict[int, list[tuple[int, int]]] = {}
+        """By how long rows are kept: the largest start and the batch of each slice, as a heap: what ends first stands
+        first."""
 
     def add(self, batch: int, stored: Stored) -> None:
         self.segments[batch] = stored
         self._counts.set(batch, stored.rows.num_rows)
         self.rows += stored.rows.num_rows
         self.bytes += stored.data.size
-        if stored.start_max_us != BEGINNING_US:
-            heappush(self._ending, (stored.start_max_us, batch))
-
+        for each in stored.slices:
+            if each.start_max_us != BEGINNING_US:
+                heappush(self._ending.setdefault(each.retention_us, []), (each.start_max_us, batch))
         for predicate, batches in self._passed.items():
             if predicate in stored.passed:
                 batches.add(batch)
 
     def clear(self) -> None:
-        self.segments, self._columns, self._stuffed, self._passed, self._ending = {}, {}, {}, {}, []
+        self.segments, self._columns, self._stuffed, self._passed, self._ending = {}, {}, {}, {}, {}
         self._counts = AddressTables(1)
         self.rows = self.bytes = 0
 
@@ -151,18 +157,53 @@ class Log:
         times: npt.NDArray[np.int64] = self.column(self.source.time, ids).view(pa.int64()).to_numpy()
         return times
 
-    def purge(self, ended_us: int) -> bool:
-        """Drops segments all rows of which started at or before some time, wherever they stand; whether there were any."""
-        dead: list[int] = []
-        while self._ending and self._ending[0][0] <= ended_us:
-            dead.append(heappop(self._ending)[1])
+    def purge(self, ended_us: Callable[[int], int]) -> bool:
+        """Drops slices of segments all rows of which started at or before some time, which `ended_us` tells for each slice;
+        whether there were any. A slice that is over stays while one behind it is not."""
+        over: dict[int, set[int]] = {}
+        for retention_us, heap in list(self._ending.items()):
+            limit_us = ended_us(retention_us)
+            while heap and heap[0][0] <= limit_us:
+                over.setdefault(heappop(heap)[1], set()).add(retention_us)
+            if not heap:
+                del self._ending[retention_us]
+        dead = []
+        for batch, ended in over.items():
+            stored = self.segments[batch]
+            stored.over |= ended
+            left = stored.slices
+            while left and left[-1].retention_us in stored.over:
+                left = left[:-1]
+            if not left:
+                dead.append(batch)
+            elif len(left) < len(stored.slices):
+                self._cut(batch, left)
         self._forget(dead)
-        return bool(dead)
+        return bool(over)
+
+    def _cut(self, batch: int, left: tuple[Slice, ...]) -> None:
+        """Leaves the first slices of a segment; what is left is copied, so that the memory of the others is given back."""
+        before = self.segments[batch]
+        data = encode(before.rows.slice(0, left[-1].end))
+        start_max_us = max(each.start_max_us for each in left)
+        after = replace(before, data=data, rows=decode(data), record=None, slices=left, start_max_us=start_max_us)
+        self.segments[batch] = after
+        self.rows += after.rows.num_rows - before.rows.num_rows
+        self.bytes += after.data.size - before.data.size
+        self._counts.set(batch, after.rows.num_rows)
+        self._stuffed = {key: values for key, values in self._stuffed.items() if key[0] != batch}
+        for column in self._columns.values():
+            column.known.discard(batch)
+
+    def inside(self, ids: Ids) -> npt.NDArray[np.bool_] | None:
+        """Which ids are those of rows in the log; None if all are."""
+        return self._counts.inside(ids)
 
     def drop(self, batch: int) -> None:
         """Drops the segment of a batch."""
-        self._ending = [(start_us, known) for start_us, known in self._ending if known != batch]
-        heapify(self._ending)
+        for retention_us, heap in self._ending.items():
+            self._ending[retention_us] = [(start_us, known) for start_us, known in heap if known != batch]
+            heapify(self._ending[retention_us])
         self._forget([batch])
 
     def _forget(self, dead: list[int]) -> None:

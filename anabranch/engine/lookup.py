@@ -21,10 +21,11 @@ from anabranch.engine.kernels.probing import BLOCK, beginning, probe_ranges
 from anabranch.engine.kernels.probing import probe as probe_kernel
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
+from anabranch.engine.lineage import NOBODY, Numbers
 from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, sort_by_word
 from anabranch.engine.pieces import cuts
 from anabranch.engine.run import Words
-from anabranch.engine.spine import Spine
+from anabranch.engine.slices import Index, longest_window
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.query import FOREVER_US
 from anabranch.plan.ranges import Range
@@ -49,59 +50,92 @@ class Lookup:
         began = thread_time_ns()
         box, probe = self.box, stage.probes[step]
         index = box.reader.index_of(probe)
-        spine = box.store.spines[index.key]
+        state = box.store.indexes[index.key]
         counts = self._counts(route, stage, probe)
         counts.probes += len(rows)
-        window_us = box.reader.input(probe.target[0]).window_us if len(probe.target) == 1 else 0
-        visible = len(probe.target) > 1 or probe.target[0] in box.visible
-        table, keys = spine.table(visible), _Keys(box, probe, rows)
+        visible, keys = len(probe.target) > 1 or probe.target[0] in box.visible, _Keys(box, probe, rows)
         if probe.between is not None:
-            ordered, highs = self._ranges(spine, probe, probe.between, keys, rows, visible)
+            ordered, highs = self._ranges(state, probe, probe.between, keys, rows, visible)
             kernel, is_exact = partial(probe_ranges, ordered, highs), not probe.keys
         else:
             ordered = self._ordered(route, stage, step, keys, rows)
             kernel, is_exact = partial(probe_kernel, ordered), index.is_exact
-        place = beginning()
-        while place[BLOCK] < len(ordered):
-            matches, lookups = kernel(table, window_us, len(ordered), place, bounds.CHUNK_PAIRS)
-            counts.lookups += int(lookups)
-            counts.candidates += matches.shape[1]
-            matches, found = self._combined(probe, rows, matches)
-            for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
-                combined = found if last - first == len(found) else found.slice(first, last)
-                if not is_exact:
-                    combined = self._same_keys(probe, keys, matches[0, first:last], combined)
-                combined = self._allowed(probe, combined)
-                counts.matches += len(combined)
-                counts.cpu_ns += thread_time_ns() - began
-                if len(combined):
-                    yield combined
-                began = thread_time_ns()
+        for table, window_us in state.tables(visible, partial(self._window_us, probe.target)):
+            place = beginning()
+            while place[BLOCK] < len(ordered):
+                matches, lookups = kernel(table, window_us, len(ordered), place, bounds.CHUNK_PAIRS)
+                counts.lookups += int(lookups)
+                counts.candidates += matches.shape[1]
+                matches, found = self._combined(probe, rows, matches, window_us)
+                for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
+                    combined = found if last - first == len(found) else found.slice(first, last)
+                    if not is_exact:
+                        combined = self._same_keys(probe, keys, matches[0, first:last], combined)
+                    combined = self._allowed(probe, combined)
+                    counts.matches += len(combined)
+                    counts.cpu_ns += thread_time_ns() - began
+                    if len(combined):
+                        yield combined
+                    began = thread_time_ns()
         counts.cpu_ns += thread_time_ns() - began
 
-    def _combined(self, probe: Probe, rows: Combination, matches: Matches) -> tuple[Matches, Combination]:
-        """Rows with what they have found and may see."""
-        parts = self._parts(probe.target, matches[1])
-        shown = self._shown(probe.target, parts)
+    def _window_us(self, target: Aliases, retention_us: int) -> int | None:
+        """For how long rows of a slice are valid for the box; None if no row of it is the box's. A row is in a slice of at
+        least the longest window of those who want it."""
+        if len(target) > 1:
+            return 0  # combined rows have ends of their own
+        reader = self.box.reader
+        return longest_window(reader.windows_us(reader.input(target[0])), retention_us)
+
+    def _combined(
+        self, probe: Probe, rows: Combination, matches: Matches, window_us: int
+    ) -> tuple[Matches, Combination]:
+        """Rows with what they have found and may see; `window_us` is for how long rows that were found are valid."""
+        matches, parts = self._parts(probe.target, matches)
+        box, shown = self.box, self._shown(probe.target, parts)
         if shown is not None:
             matches, parts = matches[:, shown], {alias: ids[shown] for alias, ids in parts.items()}
+        if len(probe.target) == 1 and window_us != (longest_us := box.reader.input(probe.target[0]).window_us):
+            # A combination ends with its oldest row, by the windows of the join, in whatever slice its rows are.
+            times = box.log_of(probe.target[0]).times(parts[probe.target[0]])
+            ends = np.full(len(times), FOREVER_US) if longest_us == FOREVER_US else times + longest_us
+            matches = np.concatenate([matches[:3], [np.minimum(take(rows.ends, matches[0]), ends)]])
+        sets = self._sets(rows, matches, parts)
+        if sets is not None and not (wanted := sets != NOBODY).all():
+            matches, sets = matches[:, wanted], sets[wanted]
+            parts = {alias: ids[wanted] for alias, ids in parts.items()}
         positions, _, starts, ends = matches
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
-        return matches, Combination(ids | parts, starts, ends)
+        return matches, Combination(ids | parts, starts, ends, sets=sets)
 
-    def _parts(self, target: Aliases, found: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[np.int64]]:
-        """The row ids of each input in what was found."""
+    def _sets(self, rows: Combination, matches: Matches, parts: dict[str, npt.NDArray[np.int64]]) -> Numbers | None:
+        """Which members of a shared join want what was found; None if all do, or the join is one query's."""
+        lineage, (positions, _, starts, ends) = self.box.reader.lineage, matches
+        if lineage is None:
+            return None
+        logs = {alias: self.box.log_of(alias) for alias in parts}
+        return lineage.combined(None if rows.sets is None else take(rows.sets, positions), parts, logs, starts, ends)
+
+    def _parts(self, target: Aliases, matches: Matches) -> tuple[Matches, dict[str, npt.NDArray[np.int64]]]:
+        """What was found, and the row ids of each input in it."""
+        box, found = self.box, matches[1]
         if not len(found):
-            return dict.fromkeys(target, NONE)
+            return matches, dict.fromkeys(target, NONE)
         if len(target) == 1:
             parts = {target[0]: found}
         else:
-            view = self.box.view_of(target)
+            view = box.view_of(target)
             view.check(found)
-            parts = {alias: view.part(place, found) for place, alias in enumerate(self.box.reader.orders[target])}
-        for alias, ids in parts.items():
-            self.box.log_of(alias).check(ids)
-        return parts
+            parts = {alias: view.part(place, found) for place, alias in enumerate(box.reader.orders[target])}
+        for alias in target:
+            log = box.log_of(alias)
+            if len(target) == 1 or box.reader.lineage is None or (there := log.inside(parts[alias])) is None:
+                log.check(parts[alias])
+                continue
+            # A combination of a shared join is in a view for the longest window; what members wanted of it may be over, and
+            # with it rows that nobody else wants.
+            matches, parts = matches[:, there], {each: ids[there] for each, ids in parts.items()}
+        return matches, parts
 
     def _shown(self, target: Aliases, parts: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_] | None:
         """What the box may see of what was found; None if all. An index over a source may hold rows of other readers; a view
@@ -133,16 +167,16 @@ class Lookup:
         """What the residual predicates of a probe leave."""
         if probe.residuals and len(combined):
             columns = self.box.fetch(combined)
-            mask = predicate_mask(probe.residuals, columns, len(combined), lambda: result_times(combined))
+            mask = predicate_mask(probe.residuals, columns, len(combined), lambda: result_times(combined.starts))
             if mask is not None and not mask.all():
                 combined = combined.where(mask)
         return combined
 
     def _ranges(
-        self, spine: Spine, probe: Probe, between: Range, keys: _Keys, rows: Combination, visible: bool
+        self, state: Index, probe: Probe, between: Range, keys: _Keys, rows: Combination, visible: bool
     ) -> tuple[Words, Words]:
         """The rows in the order of the least word of their range, and its largest; without those that find nothing."""
-        if not probe.keys and may_wrap(between, *spine.extent(visible)):
+        if not probe.keys and may_wrap(between, *state.extent(visible)):
             lows, highs = np.full(len(rows), EVERY_WORD[0]), np.full(len(rows), EVERY_WORD[1])
             return sort_by_word(lows, NONE, rows.starts, rows.ends), highs
         limits = self.box.keys(tuple(b.bound for b in between.limits), rows)

@@ -26,6 +26,7 @@ import pyarrow as pa
 from anabranch.engine.columns import Ids, varies
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.keys import is_exact
+from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import Log, Stored, decode, encode
 from anabranch.plan.demand import is_not_null
 from anabranch.plan.expression import Call, Column, Expr, columns_of
@@ -128,10 +129,15 @@ class Reader:
         place: Place = Place(),  # noqa: B008 (frozen)
         versions: Mapping[str, int] | None = None,
         closed: frozenset[str] = frozenset(),
+        lineage: Lineage | None = None,
     ) -> None:
         """`name` is the block's, with that of the form it belongs to, `query` that of the whole query. `versions` tells
-        which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows."""
+        which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows. The reader of a
+        shared join has the name and the query of its lead, and tells by its `lineage` which members each row is for."""
         self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
+        self.lineage = lineage
+        self.queries = (query,) if lineage is None else lineage.shared.names
+        """The queries that it reads for. They have the same streams, and so one watermark."""
         self.accepted_by, self.versions, self.closed = tuple(sorted(accepted_by)), dict(versions or {}), closed
         self.selects = execution.selects
         self.routes = routes(execution.plan, graph, execution.selects)
@@ -177,6 +183,10 @@ class Reader:
     def keeps(self, i: InputState) -> bool:
         """Whether rows of an input are of use after their batch."""
         return self.keeps_rows and i.alias != self.passing
+
+    def windows_us(self, i: InputState) -> tuple[int, ...]:
+        """For how long rows of an input are of use: of a shared join, to each of its members."""
+        return (i.window_us,) if self.lineage is None else self.lineage.shared.windows_us(i.alias)
 
     def inputs_over(self, source: str) -> list[InputState]:
         return [i for i in self.inputs if i.source.name == source]
@@ -250,6 +260,13 @@ class Reader:
             for batch, stored in logs[source.name].segments.items():
                 self.watch(source.name, batch, stored)
 
+    def forget(self, source: str, alive: Collection[int]) -> None:
+        """Leaves out segments of a log that are gone."""
+        for i in self.inputs_over(source):
+            self.watches[i.alias].forget(alive)
+            if self.lineage is not None:
+                self.lineage.forget(i.alias, alive)
+
     def seen(self, alias: str, ids: Ids, log: Log) -> npt.NDArray[np.bool_] | None:
         """Which rows that an index shows of an input the reader may see; None if all."""
         watch = self.watches[alias]
@@ -285,7 +302,11 @@ class Reader:
         rows = {a: self._written_rows(self.graph.query.input(a)) for a in aliases}
         owner = self.query if self.selects else ""
         since = migration.since if is_new and migration is not None else 0
-        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since)
+        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted)
+
+    def _wanted(self, order: Aliases) -> tuple[str, ...]:
+        """Which combinations of inputs members of a shared join want, with numbers for the inputs; nothing: all."""
+        return () if self.lineage is None else self.lineage.shared.wanted(order)
 
     def _written_rows(self, i: Input) -> RowsKey:
         """The rows of an input as a view counts them: all its predicates, wherever they stand, and all its keys."""

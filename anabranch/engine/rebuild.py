@@ -21,19 +21,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from anabranch.control.records import Preparing
 from anabranch.engine.arrival import delta_of, indexed_positions, order_keys, order_rows
 from anabranch.engine.combination import Combination
 from anabranch.engine.log import starts_of
 from anabranch.engine.reader import BoundIndex, Reader
-from anabranch.engine.run import Words, run_of_batch
+from anabranch.engine.results import Found
+from anabranch.engine.run import Words
+from anabranch.engine.slices import Slice, parts_of
 from anabranch.engine.store import Build, Store
 from anabranch.plan.identity import IndexKey, ViewKey
 from anabranch.plan.join_graph import Aliases
@@ -120,7 +122,7 @@ class Rebuild:
                 self.derive_index(index, until=known)
             store.thin.pop(key, None)
             if missing := [b for b in self.missing(index) if b > known]:
-                store.spines[key].gap = missing[0], missing[-1]
+                store.indexes[key].gap = missing[0], missing[-1]
                 if not reader.execution.is_parallel:
                     store.thin[key] = known
 
@@ -135,25 +137,31 @@ class Rebuild:
         """Completes an index: what no run shows of batches later than `after`, and up to `until`, is derived from the log or
         the view, batch by batch, for as long as is allowed. The batch that it came to, None if it is done. Batches up to
         `known` were derived before."""
-        spine = self._store.spines[index.key]
+        state = self._store.indexes[index.key]
         missing = [b for b in self.missing(index) if b > known]
         left = [b for b in missing if b > after and (until is None or b <= until)]
-        spine.gap = (missing[0], missing[-1]) if missing else None
+        state.gap = (missing[0], missing[-1]) if missing else None
         batches = [b for b in self._batches(index) if left and b >= left[0] and (until is None or b <= until)]
         for batch in batches:
             if left and batch == left[0]:
-                if len(ordered := self._ordered(index, batch)):
-                    spine.restore(run_of_batch(batch, ordered, spine.has_end, spine.retention_us))
+                state.restore(batch, self._ordered(index, batch), self._slices(index, batch))
                 missing.remove(left.pop(0))
-                spine.gap = (missing[0], missing[-1]) if missing else None
-            spine.settle(batch, self._store.ended_us(index.key))
+                state.gap = (missing[0], missing[-1]) if missing else None
+            state.settle(batch, partial(self._store.ended_us, index.key))
             if allowance is not None and allowance.is_spent and batch != batches[-1]:
                 return batch
         return None
 
     def missing(self, index: BoundIndex) -> list[int]:
         """The batches that an index should show and does not. (One without rows of it has no run, and is among them.)"""
-        return [b for b in self._batches(index) if self._store.spines[index.key].lacking(b)]
+        state = self._store.indexes[index.key]
+        return [b for b in self._batches(index) if state.lacks(b, self._slices(index, b))]
+
+    def _slices(self, index: BoundIndex, batch: int) -> tuple[Slice, ...]:
+        """The slices of a segment that an index is over; none, if that is one of a view."""
+        if len(index.aliases) > 1:
+            return ()
+        return self._store.logs[self._reader.input(index.aliases[0]).source.name].segments[batch].slices
 
     def _batches(self, index: BoundIndex) -> list[int]:
         """The batches of which an index shows rows, in order."""
@@ -178,7 +186,7 @@ class Rebuild:
             return self._combined_rows(inputs, batch)
         i = self._reader.input(inputs[0])
         stored = self._store.logs[i.source.name].segments[batch]
-        delta = delta_of(self._reader, i, stored, starts_of(i.source, stored.rows))
+        delta = delta_of(self._reader, i, batch, stored, starts_of(i.source, stored.rows))
         return delta.combination(batch), delta.positions
 
     def _combined_rows(self, inputs: Aliases, batch: int) -> tuple[Combination, npt.NDArray[np.int64]]:
@@ -187,7 +195,8 @@ class Rebuild:
         ids = dict(zip(reader.orders[inputs], view.segments[batch].parts, strict=True))
         kept = np.ones(view.segments[batch].parts.shape[1], np.bool_)
         for alias, values in ids.items():
-            kept &= np.isin(values >> 32, list(self.box.log_of(alias).segments))
+            if (there := self.box.log_of(alias).inside(values)) is not None:
+                kept &= there
         starts, ends = np.full(int(kept.sum()), BEGINNING_US, np.int64), np.full(int(kept.sum()), FOREVER_US, np.int64)
         rows = Combination({alias: values[kept] for alias, values in ids.items()}, starts, ends)
         for alias in inputs if len(rows) else ():
@@ -198,21 +207,28 @@ class Rebuild:
                 np.maximum(starts, part, out=starts)
                 if i.window_us != FOREVER_US:
                     np.minimum(ends, part + i.window_us, out=ends)
+        if reader.lineage is not None and len(rows):
+            logs = {alias: self.box.log_of(alias) for alias in inputs}
+            rows.sets = reader.lineage.combined(None, rows.ids, logs, starts, ends)
         places, passing = np.flatnonzero(kept), self.box.passing(reader.passed(inputs), rows)
         return (rows, places) if passing is None else (rows.where(passing), places[passing])
 
     def verify(self) -> None:
         """Checks, for tests, that the indexes over sources show what their keys say."""
         for key, index in self._reader.by_key.items():
-            spine = self._store.spines[key]
-            if len(index.aliases) > 1 or key in self._store.thin or spine.gap is not None:
+            state = self._store.indexes[key]
+            if len(index.aliases) > 1 or key in self._store.thin or state.gap is not None:
                 continue
             wanted = [
-                (batch << 32) + ordered[:, 1].view(np.int64)[ordered[:, 2].view(np.int64) > self._ended_us(index)]
+                (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, retention_us)]
                 for batch in self._batches(index)
-                if len(ordered := self._ordered(index, batch))
+                for retention_us, rows in parts_of(self._ordered(index, batch), self._slices(index, batch))
             ]
-            shown = [run.ids()[run.starts() > self._ended_us(index)] for run in spine.runs]
+            shown = [
+                run.ids()[run.starts() > self._over_us(index, retention_us)]
+                for retention_us, spine in state.spines.items()
+                for run in spine.runs
+            ]
             here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
             i = self._reader.input(index.aliases[0])
             if i.raised or i.lowered:
@@ -220,11 +236,9 @@ class Rebuild:
                 there = np.intersect1d(here, there)
             assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
 
-    def _ended_us(self, index: BoundIndex) -> int:
-        """Rows that started by then have ended for all readers of an index over a source."""
-        retention_us = self._store.spines[index.key].retention_us
-        ended_us = self._store.ended_us(index.key)
-        return BEGINNING_US if FOREVER_US in (retention_us, ended_us) else max(BEGINNING_US, ended_us - retention_us)
+    def _over_us(self, index: BoundIndex, retention_us: int) -> int:
+        """Rows of a slice that started by then have ended for all readers of an index over a source."""
+        return self._store.over_us(self._reader.input(index.aliases[0]).source.name, retention_us)
 
     # -- work at what is not -----------------------------------------------------------------------------------------
 
@@ -357,7 +371,7 @@ class Rebuild:
 
     def follow(
         self, route: Route, rows: Combination, known: dict[Aliases, list[Combination]], emit: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Found]:
         """Takes new rows of an input along their route in the target: its views are kept, and on a parallel track results
         are given. `known` is what the plan that serves found for these rows, by the view it stands in: from there the route
         goes on."""
@@ -372,7 +386,7 @@ class Rebuild:
 
     def _follow(
         self, route: Route, place: int, rows: Combination, since: int | None, emit: bool
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Found]:
         """Takes rows through the stages of a route from `place` on, up to one whose rows are known or not kept yet."""
         if place == len(route.stages):
             return
@@ -423,12 +437,13 @@ def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[V
         before = old.views.get(aliases)
         if key in store.views or before is None or before not in store.views:
             continue
-        is_same = replace(before, owner=key.owner, since=key.since) == key
-        if is_same and (before.since == key.since or (not key.since and store.is_over(before, horizon_us))):
+        is_same = replace(before, owner=key.owner, since=key.since, wanted=key.wanted) == key
+        has_all = not before.wanted or (bool(key.wanted) and set(before.wanted) >= set(key.wanted))
+        if is_same and has_all and (before.since == key.since or (not key.since and store.is_over(before, horizon_us))):
             store.inherit_view(before, key)
             found[key] = before
     for index, bound in new.indexes.items():
-        if bound.key not in store.spines and (known := _like(store, index, old, new, horizon_us)) is not None:
+        if bound.key not in store.indexes and (known := _like(store, index, old, new, horizon_us)) is not None:
             is_shared = any(known in reader.by_key for reader in store.readers if reader is not old)
             store.take_over(known, bound.key, is_shared)
     return found
@@ -439,13 +454,15 @@ def _like(store: Store, index: Index, old: Reader, new: Reader, horizon_us: int)
     that are missing would not pass them later (002, section 13.3.2). All that is stored and has not ended at the horizon has
     passed the selects that are down by then. An index over a source must have served this input alone."""
     bound = old.indexes.get(index)
-    if bound is None or bound.key not in store.spines or bound.key in new.by_key:
+    if bound is None or bound.key not in store.indexes or bound.key in new.by_key:
         return None
     is_down = {s.predicate for s in old.selects if s.until_us is not None and s.until_us <= horizon_us}
     if not old.open_selects(index.state) - is_down <= new.open_selects(index.state):
         return None
     if len(index.state) > 1:
         return bound.key if new.views[index.state] in store.views else None
+    if old.lineage is not None or new.lineage is not None:
+        return None  # a shared join indexes rows that some of its members would not
     source = new.input(index.state[0]).source.name
     others = [i for reader in store.readers if reader is not old for i in reader.inputs_over(source)]
     return None if others or len(new.inputs_over(source)) > 1 else bound.key

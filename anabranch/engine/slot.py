@@ -23,18 +23,21 @@ While its groups go below a join, or above it again, a query has two forms (`ana
   the *SGB operator*. When no old row of the grouped input is valid any more, the old form has nothing more to give.
 
 Each combination has one row of the grouped input, an old or a new one, so each is counted once.
+
+Queries with a join in common (`anabranch.plan.shared_join`) have one box for it, under the name of the lead; the others have
+none of their own while they share it (`anabranch.engine.shared_box`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from time import thread_time_ns
 
 import pyarrow as pa
 
-from anabranch.control.records import Manifest, SourceStatistics, StateStatistics, Statistics
+from anabranch.control.records import Manifest, Preparing, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
@@ -42,9 +45,12 @@ from anabranch.engine.arrival import Arrival, delta_of
 from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, horizon_us
 from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import starts_of
 from anabranch.engine.reader import Place, Reader
 from anabranch.engine.rebuild import hand_over
+from anabranch.engine.results import Found
+from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
 from anabranch.errors import StateError
 from anabranch.plan.distribution import Distribution, grid_of, in_form, parted_sources
@@ -54,6 +60,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
+from anabranch.plan.shared_join import SharedJoin
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -73,6 +80,8 @@ class Block:
     """Whether it is the query itself, and not a subquery."""
     closed: frozenset[str] = frozenset()
     """Sources whose new rows are not for it."""
+    shared: SharedJoin | None = None
+    """The join that the query leads; `query` is that join then."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +150,10 @@ class Tenant:
             found.append(Block(name, block, own, where, is_whole, mine))
         return found
 
-    def reader(self, block: Block) -> Reader:
+    def reader(self, block: Block, lineage: Lineage | None = None) -> Reader:
         graph = JoinGraph(block.query)
         return Reader(
-            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.closed
+            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.closed, lineage
         )
 
     @property
@@ -186,8 +195,10 @@ class Slot:
         reader: ContainerReader,
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
+        shared: Sequence[SharedJoin] = (),
     ) -> None:
-        """`parted` are sources whose rows may be there for the sake of a query that is not among the tenants any more."""
+        """`parted` are sources whose rows may be there for the sake of a query that is not among the tenants any more.
+        `shared` are the joins that tenants run together."""
         keep_freed_memory()
         self.tenants, self.reader, self._cell = {tenant.name: tenant for tenant in tenants}, reader, cell
         grids = [(t.forms.written, t.distribution.grid) for t in tenants]
@@ -197,6 +208,9 @@ class Slot:
         self.checkpoint = Checkpoint(self.store, folder, filesystem, reader)
         self.boxes: dict[str, Box] = {}
         """By name; of each query subqueries first, then itself, then the form of it that is left."""
+        self.aggregators: dict[str, Aggregator] = {}
+        """The groups of each block that has some."""
+        self._share(shared)
         self.statistics: dict[str, Statistics] = {}
         """What the last batch measured, by query."""
         self._place()
@@ -206,22 +220,68 @@ class Slot:
     def executions(self) -> dict[str, Execution]:
         return {name: tenant.execution for name, tenant in self.tenants.items()}
 
+    def _share(self, shared: Sequence[SharedJoin]) -> None:
+        self._shared = {join.names[0]: join for join in shared}
+        self._leads = {name: join.names[0] for join in shared for name in join.names}
+
+    @property
+    def sharing(self) -> Collection[str]:
+        """The queries that share a join: their results come mixed."""
+        return self._leads.keys()
+
+    def _lead(self, query: str) -> str:
+        """The query whose box runs the join of another: mostly itself."""
+        return self._leads.get(query, query)
+
     def _place(self) -> dict[str, Reader]:
         """Has the boxes that the queries ask for. The readers that others took the place of."""
-        before, boxes = self.boxes, dict[str, Box]()
+        before, groups, self.boxes, self.aggregators = self.boxes, self.aggregators, {}, {}
         replaced: dict[str, Reader] = {}
         for tenant in self.tenants.values():
-            gives_parts = tenant.distribution.groups_span_slots or tenant.execution.leaving is not None
+            if self._lead(tenant.name) != tenant.name:
+                continue
             for block in tenant.blocks(self._cell, self._parted):
+                if (shared := self._shared.get(tenant.name)) is not None:
+                    block = replace(block, query=shared.join, shared=shared)
                 box = before.get(block.name)
-                if box is None:
-                    box = Box(tenant.reader(block), self.store)
-                elif not _is_for(box.reader, block, tenant.versions):
-                    replaced[block.name], box.reader = box.reader, tenant.reader(block)
-                box.gives_parts = block.is_whole and gives_parts
-                boxes[block.name] = box
-        self.boxes = boxes
+                if box is None or not _is_for(box.reader, block, tenant.versions):
+                    if box is not None:
+                        replaced[block.name] = box.reader
+                    box = self._boxed(tenant, block, box)
+                self.boxes[block.name] = box
+                self._have_groups(tenant, block, box, groups)
         return replaced
+
+    def _boxed(self, tenant: Tenant, block: Block, before: Box | None) -> Box:
+        """A box for a block: the one that was there, if only what it reads is another."""
+        if block.shared is None:
+            reader = tenant.reader(block)
+            if before is None or isinstance(before, SharedBox):
+                return Box(reader, self.store)
+        else:
+            is_same = isinstance(before, SharedBox) and before.lineage.shared == block.shared
+            lineage = before.lineage if is_same and isinstance(before, SharedBox) else Lineage(block.shared)
+            reader = tenant.reader(block, lineage)
+            if before is None or not isinstance(before, SharedBox):
+                return SharedBox(reader, self.store)
+        before.reader = reader
+        return before
+
+    def _have_groups(self, tenant: Tenant, block: Block, box: Box, known: Mapping[str, Aggregator]) -> None:
+        """Has a box fold what its query groups, or its members do: into the groups that are there, if there are some."""
+
+        def groups(name: str, query: Query) -> Aggregator | None:
+            if query.grouping is not None:
+                self.aggregators[name] = known.get(name) or Aggregator(query.grouping, query.row_schema)
+            return self.aggregators.get(name)
+
+        if isinstance(box, SharedBox):
+            assert block.shared is not None
+            spans = {q.name: self.tenants[q.name].distribution.groups_span_slots for q in block.shared.members}
+            box.serve({q.name: (groups(q.name, q), spans[q.name]) for q in block.shared.members})
+            return
+        gives_parts = tenant.distribution.groups_span_slots or tenant.execution.leaving is not None
+        box.aggregator, box.gives_parts = groups(block.name, block.query), block.is_whole and gives_parts
 
     def _horizons(self, times: Mapping[str, Times]) -> dict[str, int]:
         found = {}
@@ -230,28 +290,32 @@ class Slot:
             found[name] = horizon_us(box, own.watermark_us, own.emitted_us)
         return found
 
-    @property
-    def _groups(self) -> dict[str, Aggregator]:
-        return {name: box.aggregator for name, box in self.boxes.items() if box.aggregator is not None}
-
     # -- from one execution to another -------------------------------------------------------------------------------
 
-    def redirect(self, query: str, execution: Execution, times: Mapping[str, Times]) -> None:
-        """Has a query go on with another execution, before the next batch. What both read is kept, what only the old one
-        had is dropped (that is safe, for all of it follows from the logs: 002, section 12.1.4), and what is lacking is
-        recomputed in the batches to come: in the next one, as far as results need it."""
-        tenant, known = self.tenants[query], set(self.boxes)
-        before, leaving = tenant.execution, execution.leaving
-        is_like = execution.grouped_input == before.grouped_input
-        if is_like and leaving is not None and leaving != before.leaving:
-            raise StateError(f"slot {self._cell} cannot take up the form it has left")
-        tenant.execution = execution
+    def redirect(
+        self, executions: Mapping[str, Execution], times: Mapping[str, Times], shared: Sequence[SharedJoin] = ()
+    ) -> None:
+        """Has queries go on with other executions, before the next batch, and with the joins that they share now. What both
+        read is kept, what only the old ones had is dropped (that is safe, for all of it follows from the logs: 002, section
+        12.1.4), and what is lacking is recomputed in the batches to come: in the next one, as far as results need it."""
+        known, folded = set(self.aggregators), dict[str, Stream | Table]()
+        for query, execution in executions.items():
+            tenant = self.tenants[query]
+            before, leaving = tenant.execution, execution.leaving
+            is_like = execution.grouped_input == before.grouped_input
+            if is_like and leaving is not None and leaving != before.leaving:
+                raise StateError(f"slot {self._cell} cannot take up the form it has left")
+            tenant.execution = execution
+            if not is_like and leaving is None:
+                folded[query] = tenant.forms.grouped(before.grouped_input, execution.grouped_input).source
+        self._share(shared)
         replaced = self._place()
-        for name, groups in self._groups.items():
-            if name not in known:
-                groups.restore((), times[query].emitted_us)
-        if not is_like and leaving is None:
-            self._fold(query, tenant.forms.grouped(before.grouped_input, execution.grouped_input).source)
+        emitted = self._emitted(times)
+        for name in emitted.keys() - known:
+            groups, emitted_us = emitted[name]
+            groups.restore((), emitted_us)
+        for query, source in folded.items():
+            self._fold(query, source)
         self._serve(replaced, times)
 
     def _serve(self, replaced: Mapping[str, Reader], times: Mapping[str, Times]) -> None:
@@ -274,7 +338,7 @@ class Slot:
                      and not b.reader.keeps_rows and b.reader.inputs[0].source.name == source.name)  # fmt: skip
         i = lower.reader.inputs[0]
         for batch, stored in self.store.logs[source.name]:
-            lower.fold(batch, delta_of(lower.reader, i, stored, starts_of(source, stored.rows)))
+            lower.fold(batch, delta_of(lower.reader, i, batch, stored, starts_of(source, stored.rows)))
 
     # -- from files and to files -------------------------------------------------------------------------------------
 
@@ -294,9 +358,8 @@ class Slot:
 
     def _emitted(self, times: Mapping[str, Times]) -> dict[str, tuple[Aggregator, int]]:
         """The groups of each block, and the time before which they have been handed out."""
-        return {
-            name: (groups, times[self.boxes[name].reader.query].emitted_us) for name, groups in self._groups.items()
-        }
+        query_of = {name: box.reader.query for name, box in self.boxes.items()} | {name: name for name in self._leads}
+        return {name: (groups, times[query_of[name]].emitted_us) for name, groups in self.aggregators.items()}
 
     def catch_up(self, manifest: Manifest, times: Mapping[str, Times]) -> bool:
         """Brings boxes that stopped some batches ago to what a commit names; if False, they are of no more use."""
@@ -319,7 +382,7 @@ class Slot:
     def save(self, batch: int, attempt: str) -> tuple[Manifest, frozenset[str]]:
         """Writes what is not yet on disk. Where all of the state is told, and the files that it no longer needs."""
         versions = {name: tenant.versions for name, tenant in self.tenants.items() if tenant.versions}
-        return self.checkpoint.save(batch, attempt, self._groups, versions)
+        return self.checkpoint.save(batch, attempt, self.aggregators, versions)
 
     def relocate(self) -> None:
         self.checkpoint.relocate()
@@ -341,45 +404,51 @@ class Slot:
 
     def step(
         self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int = FOREVER_US
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+    ) -> Iterator[Found]:
         """Processes one batch and gives the results of each query as they are found: partial values of groups, if slots
         share them. The batch is done when the last piece was taken; a slot whose batch was not is of no more use.
         `planned_us` is the driver's clock by which rows are early. The groups of a subquery are taken in whole, and so is
         what two forms have of the same groups."""
         arrival = self._begin(batch, rows, times, planned_us)
         for name, tenant in self.tenants.items():
+            if self._lead(name) != name:
+                continue
             results = self._results(tenant, arrival, times[name].watermark_us)
             while True:
                 with errors_of(name):
-                    piece = next(results, None)
-                if piece is None:
+                    found = next(results, None)
+                if found is None:
                     break
-                yield name, piece
+                yield found
         self._end(arrival)
 
-    def _results(self, tenant: Tenant, arrival: Arrival, watermark_us: int) -> Iterator[pa.RecordBatch]:
-        """What a query gives in a batch."""
+    def _results(self, tenant: Tenant, arrival: Arrival, watermark_us: int) -> Iterator[Found]:
+        """What a query gives in a batch, and those that share the join that it leads."""
         for name, box in self.boxes.items():
             if box.reader.query != tenant.name or name in (tenant.main, tenant.left):
                 continue
-            if groups := list(box.step(watermark_us)):
+            if groups := [piece for _, piece in box.step(watermark_us)]:
                 derived = next(s for b in self.boxes.values() for s in b.reader.sources if s.name == name)
                 arrival.take(self.store, derived, pa.Table.from_batches(groups), {tenant.name: watermark_us})
         main, spans, execution = self.boxes[tenant.main], tenant.distribution.groups_span_slots, tenant.execution
-        results = main.step(watermark_us)
-        if execution.leaving is None or tenant.left is None:
-            yield from tenant.as_written(results, execution.grouped_input) if spans else results
+        if isinstance(main, SharedBox) or (execution.leaving is None and not spans):
+            yield from main.step(watermark_us)
             return
-        old = self.boxes[tenant.left].step(watermark_us)
-        parts = [*tenant.as_written(results, execution.grouped_input)]
-        parts += tenant.as_written(old, execution.leaving.grouped_input)
-        together = parts if spans else tenant.sgb(parts)
-        main.statistics.results = sum(piece.num_rows for piece in together)
-        yield from together
+        parts = tenant.as_written((piece for _, piece in main.step(watermark_us)), execution.grouped_input)
+        if execution.leaving is not None and tenant.left is not None:
+            old = (piece for _, piece in self.boxes[tenant.left].step(watermark_us))
+            both = [*parts, *tenant.as_written(old, execution.leaving.grouped_input)]
+            together = both if spans else tenant.sgb(both)
+            main.statistics.results = sum(piece.num_rows for piece in together)
+            parts = iter(together)
+        for piece in parts:
+            yield tenant.name, piece
 
     def _begin(self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int) -> Arrival:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
         arrival = Arrival(batch, planned_us)
+        for member, lead in self._leads.items():
+            assert times[member] == times[lead], f"{member} and {lead} share a join, and have different watermarks"
         for box in self.boxes.values():
             box.begin(arrival)
         began = thread_time_ns()
@@ -405,21 +474,28 @@ class Slot:
             measured.add_cpu(Statistics(cpu_ns=share_ns))
 
     def _measured(self, tenant: Tenant, arrival: Arrival) -> Statistics:
-        main, own = self.boxes[tenant.main], [b for b in self.boxes.values() if b.reader.query == tenant.name]
+        """What a batch measured of a query. Steps and states of a shared join, and the CPU that its members spend together,
+        are told as those of the lead: records do not repeat them for each member."""
+        lead = self.tenants[self._lead(tenant.name)]
+        main, own = self.boxes[lead.main], [b for b in self.boxes.values() if b.reader.query == lead.name]
         whole = main.statistics
-        whole.preparing = main.rebuild.done
+        if isinstance(main, SharedBox):
+            whole = main.members[tenant.name].statistics
+            if tenant is lead:
+                main.statistics.results = whole.results
+                main.statistics.add_cpu(whole)
+                whole = main.statistics
+        whole.preparing = main.rebuild.done if tenant is lead else Preparing()
         whole.preparing.left = main.rebuild.left()
         for name in {source.name for box in own for source in box.reader.sources}:
             log, counts = self.store.logs[name], arrival.counts.get((tenant.name, name), SourceStatistics())
             counts.state_rows, counts.state_bytes = log.rows, log.bytes
             whole.sources[name] = counts
-        whole.states = self.store.measured([box.reader for box in own])
+        whole.states = self.store.measured([box.reader for box in own]) if tenant is lead else []
         for box in own:
-            if box.aggregator is not None:
-                groups = box.aggregator
-                whole.states.append(
-                    StateStatistics(f"groups of {box.name}", "groups", groups.partial_rows, groups.bytes)
-                )
+            name = tenant.name if isinstance(box, SharedBox) else box.name
+            if (groups := self.aggregators.get(name)) is not None:
+                whole.states.append(StateStatistics(f"groups of {name}", "groups", groups.partial_rows, groups.bytes))
             if box is not main:
                 whole.add_cpu(box.statistics)
         return whole
@@ -436,4 +512,5 @@ def _is_for(reader: Reader, block: Block, versions: Mapping[str, int]) -> bool:
     """Whether a reader is one for a block as it is now."""
     read = {source.name for source in reader.sources if isinstance(source, Table)}
     same = all(reader.versions.get(name, 0) == versions.get(name, 0) for name in read)
-    return same and (reader.execution, reader.closed) == (block.execution, block.closed)
+    shared = reader.lineage.shared if reader.lineage is not None else None
+    return same and (reader.execution, reader.closed, shared) == (block.execution, block.closed, block.shared)

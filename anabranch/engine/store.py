@@ -1,7 +1,8 @@
 """The store of a slot: logs by stream, indexes and views by key. The slot owns them; readers only read.
 
-A state is there as long as some reader wants it (`Store.serve`), and its rows as long as some reader needs them
-(`Store.purge`). Which rows of a shared state a reader may see is told in `anabranch.engine.reader`.
+A state is there as long as some reader wants it (`Store.serve`), and its rows as long as some reader needs them, slice by
+slice (`Store.purge`, `anabranch.engine.slices`). Which rows of a shared state a reader may see is told in
+`anabranch.engine.reader`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from functools import partial
 
 import pyarrow as pa
 
 from anabranch.control.records import StateStatistics
 from anabranch.engine.log import Log
 from anabranch.engine.reader import Reader, columns_read
-from anabranch.engine.spine import FAN_IN, MAX_TIER, Spine
+from anabranch.engine.slices import Index, bounds_of
+from anabranch.engine.spine import FAN_IN, MAX_TIER
 from anabranch.engine.view import View
 from anabranch.plan.identity import IndexKey, RowsKey, ViewKey
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
@@ -36,7 +39,7 @@ class Store:
     """All state of a slot but the partial rows of groups, which their boxes have."""
 
     logs: dict[str, Log] = field(default_factory=dict)
-    spines: dict[IndexKey, Spine] = field(default_factory=dict)
+    indexes: dict[IndexKey, Index] = field(default_factory=dict)
     views: dict[ViewKey, View] = field(default_factory=dict)
     waiting: set[ViewKey] = field(default_factory=set)
     """Views that are not begun: they are empty, and nothing is kept in them."""
@@ -48,8 +51,8 @@ class Store:
     readers: tuple[Reader, ...] = ()
     horizons: dict[str, int] = field(default_factory=dict)
     """For each reader the time at or after which what is valid may still be of use to it."""
-    retention_us: dict[str, int] = field(default_factory=dict)
-    """For how long the rows of each source are kept."""
+    slices: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """For how long rows of each source are kept, shortest first: by who wants them."""
     kept: dict[ViewKey, tuple[int, str]] = field(default_factory=dict)
     """Who keeps the rows of a view: the last batch that added to it, and the reader that did."""
 
@@ -71,7 +74,8 @@ class Store:
                 self._viewers.setdefault(view, set()).add(reader.name)
             for i in reader.inputs:
                 if reader.keeps(i):
-                    self._keepers.setdefault(i.source.name, set()).add((reader.name, i.window_us))
+                    kept = self._keepers.setdefault(i.source.name, set())
+                    kept.update((reader.name, window_us) for window_us in reader.windows_us(i))
         sources = {source.name: source for reader in readers for source in reader.sources}
         for name in self.logs.keys() - sources.keys():
             del self.logs[name]
@@ -85,16 +89,16 @@ class Store:
             if not key.since:
                 self.waiting.add(key)
         asked = {key for reader in readers for key in reader.by_key}
-        for index in self.spines.keys() - asked - {key for reader in keeps for key in reader.by_key}:
-            del self.spines[index]
+        for index in self.indexes.keys() - asked - {key for reader in keeps for key in reader.by_key}:
+            del self.indexes[index]
             self.thin.pop(index, None)
-        for index in asked - self.spines.keys():
-            self.spines[index] = self._spine(index)
+        for index in asked - self.indexes.keys():
+            self.indexes[index] = self._index(index)
 
     def _serve_log(self, source: Stream | Table) -> None:
         inputs = [(reader, i) for reader in self.readers for i in reader.inputs_over(source.name)]
         kept = [(reader, i) for reader, i in inputs if reader.keeps(i)]
-        self.retention_us[source.name] = max(i.window_us for _, i in kept or inputs)
+        self.slices[source.name] = bounds_of(us for reader, i in kept or inputs for us in reader.windows_us(i))
         stored = {c for reader, _ in kept or inputs for c in reader.stored_columns(source)}
         if len({frozenset(i.asked) for _, i in kept}) > 1:
             # Which rows are whose must be told again when they are read.
@@ -112,10 +116,8 @@ class Store:
         read = stored.union(*(reader.read_columns(source) for reader in self.readers))
         self._read[source.name] = tuple(f.name for f in source.fields if f.name in read)
 
-    def _spine(self, key: IndexKey) -> Spine:
-        is_view = isinstance(key.rows, ViewKey)
-        retention_us = 0 if isinstance(key.rows, ViewKey) else self.retention_us[key.rows.source]
-        return Spine(str(key), retention_us, is_view, key.phase % FAN_IN ** (MAX_TIER - 1))
+    def _index(self, key: IndexKey) -> Index:
+        return Index(str(key), isinstance(key.rows, ViewKey), key.phase % FAN_IN ** (MAX_TIER - 1))
 
     def read_columns(self, source: Stream | Table) -> tuple[str, ...]:
         """The columns of a source that must be looked at when rows of it come in."""
@@ -123,17 +125,17 @@ class Store:
 
     def source_indexes(self, source: str) -> list[IndexKey]:
         """The indexes over a source."""
-        return [key for key in self.spines if isinstance(key.rows, RowsKey) and key.rows.source == source]
+        return [key for key in self.indexes if isinstance(key.rows, RowsKey) and key.rows.source == source]
 
     # -- one state becomes another -----------------------------------------------------------------------------------
 
     def take_over(self, old: IndexKey, new: IndexKey, is_shared: bool) -> None:
         """Has the runs of an index serve as those of another; if the old one is to stay too, as copies of them."""
-        spine = self.spines[old] if is_shared else self.spines.pop(old)
         if is_shared:
-            runs, phase, gap, spine = spine.runs, spine.phase, spine.gap, self._spine(new)
-            spine.runs, spine.phase, spine.gap = [changed(run, _row=None) for run in runs], phase, gap
-        spine.name, self.spines[new] = str(new), spine
+            self.indexes[new] = self.indexes[old].copied(str(new), self._index(new).phase)
+        else:
+            self.indexes[new] = self.indexes.pop(old)
+            self.indexes[new].name = str(new)
         if old in self.thin:
             self.thin[new] = self.thin[old] if is_shared else self.thin.pop(old)
 
@@ -158,9 +160,9 @@ class Store:
     def forget_view(self, key: ViewKey) -> None:
         """Empties a view and its indexes."""
         self.views[key].clear()
-        for index, spine in self.spines.items():
+        for index, kept in self.indexes.items():
             if index.rows == key:
-                spine.clear()
+                kept.clear()
 
     def is_over(self, key: ViewKey, horizon_us: int) -> bool:
         """Whether no row is valid any more that a view of a parallel track lacks."""
@@ -180,28 +182,31 @@ class Store:
         """Drops what no reader needs any more."""
         self.horizons = horizons
         for name, log in self.logs.items():
-            ended = [
-                BEGINNING_US if window_us == FOREVER_US else max(BEGINNING_US, horizons[reader] - window_us)
-                for reader, window_us in self._keepers.get(name, ())
-            ]
-            limit_us = min(ended, default=BEGINNING_US)
-            if log.purge(limit_us):
+            if log.purge(partial(self.over_us, name)):
                 for reader in self.readers:
-                    for i in reader.inputs_over(name):
-                        reader.watches[i.alias].forget(log.segments.keys())
+                    reader.forget(name, log.segments.keys())
             for key in self.source_indexes(name):
-                retention_us = self.spines[key].retention_us
-                if retention_us != FOREVER_US and limit_us != BEGINNING_US:
-                    self.spines[key].purge(limit_us + retention_us)
+                self.indexes[key].purge(partial(self.ended_us, key))
             if isinstance(log.source, Table):
                 shown = {reader.versions.get(name, 0) for reader in self.readers if reader.inputs_over(name)}
                 for batch in [b for b in log.segments if b not in shown]:
                     log.drop(batch)
         for view_key, view in self.views.items():
             view.purge(self.horizon_us(view_key))
-        for index, spine in self.spines.items():
+        for index, kept in self.indexes.items():
             if isinstance(index.rows, ViewKey):
-                spine.purge(self.horizon_us(index.rows))
+                kept.purge(partial(self.ended_us, index))
+
+    def over_us(self, source: str, retention_us: int) -> int:
+        """Rows of a slice of a source that started at or before this are wanted by nobody any more."""
+        keepers = self._keepers.get(source, ())
+        ended = [
+            BEGINNING_US if window_us == FOREVER_US else max(BEGINNING_US, self.horizons[reader] - window_us)
+            for reader, window_us in keepers
+            if window_us <= retention_us
+        ]
+        # Where all who wanted rows of a slice are gone, so may the rows be.
+        return min(ended, default=FOREVER_US if keepers else BEGINNING_US)
 
     def horizon_us(self, key: ViewKey) -> int:
         """The least horizon of those who read a view."""
@@ -209,28 +214,27 @@ class Store:
 
     def settle(self, batch: int) -> None:
         """Ends a batch: what arrived at indexes becomes runs, and merges that are due are made."""
-        for key, spine in self.spines.items():
-            spine.settle(batch, self.ended_us(key))
+        for key, index in self.indexes.items():
+            index.settle(batch, partial(self.ended_us, key))
 
-    def ended_us(self, key: IndexKey) -> int:
-        """The watermark for the merges of an index: what has ended by then, with the retention of its spine, is left out."""
+    def ended_us(self, key: IndexKey, retention_us: int) -> int:
+        """The watermark of a slice of an index: what has ended by then is of no more use."""
         if isinstance(key.rows, ViewKey):
             return self.horizon_us(key.rows)
-        retention_us = self.spines[key].retention_us
-        if retention_us == FOREVER_US:
-            return BEGINNING_US
-        ended = [self.horizons[reader] - window_us for reader, window_us in self._keepers[key.rows.source]]
-        return max(BEGINNING_US, min(ended) + retention_us)
+        over_us = self.over_us(key.rows.source, retention_us)
+        if over_us in (BEGINNING_US, FOREVER_US):
+            return over_us
+        return BEGINNING_US if retention_us == FOREVER_US else max(BEGINNING_US, over_us + retention_us)
 
     # -- for people and tests ----------------------------------------------------------------------------------------
 
     def measured(self, readers: Iterable[Reader]) -> list[StateStatistics]:
         """The indexes and views that some readers read."""
         found, of_readers = [], tuple(readers)
-        indexes = {key: self.spines[key] for reader in of_readers for key in reader.by_key}
-        for key, spine in indexes.items():
+        indexes = {key: self.indexes[key] for reader in of_readers for key in reader.by_key}
+        for key, index in indexes.items():
             inputs = len(key.rows.inputs) if isinstance(key.rows, ViewKey) else 1
-            found.append(StateStatistics(str(key), "index", spine.rows, spine.bytes, len(spine.runs), inputs))
+            found.append(StateStatistics(str(key), "index", index.rows, index.bytes, len(index.runs), inputs))
         views = {key: self.views[key] for reader in of_readers for key in reader.views.values()}
         for view_key, view in views.items():
             found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, inputs=view.inputs))
@@ -238,8 +242,8 @@ class Store:
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory; for tests."""
-        for spine in self.spines.values():
-            spine.verify()
+        for index in self.indexes.values():
+            index.verify()
         for key in self.waiting:
             assert not self.views[key].segments, f"{key} is not begun, and has rows"
 

@@ -109,6 +109,8 @@ class ViewKey(Key):
     """A query whose selects stand above a join (`anabranch.plan.selects`) has its views for itself."""
     since: int = 0
     """A view of a parallel track has only combinations of rows that came in this batch or later."""
+    wanted: tuple[str, ...] = ()
+    """A view of a shared join has only combinations that some member wants (`SharedJoin.wanted`); nothing: all."""
 
     __hash__ = Key.__hash__
 
@@ -118,7 +120,8 @@ class ViewKey(Key):
         where = f" where {' and '.join(self.conditions)}" if self.conditions else ""
         accepted = f" accepted by ({', '.join(self.accepted_by)})" if self.accepted_by else ""
         owner = f" of {self.owner}" if self.owner else ""
-        return f"({rows}){where}{accepted}{owner}{f' since {self.since}' if self.since else ''}"
+        wanted = f" wanted by ({' or '.join(self.wanted)})" if self.wanted else ""
+        return f"({rows}){where}{accepted}{owner}{f' since {self.since}' if self.since else ''}{wanted}"
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,10 @@ def view_key(
     accepted_by: Iterable[str],
     owner: str = "",
     since: int = 0,
+    wanted: Callable[[Aliases], tuple[str, ...]] | None = None,
 ) -> tuple[ViewKey, Aliases]:
-    """The key of a view over some inputs of a query, and the inputs in the order in which the key numbers them."""
+    """The key of a view over some inputs of a query, and the inputs in the order in which the key numbers them. `wanted`
+    tells which combinations of inputs are kept, if not all are."""
     inside = set(aliases)
     equal = [[t for t in terms if aliases_of(t) <= inside] for terms in graph.classes]
     residuals = graph.decided_in(inside)
@@ -177,7 +182,8 @@ def view_key(
 
     least, order = min((conditions(order), order) for order in _orders(aliases, alike))
     inputs = tuple((rows[alias], graph.query.input(alias).window.length_us) for alias in order)
-    return ViewKey(inputs, least, tuple(sorted(accepted_by)), owner, since), order
+    only = wanted(order) if wanted is not None else ()
+    return ViewKey(inputs, least, tuple(sorted(accepted_by)), owner, since, only), order
 
 
 def view_terms(terms: Iterable[Expr], order: Aliases) -> tuple[str, ...]:

@@ -85,6 +85,10 @@ class PricedPlan:
     is_calibrated: bool = False
     """Whether the costs of single operations were measured on this machine."""
     warnings: Sequence[Defeated] = field(default=())
+    lead: str = ""
+    """The query whose plan it is, because both run one join."""
+    is_joint: bool = False
+    """Whether it was chosen together with those of all other queries of the session."""
 
     @property
     def model(self) -> CostModel:
@@ -282,6 +286,18 @@ def reason(priced: PricedPlan) -> str:
         return _pinned_reason(priced)
     if not isinstance(priced.plan, Join):
         return "one input is not joined with anything."
+    if not priced.is_chosen and priced.lead and priced.batches is None:
+        better = show(decision.plan, priced.graph)
+        return (
+            f"it is the plan of {priced.lead}: both run one join. By itself {better} would be chosen: it takes "
+            f"{_beside(decision.cost, priced.cost)}."
+        )
+    if not priced.is_chosen and priced.is_joint and priced.batches is None:
+        better = show(decision.plan, priced.graph)
+        return (
+            f"all queries of the session were planned together, within one budget. By itself {better} would be chosen: it "
+            f"takes {_beside(decision.cost, priced.cost)}."
+        )
     if not priced.is_chosen:
         better = show(decision.plan, priced.graph)
         return (

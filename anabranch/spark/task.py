@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import types as T
 
 from anabranch.control.ledger import controls_in
-from anabranch.control.records import Attempt, SourceStatistics, Statistics
+from anabranch.control.records import STAGE, Attempt, SourceStatistics, Statistics
 from anabranch.drive.queries import BoundQueries
 from anabranch.drive.staging import Result, Staging, set_aside_of, staged_name
 from anabranch.drive.work import Kept, Order, SlotWork
@@ -82,15 +82,16 @@ class Task:
         received = perf_counter_ns()
         token = uuid.uuid4().hex[:12]
         boxes = work.boxes(order, slot)
-        attached = perf_counter_ns()
+        attached, attached_cpu = perf_counter_ns(), thread_time_ns()
         results = Clocked(work.step(order, slot, boxes, unpacked.rows))
         try:
             kept = self._kept_aside(unpacked.set_aside)
-            staged = self.staging.stage(staged_name(order.batch, order.token, slot, token), chain(kept, results))
+            name = staged_name(order.batch, order.token, slot, token)
+            staged = self.staging.stage(name, chain(kept, results), boxes.sharing)
         except QueryFailedError as error:
             yield self._row(work.failed(slot, token, error))
             return
-        stepped = perf_counter_ns()
+        stepped, stepped_cpu = perf_counter_ns(), thread_time_ns()
         attempt = work.save(order, slot, boxes, token)
         saved = perf_counter_ns()
         count_all_passed_over(work, attempt, order, unpacked.passed_over)
@@ -99,7 +100,7 @@ class Task:
         first.cpu_ns |= {
             "wall order": told - began, "wall receive": received - told, "wall attach": attached - received,
             "wall step": results.spent_ns, "wall stage": stepped - attached - results.spent_ns,
-            "wall save": saved - stepped,
+            "wall save": saved - stepped, STAGE: stepped_cpu - attached_cpu - results.cpu_ns,
         }  # fmt: skip
         yield self._row(msgspec.structs.replace(attempt, staged=staged))
 
@@ -126,20 +127,22 @@ class Task:
 
 
 class Clocked:
-    """Results as they are found, and how long the finding took: not what becomes of them in between."""
+    """Results as they are found, and how long the finding took, by the clock and of the thread's CPU: not what becomes of
+    them in between."""
 
     def __init__(self, results: Iterable[Result]) -> None:
-        self._results, self.spent_ns = iter(results), 0
+        self._results, self.spent_ns, self.cpu_ns = iter(results), 0, 0
 
     def __iter__(self) -> Iterator[Result]:
         return self
 
     def __next__(self) -> Result:
-        began = perf_counter_ns()
+        began, began_cpu = perf_counter_ns(), thread_time_ns()
         try:
             return next(self._results)
         finally:
             self.spent_ns += perf_counter_ns() - began
+            self.cpu_ns += thread_time_ns() - began_cpu
 
 
 def count_all_passed_over(

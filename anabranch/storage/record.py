@@ -1,6 +1,6 @@
 """The envelope of every small file: one line that says what follows and whether it is whole, then JSON.
 
-    anabranch 5 commit 17 0f3c…e2
+    anabranch 6 commit 17 0f3c…e2
     {"batch":42,"…":…}
 
 The line is `magic version kind length checksum`. People can read the file with any pager; we can tell three cases
@@ -22,7 +22,7 @@ import xxhash
 from anabranch.errors import DamagedStateError, ForeignStateError
 
 MAGIC = b"anabranch "
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 LONGEST_HEADER_BYTES = 256
 """No header line is longer; a missing newline is searched for no further."""
 
@@ -31,7 +31,7 @@ def seal(kind: str, payload: bytes) -> bytes:
     """Put a payload into its envelope.
 
     >>> seal("commit", b"{}")
-    b'anabranch 5 commit 2 afe8704b6351e58d\\n{}'
+    b'anabranch 6 commit 2 87f1ec4de31def2c\\n{}'
     """
     return first_line(kind, payload) + payload
 

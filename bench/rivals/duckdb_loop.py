@@ -36,7 +36,7 @@ class DuckDbLoop:
         results = []
         for stream, rows in batch.items():
             if all(other in self._made for other in self.workload.streams if other != stream):
-                results.append(self._join(stream, rows))
+                results.append(self._join(stream, rows, self.workload.window_us))
             self._append(stream, rows)
         return results
 
@@ -63,7 +63,8 @@ class DuckDbLoop:
             self.connection.unregister("delta")
         self._made.add(stream)
 
-    def _join(self, stream: str, rows: pa.Table) -> pa.Table:
+    def _join(self, stream: str, rows: pa.Table, window_us: int, predicate: str = "") -> pa.Table:
+        """New rows of a stream with the rows of all others that lie in a window with them."""
         w = self.workload
         self.connection.register("delta", rows)
         names = {s: "delta" if s == stream else s for s in w.streams}
@@ -73,7 +74,7 @@ class DuckDbLoop:
                     names[other] = f"state_{other}"
                     self.connection.register(names[other], pa.concat_tables(self.state[other]))
         # A result's rows are valid together iff the oldest and the newest of them lie less than a window apart.
-        span = f"INTERVAL {w.window_us} MICROSECONDS"
+        span = f"INTERVAL {window_us} MICROSECONDS"
         valid = " AND ".join(
             f"{x}.ts < {y}.ts + {span}" for x in w.streams for y in w.streams if x != y
         )
@@ -81,4 +82,5 @@ class DuckDbLoop:
         if w.wide:
             select += ", a.note, a.w0 + a.w11 AS w"
         from_ = ", ".join(f"{table} AS {alias}" for alias, table in names.items())
-        return self.connection.sql(f"SELECT {select} FROM {from_} WHERE {w.where} AND {valid}").to_arrow_table()
+        where = " AND ".join(filter(None, (w.where, valid, predicate)))
+        return self.connection.sql(f"SELECT {select} FROM {from_} WHERE {where}").to_arrow_table()

@@ -198,8 +198,10 @@ def settings(spec: Spec) -> dict[str, str]:
     return found
 
 
-def results_query(spark: SparkSession, spec: Spec, files_per_batch: int | None = 1) -> DataFrame:
-    """The streaming DataFrame of the results."""
+def results_query(
+    spark: SparkSession, spec: Spec, files_per_batch: int | None = 1, filters: Mapping[str, str] | None = None
+) -> DataFrame:
+    """The streaming DataFrame of the results. `filters` are predicates on the columns of single streams."""
     from pyspark.sql import functions as F
 
     workload = spec.workload
@@ -209,7 +211,7 @@ def results_query(spark: SparkSession, spec: Spec, files_per_batch: int | None =
         source = spark.readStream.schema(schema)
         if files_per_batch is not None:
             source = source.option("maxFilesPerTrigger", files_per_batch)
-        files = source.parquet(str(Path(spec.folder, step.stream)))
+        files = source.parquet(str(Path(spec.folder, step.stream))).where((filters or {}).get(step.stream, "true"))
         rows = files.select(*(F.col(c).alias(f"{step.stream}_{c}") for c in step.columns))
         rows = rows.withWatermark(f"{step.stream}_ts", "0 seconds")
         joined = rows if joined is None else joined.join(rows, F.expr(step.condition)).selectExpr(*step.output)

@@ -136,7 +136,7 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
             }
             times = {query.name: Times(watermark_us, emitted_us)}
             if slot.executions[query.name] != execution:
-                slot.redirect(query.name, execution, times)
+                slot.redirect({query.name: execution}, times)
             results += [piece for _, piece in slot.step(number, mine, times)]
             slot.save(number, "attempt")
             slot.relocate()

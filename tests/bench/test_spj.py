@@ -180,11 +180,11 @@ def test_the_engine_filters_the_states_that_the_bit_maps_say(seed: int):
     old, new = (Execution(tree, selects=selects) for tree, selects in zip(trees, places, strict=True))
     before, after, store = Reader("q", "q", graph, old), Reader("q", "q", graph, new), Store()
     store.serve([before])
-    spines = list(store.spines.values())
+    spines = list(store.indexes.values())
     hand_over(store, before, after, BEGINNING_US)
     store.serve([after])
     shared = before.indexes.keys() & after.indexes.keys()
     found = match(drawn(trees[0], places[0]), drawn(trees[1], places[1]))
     for index in shared:
         filtered = bool(found[frozenset(index.state)].filters)
-        assert filtered == (store.spines[after.indexes[index].key] not in spines), index
+        assert filtered == (store.indexes[after.indexes[index].key] not in spines), index

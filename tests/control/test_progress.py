@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.control.progress import MOST_KEPT, PAGE_RECORDS, Progress, ProgressLog, read_progress
+from anabranch.control.records import STAGE, Statistics, StepStatistics
 from anabranch.storage.filesystem import MemoryFilesystem
 
 
@@ -110,3 +111,8 @@ def test_the_time_of_a_trigger_is_not_that_of_a_closing_step() -> None:
     log.time(0, 2.5)
     log.time(9, 7.0)
     assert [each.wall_s for each in log.by_query["q"]] == [{"trigger": 2.5}, {}]
+
+
+def test_the_engine_has_no_part_in_clocks_and_in_staging() -> None:
+    spent = Statistics(cpu_ns={"emit": 5, "wall step": 100, STAGE: 30}, steps=[StepStatistics("a", "b", cpu_ns=2)])
+    assert spent.engine_cpu_ns == 7

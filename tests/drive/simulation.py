@@ -23,6 +23,7 @@ from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.loop import Loop, Proposal
+from anabranch.control.pipelines import read_dropped
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Commit, Control
 from anabranch.control.table_files import put_table, table_file
@@ -169,9 +170,10 @@ class Files:
         return total
 
 
-def standin(driver: Driver, delivery: Delivery) -> Any:
+def standin(driver: Driver, runner: Runner) -> Any:
     """In the place of a pipeline on Spark, for a run that is asked about its queries."""
-    return SimpleNamespace(host=SimpleNamespace(driver=driver, delivery=delivery), members=driver.queries)
+    host = SimpleNamespace(driver=driver, delivery=runner.delivery, runner=runner)
+    return SimpleNamespace(host=host, members=driver.queries)
 
 
 class NotedRunner(Runner):
@@ -287,7 +289,7 @@ class Simulation:
         try:
             holder.acquire()
             driver, runner, tasks = self.started(holder)
-            run = Run(holder, [standin(driver, runner.delivery)])
+            run = Run(holder, [standin(driver, runner)])
             for trigger in range(self.done + 1, len(self.batches) if triggers is None else triggers):
                 if trigger in self.asks:
                     self.ask(driver, *self.asks[trigger])
@@ -312,9 +314,10 @@ class Simulation:
                 put_table(self.checkpoint, path, encode(rows))  # type: ignore[arg-type]
         latest = commits_in(self.checkpoint).latest()  # type: ignore[arg-type]
         ended = latest[1].ended if latest is not None else {}
-        steerings = [self.steering(query) for query in self.queries if query.name not in ended]
+        gone = [n for n in read_dropped(self.checkpoint) if n not in ended] if latest is not None else []  # type: ignore[arg-type]
+        steerings = [self.steering(query) for query in self.queries if query.name not in (*ended, *gone)]
         driver = Driver(steerings, self.checkpoint, files, holder)  # type: ignore[arg-type]
-        driver.open()
+        driver.open(dropped=gone)
         for name, query in driver.queries.items():
             outlet = self.outlets[name]
             query.has_own_files = isinstance(outlet, Files) and outlet.has_own_files
@@ -365,7 +368,8 @@ class Simulation:
                 mine = {n: r.filter(pa.array(slot_mask(spread.values(), n, slot, r))) for n, r in given.items()}
             name = staged_name(control.batch, control.token, slot, token)
             try:
-                staged = staging.stage(name, self.failing(work.step(order, slot, boxes, mine), control.batch))
+                results = self.failing(work.step(order, slot, boxes, mine), control.batch)
+                staged = staging.stage(name, results, boxes.sharing)
             except QueryFailedError as error:
                 return Computed([*attempts, work.failed(slot, token, error)])
             attempts.append(msgspec.structs.replace(work.save(order, slot, boxes, token), staged=staged))

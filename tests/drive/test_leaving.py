@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from anabranch.control.ledger import commits_in
 from anabranch.drive.delivery import LEAST_BYTES
 from anabranch.drive.local import LocalPipeline
 from anabranch.errors import QueryError
+from anabranch.run import Run
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
+from tests.support.kin import kin
 from tests.support.scenarios import properties
 from tests.support.workloads import Workload, workloads
 
@@ -96,10 +99,63 @@ def check_leaving(workload: Workload, slots: int, breaks: dict[str, int], faults
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 
 test_leaving, test_leaving_long = properties(
-    check_leaving, 15, 2_000, workload=workloads(5), slots=st.sampled_from([1, 2, 3]),
+    check_leaving, 15, 2_000, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
     breaks=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(0, 6), min_size=1),
     faults=st.dictionaries(st.integers(0, 120), KINDS, max_size=3),
 )  # fmt: skip
+
+
+# A query that is dropped while it runs.
+
+
+def dropping(name: str) -> Callable[[Run], None]:
+    def drop(run: Run) -> None:
+        if name in run.queries:
+            run.drop_query(name)
+
+    return drop
+
+
+def check_dropped(workload: Workload, slots: int, drops: dict[str, int], faults: dict[int, Fault]) -> None:
+    """Some queries are dropped before some triggers, while a driver may die at any put: others stay exact, and these give
+    what they gave before."""
+    asked: dict[int, list[str]] = {}
+    for name, at in drops.items():
+        asked.setdefault(at, []).append(name)
+
+    def all_of(names: list[str]) -> Callable[[Run], None]:
+        return lambda run: [dropping(name)(run) for name in names] and None
+
+    before = {at: all_of(names) for at, names in asked.items()}
+    case = simulation(workload, slots=slots, before=before, faults=faults)
+    check(case, dict.fromkeys(drops, 1))
+    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
+    assert latest is not None
+    there = {query.name for query in case.queries}
+    assert latest[1].ended.keys() == {name for name in drops if name in there}
+    assert all(each.reason == "by request" for each in latest[1].ended.values())
+
+
+test_dropped, test_dropped_long = properties(
+    check_dropped, 15, 2_000, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
+    drops=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(1, 2), min_size=1),
+    faults=st.dictionaries(st.integers(40, 160), KINDS, max_size=2),
+)  # fmt: skip
+
+
+def test_a_driver_dies_while_a_query_is_dropped(part: Part) -> None:
+    """At each put from the request on to the end of the next batch."""
+    calm = simulation(before={3: dropping("q1")})
+    calm.run()
+    begins = [n for n, path in enumerate(calm.world.puts) if path.startswith("checkpoint/control/")]
+    first, last = (next(n for n in begins if f"/{batch:020d}" in calm.world.puts[n]) for batch in (3, 4))
+    assert calm.world.puts[first - 1] == "checkpoint/dropped/q1"
+    for ordinal in part.of(range(first - 1, last + 1)):
+        for kind in ("lose", "tear", "crash_after"):
+            case = simulation(before={3: dropping("q1")}, faults={ordinal: Fault(kind)})  # type: ignore[arg-type]
+            found, expected = case.run(), case.expected()
+            for name in ("q0", "q2"):
+                assert not (wrong := oracle.difference(found[name], expected[name])), f"{name}: {wrong}"
 
 
 class Broken(dict[int, str]):

@@ -10,6 +10,7 @@ from anabranch.plan.migration import Strategy
 from tests.drive.simulation import Simulation
 from tests.support.continuous import Continuous, Shape, shapes
 from tests.support.faulty import Fault
+from tests.support.kin import kin
 from tests.support.regressions import REGRESSIONS
 from tests.support.scenarios import Scenario, properties, scenarios
 from tests.support.workloads import Workload, workloads
@@ -85,6 +86,6 @@ def check_many(
 
 
 test_many, test_many_long = properties(
-    check_many, 15, 3_000, workload=workloads(), slots=st.sampled_from([1, 2, 4]), to_files=st.booleans(), faults=FAULTS,
-    fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
+    check_many, 15, 3_000, workload=st.one_of(workloads(), kin()), slots=st.sampled_from([1, 2, 4]),
+    to_files=st.booleans(), faults=FAULTS, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
 )  # fmt: skip

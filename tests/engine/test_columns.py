@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from anabranch.engine.columns import AddressTables, ColumnStore
 from anabranch.engine.log import Log, Stored, decode, encode, starts_of
+from anabranch.engine.slices import Slice
 from anabranch.plan.query import BEGINNING_US, Field, Stream, Table
 
 TIME = pa.timestamp("us")
@@ -54,7 +55,8 @@ def add(log, batch, *columns):
     """Appends a segment as a step does: through the bytes of its file."""
     data = encode(pa.RecordBatch.from_arrays(list(columns), schema=log.schema))
     rows = decode(data)
-    log.add(batch, Stored(data, rows, int(starts_of(log.source, rows).max()) if rows.num_rows else BEGINNING_US))
+    start_max_us = int(starts_of(log.source, rows).max()) if rows.num_rows else BEGINNING_US
+    log.add(batch, Stored(data, rows, start_max_us, slices=(Slice(8, rows.num_rows, start_max_us),)))
 
 
 def expected(segments, ids, type_):
@@ -174,21 +176,21 @@ def test_starts():
 
 def test_purge_drops_segments_whose_last_row_has_ended():
     log = stream_log(6)
-    log.purge(ended_us=12 - 10)
+    log.purge(lambda _: 12 - 10)
     assert [b for b, _ in log] == [3, 4, 5]
     assert log.rows == 9
     assert log.bytes == sum(s.data.size for _, s in log)
-    log.purge(BEGINNING_US)
+    log.purge(lambda _: BEGINNING_US)
     assert log.rows == 9
 
 
 def test_tables_and_the_first_watermark_purge_nothing():
     log = log_of(pa.int64())
     add(log, 0, pa.array([1]))
-    log.purge(2**62)
+    log.purge(lambda _: 2**62)
     assert log.rows == 1
     log = stream_log(2)
-    log.purge(BEGINNING_US)
+    log.purge(lambda _: BEGINNING_US)
     assert log.rows == 6
 
 
@@ -201,7 +203,7 @@ def test_a_log_that_grows_and_is_purged(steps):
         if rows:
             add(log, batch, *stream_rows([10 * batch + i for i in range(rows)], [batch] * rows))
         watermark_us = min(watermark_us + forward, batch + 1)
-        log.purge(watermark_us - 8)
+        log.purge(lambda _, us=watermark_us: us - 8)
         if look:
             ids = all_ids(log)
             values = [10 * int(i >> 32) + int(i & 0xFFFFFFFF) for i in ids]
@@ -265,7 +267,7 @@ def test_a_segment_is_purged_when_its_rows_have_ended_whatever_others_do():
     assert log.column("w", np.array([1])).to_pylist() == ["row 2"]
     for batch in range(1, 5000):
         add(log, batch, *stream_rows([batch], [batch]))
-        log.purge(batch - 3)
+        log.purge(lambda _, us=batch: us - 3)
         assert len(log.segments) == 1 + min(3, batch)
         assert log.column("v", np.array([batch << 32, 1])).to_pylist() == [batch, 2]
     assert (log.rows, [b for b, _ in log]) == (5, [0, 4997, 4998, 4999])

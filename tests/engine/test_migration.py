@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
-from anabranch.engine.spine import FAN_IN, Spine
+from anabranch.engine.slices import Index
+from anabranch.engine.spine import FAN_IN
 from anabranch.errors import MigrationError
 from anabranch.plan.identity import IndexKey
 from anabranch.plan.join_graph import JoinGraph
@@ -257,8 +258,8 @@ def selecting(batches: int) -> Scenario:
     return Scenario(SELECTING, ("(a b)",), tuple(cut))
 
 
-def index_of_a(run: LocalRun) -> Spine:
-    (found,) = [spine for key, spine in run.slot.store.spines.items() if key.rows.source == "a"]
+def index_of_a(run: LocalRun) -> Index:
+    (found,) = [index for key, index in run.slot.store.indexes.items() if key.rows.source == "a"]
     return found
 
 

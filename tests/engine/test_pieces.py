@@ -158,7 +158,7 @@ def test_an_expression_that_makes_values_longer() -> None:
             raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
         return pa.array(["xy"] * count)
 
-    with mock.patch("anabranch.engine.box.evaluate", evaluate):
+    with mock.patch("anabranch.engine.results.evaluate", evaluate):
         most = 3
         assert sum(piece.num_rows for piece in results_of(query, rows)) == 16
         assert max(sizes) == 16
@@ -258,7 +258,7 @@ def test_a_log_that_was_purged_too_early() -> None:
     run.step(0, {"a": rows_of(["gone"])})
     run.step(1, {"a": rows_of(["kept"], last_us), "b": rows_of(["kept"], last_us)})
     with (
-        mock.patch.object(Log, "purge", lambda log, ended_us: purge(log, ended_us + 1)),
+        mock.patch.object(Log, "purge", lambda log, ended_us: purge(log, lambda us: ended_us(us) + 1)),
         pytest.raises(MissingRowError, match=r"row 0 of batch 0 of a, which is not in the log: that batch is not there"),
     ):
         run.step(2, {"b": rows_of(["finds both"], last_us)})

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -63,8 +63,8 @@ class CutStaging(Staging):
 
     then: Callable[[], None] = _fail
 
-    def stage(self, name: str, results: Iterable[Result]) -> dict[str, int]:
-        return super().stage(name, self._cut(results))
+    def stage(self, name: str, results: Iterable[Result], mixed: Collection[str] = ()) -> dict[str, int]:
+        return super().stage(name, self._cut(results), mixed)
 
     def _cut(self, results: Iterable[Result]) -> Iterator[Result]:
         for result in results:

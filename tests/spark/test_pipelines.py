@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
@@ -130,8 +131,8 @@ def test_a_first_batch_that_was_never_committed_is_no_other_query_s(
 
 
 def test_queries_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
-    """A new query reads from the beginning, in a pipeline of its own, while the others stay where they are and go on; so
-    does one that was dropped. One that is no longer declared is refused by name."""
+    """A new query reads from the beginning, in a pipeline of its own, while the others stay where they are and go on. One
+    that was dropped stays so until it is asked to start anew; one that is no longer declared is refused by name."""
     piped = piped_in(tmp_path, "pairs counts triples", triples="parquet")
     piped.write(range(2))
     session = piped.session(spark, ["counts"], share=False)
@@ -167,9 +168,38 @@ def test_queries_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
     piped.check(["triples"], batches=3)
 
     piped.targets["triples"] = Target("memory", "")
-    run = piped.run(spark, ["counts", "pairs", "triples"], drop=[])
+    run = piped.run(spark, ["counts", "pairs", "triples"])
+    assert [list(p.members) for p in run.pipelines] == [["pairs"], ["counts"]], "it stays dropped"
+    run = piped.run(spark, ["counts", "pairs", "triples"], fresh=["triples"])
     assert [list(p.members) for p in run.pipelines] == [["pairs"], ["counts"], ["triples"]]
     piped.check()
+
+
+def test_a_query_is_dropped_while_it_runs(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It shares its join with another one, which stays exact. The last query of a pipeline cannot be dropped."""
+    texts = {"long": QUERIES["pairs"], "short": QUERIES["pairs"].replace("5 SECONDS", "1 SECOND") + " AND i0.x > 2"}
+    piped = Piped(Workload(SEED, 0, BATCHES), str(tmp_path), "files", texts)
+    piped.write(range(BATCHES))
+    run = piped.session(spark, ["long", "short"]).start(availableNow=True)
+    with pytest.raises(SessionError, match="long cannot be dropped yet"):
+        run.drop_query("long")
+    while not run.progress["long"]:
+        sleep(0.01)
+    run.drop_query("long")
+    with pytest.raises(SessionError, match="short is the last query of its pipeline: stop the run instead"):
+        run.drop_query("short")
+    finish(run)
+    ended = run.failures["long"]
+    assert ended.reason == "by request"
+    assert piped.target("long").found() == piped.expected("long", ended.batch)
+    piped.check(["short"])
+    with pytest.raises(SessionError, match="query long has left its pipeline"):
+        run.drop_query("long")
+    run = piped.run(spark, ["long", "short"])
+    assert [list(p.members) for p in run.pipelines] == [["short"]]
+    assert "query long was dropped, and stays so; to have it start anew" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("route", "first"), [("frames", "triples"), ("files", "pairs")])

@@ -93,8 +93,12 @@ def test_the_clock_runs_while_results_are_found_and_not_between() -> None:
     def clock() -> int:
         return now
 
-    with mock.patch("anabranch.spark.task.perf_counter_ns", clock):
+    def cpu_clock() -> int:
+        return 2 * now
+
+    task = "anabranch.spark.task"
+    with mock.patch(f"{task}.perf_counter_ns", clock), mock.patch(f"{task}.thread_time_ns", cpu_clock):
         clocked = Clocked(found())  # type: ignore[arg-type]
         for _ in clocked:
             now += 1000
-    assert clocked.spent_ns == 30
+    assert (clocked.spent_ns, clocked.cpu_ns) == (30, 60)

@@ -83,6 +83,14 @@ def gather_lengths(addresses, base, ids, out):
 
 
 @njit(cache=True, nogil=True)
+def inside(counts, base, ids, out):
+    """Whether each id is that of a row: its segment is there, and has so many rows."""
+    for i in range(len(ids)):
+        segment = (ids[i] >> 32) - base
+        out[i] = 0 <= segment < len(counts) and (ids[i] & LOW) < counts[segment]
+
+
+@njit(cache=True, nogil=True)
 def first_outside(counts, base, ids):
     """The first of the rows that is in no segment, -1 if all are; `counts[batch - base]` is how many rows a segment has."""
     for i in range(len(ids)):

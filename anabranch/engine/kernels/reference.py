@@ -265,6 +265,11 @@ def first_outside(counts: Mapping[int, int], ids: Sequence[int]) -> int:
     return next((i for i, row_id in enumerate(ids) if row_id & LOW >= counts.get(row_id >> 32, 0)), -1)
 
 
+def inside(counts: Mapping[int, int], ids: Sequence[int]) -> list[bool]:
+    """Whether each id is that of a row of a segment."""
+    return [row_id & LOW < counts.get(row_id >> 32, 0) for row_id in ids]
+
+
 def gather_bytes(segments: Mapping[int, Sequence[bytes]], ids: Sequence[int]) -> bytes:
     """The variable-length values, one after the other."""
     return b"".join(gather(segments, ids))
@@ -310,3 +315,41 @@ def _nearest(exact: Fraction) -> float:
         return float(exact)
     except OverflowError:
         return math.inf if exact > 0 else -math.inf
+
+
+# -- lineage -------------------------------------------------------------------------------------------------------------
+
+
+def add_bit(words: Sequence[int], place: int, mask: Sequence[bool]) -> list[int]:
+    """The words with a bit set in those for which the mask is true."""
+    return [word | 1 << place if is_set else word for word, is_set in zip(words, mask, strict=True)]
+
+
+def number_rows(rows: Sequence[T]) -> tuple[list[int], list[int]]:
+    """A number for each row, equal for equal rows, in order of appearance; and the first row of each number."""
+    firsts: dict[T, int] = {}
+    for place, row in enumerate(rows):
+        firsts.setdefault(row, place)
+    numbers = {row: number for number, row in enumerate(firsts)}
+    return [numbers[row] for row in rows], list(firsts.values())
+
+
+def intersect(table: Mapping[tuple[int, int], int], left: Sequence[int], right: Sequence[int]) -> tuple[list[int], int]:
+    """What a table has for each pair, -1 if it has nothing; and for how many it has nothing."""
+    found = [table.get(pair, -1) for pair in zip(left, right, strict=True)]
+    return found, found.count(-1)
+
+
+def age_slices(ages: Sequence[int], limits: Sequence[int]) -> list[int]:
+    """For each age how many limits it has reached."""
+    return [sum(limit <= age for limit in limits) for age in ages]
+
+
+def order_by_number(numbers: Sequence[int]) -> list[int]:
+    """The places of rows in the order of their numbers, those of one number as they stood."""
+    return sorted(range(len(numbers)), key=lambda place: numbers[place])
+
+
+def expand(ranges: Sequence[tuple[int, int]]) -> list[int]:
+    """The places of several ranges, one after the other."""
+    return [place for begin, end in ranges for place in range(begin, end)]

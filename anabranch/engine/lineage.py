@@ -1,0 +1,304 @@
+"""Lineage: which members of a shared join each row, and each combination of rows, is for (State-Slice, section 6.1).
+
+A *set* of members has a number. When a row comes, each distinct predicate of the members is evaluated once, and the row
+gets the number of the set of members that can use it; a row of the empty set is no row of the join. A combination has the
+set that its rows have in common, less the members whose windows do not hold any more: member m wants a combination iff for
+every input s the time since s, `max(start) - start_s`, is less than its window of s. That time lies between two of the
+members' windows, its *age slice*, and each slice has a set too. So what members want of a combination is an AND of a few
+sets, which a table of numbers tells; what no member wants goes no further.
+
+Example: q has a window of 5 s, p one of 60 s and the filter `t.size > 100`. A trade of size 20 has the set {q}, one of 300
+{q, p}; quotes have {q, p}. A quote that is 7 s younger than the trade of size 300 is in the age slice from 5 to 60 s, whose
+set is {p}: the combination is p's. With the trade of size 20 it is nobody's.
+
+Numbers are not stored: they follow from what a segment holds (`anabranch.engine.reader` says whose rows are late), and are
+told again when a slot is attached. So members may change without a file that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.engine.blame import errors_of
+from anabranch.engine.columns import ColumnStore, Ids
+from anabranch.engine.combination import Combination
+from anabranch.engine.expressions import predicate_mask
+from anabranch.engine.kernels.lineage import add_bit, age_slices, intersect, number_rows
+from anabranch.engine.log import Log, Stored
+from anabranch.plan.expression import Expr
+from anabranch.plan.identity import named
+from anabranch.plan.query import FOREVER_US
+from anabranch.plan.shared_join import SharedJoin
+
+Numbers = npt.NDArray[np.integer]
+"""Sets of members, by number."""
+
+NOBODY = 0
+"""The number of the empty set."""
+
+MOST_TABLE = 2048
+"""What two sets have in common stands in a table as long as there are so many sets; else it is looked up pair by pair."""
+
+MOST_SETS = 1 << 15
+"""When there are more sets, those that no row has are forgotten at the end of a batch."""
+
+WORD_BITS = 64
+
+
+class Sets:
+    """Sets of members, numbered as they occur.
+
+    >>> sets = Sets()
+    >>> q, both = sets.number(0b01), sets.number(0b11)
+    >>> sets.common(np.array([q, both], np.int32), np.array([both, both], np.int32)).tolist() == [q, both]
+    True
+    """
+
+    def __init__(self) -> None:
+        self.masks = [0]
+        """The members of each set, as bits."""
+        self._numbers = {0: NOBODY}
+        self._table = np.full((64, 64), -1, np.int32)
+        self._pairs: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    def number(self, mask: int) -> int:
+        """The number of a set."""
+        found = self._numbers.get(mask)
+        if found is None:
+            found = self._numbers[mask] = len(self.masks)
+            self.masks.append(mask)
+            size = len(self._table)
+            if found >= size and size < MOST_TABLE:
+                grown = np.full((2 * size, 2 * size), -1, np.int32)
+                grown[:size, :size] = self._table
+                self._table = grown
+        return found
+
+    def common(self, left: Numbers, right: Numbers) -> Numbers:
+        """The sets that two sets each have in common."""
+        if len(self.masks) > len(self._table):
+            return self._looked_up(left, right)
+        out = np.empty(len(left), np.int32)
+        if intersect(self._table, left, right, out):
+            unknown = out < 0
+            for one, other in np.unique(np.stack([left[unknown], right[unknown]]), axis=1).T.tolist():
+                found = self.number(self.masks[one] & self.masks[other])
+                self._table[one, other] = self._table[other, one] = found
+                if len(self.masks) > len(self._table):
+                    return self._looked_up(left, right)
+            intersect(self._table, left, right, out)
+        return out
+
+    def _looked_up(self, left: Numbers, right: Numbers) -> Numbers:
+        pairs, places = np.unique(left.astype(np.int64) << 32 | right.astype(np.int64), return_inverse=True)
+        found = np.empty(len(pairs), np.int32)
+        for place, pair in enumerate(pairs.tolist()):
+            both = pair >> 32, pair & 0xFFFFFFFF
+            if both not in self._pairs:
+                self._pairs[both] = self.number(self.masks[both[0]] & self.masks[both[1]])
+            found[place] = self._pairs[both]
+        common: Numbers = found[places]
+        return common
+
+    def members(self, numbers: Numbers, count: int) -> npt.NDArray[np.bool_]:
+        """For each of some sets and each of `count` members whether it is in it."""
+        width = (count + 7) // 8
+        packed = np.frombuffer(b"".join(self.masks[n].to_bytes(width, "little") for n in numbers.tolist()), np.uint8)
+        bits = np.unpackbits(packed.reshape(len(numbers), width), axis=1, count=count, bitorder="little")
+        return bits.view(np.bool_)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A predicate that some members have on an input."""
+
+    predicate: Expr
+    text: str
+    """As segments name it."""
+    lacking: int
+    """All members but these: what is left of a set if a row does not pass."""
+    owner: str
+    """A query that has it: its errors are that query's."""
+
+
+@dataclass(frozen=True)
+class Ages:
+    """The windows of an input at which a combination stops to be some member's, and the set of each slice between them."""
+
+    limits_us: npt.NDArray[np.int64]
+    sets: npt.NDArray[np.int32]
+
+
+class Lineage:
+    """The sets of the rows of a shared join in a slot."""
+
+    def __init__(self, shared: SharedJoin) -> None:
+        self.shared, self._everybody = shared, (1 << len(shared.members)) - 1
+        self._asked = {alias: self._predicates(alias) for alias in shared.join.aliases}
+        self._known: dict[str, dict[int, Numbers]] = {alias: {} for alias in shared.join.aliases}
+        """The sets of the rows of each segment, by input; of inputs that members ask different things of."""
+        self._begin(Sets())
+
+    def _begin(self, sets: Sets) -> None:
+        self.sets, self._stores = sets, dict[str, ColumnStore]()
+        self.everybody = sets.number(self._everybody)
+        self._ages = {alias: self._ages_of(alias) for alias in self.shared.join.aliases}
+
+    def _predicates(self, alias: str) -> tuple[Asked, ...]:
+        own, source = self.shared.own_filters[alias], self.shared.join.input(alias).source.name
+        having: dict[str, int] = {}
+        first: dict[str, tuple[Expr, str]] = {}
+        for place, filters in enumerate(own):
+            for text, predicate in filters.items():
+                having[text] = having.get(text, 0) | 1 << place
+                first.setdefault(text, (predicate, self.shared.names[place]))
+        return tuple(
+            Asked(first[text][0], named(first[text][0], source), self._everybody & ~members, first[text][1])
+            for text, members in having.items()
+        )
+
+    def _ages_of(self, alias: str) -> Ages:
+        windows = self.shared.windows_us(alias)
+        limits = sorted(set(windows) - {max(windows)})
+        slices = [sum(1 << m for m, window_us in enumerate(windows) if window_us > us) for us in (-1, *limits)]
+        return Ages(np.array(limits, np.int64), np.array([self.sets.number(mask) for mask in slices], np.int32))
+
+    @cached_property
+    def window_us(self) -> int | None:
+        """The largest window, if each member has one window for all its inputs: then the oldest row alone decides."""
+        windows = {self.shared.windows_us(alias) for alias in self.shared.join.aliases}
+        longest = max(max(each) for each in windows)
+        return longest if len(windows) == 1 and longest != FOREVER_US else None
+
+    # -- the sets of rows ----------------------------------------------------------------------------------------------
+
+    def number(self, alias: str, rows: pa.RecordBatch, passed: Collection[str] = ()) -> Numbers | None:
+        """The set of each row of an input; None if all members take all rows. Rows have `passed` some predicates."""
+        asked = [each for each in self._asked[alias] if each.text not in passed]
+        if not asked:
+            return None
+        words = np.zeros((-(-len(asked) // WORD_BITS), rows.num_rows), np.uint64)
+        for place, each in enumerate(asked):
+            with errors_of(each.owner):
+                mask = predicate_mask(
+                    (each.predicate,), lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows
+                )
+            add_bit(words[place // WORD_BITS], place % WORD_BITS, mask)
+        local, firsts = np.empty(rows.num_rows, np.int32), np.empty(rows.num_rows, np.int64)
+        count = number_rows(words, local, firsts)
+        found = np.empty(count, np.int32)
+        for place in range(count):
+            bits = [int(word) for word in words[:, firsts[place]]]
+            mask_of = self._everybody
+            for at, each in enumerate(asked):
+                if not bits[at // WORD_BITS] >> at % WORD_BITS & 1:
+                    mask_of &= each.lacking
+            found[place] = self.sets.number(mask_of)
+        numbers: Numbers = found[local]
+        return numbers
+
+    def learn(self, alias: str, batch: int, numbers: Numbers | None) -> None:
+        """Notes the sets of the rows of a segment."""
+        if numbers is not None:
+            self._known[alias][batch] = numbers.astype(np.uint16 if len(self.sets) <= 1 << 16 else np.uint32)
+
+    def of_segment(self, alias: str, batch: int, stored: Stored) -> Numbers | None:
+        """The set of each row of a segment; None if all members take all rows."""
+        if not self._asked[alias]:
+            return None
+        count = stored.rows.num_rows
+        if batch not in self._known[alias]:
+            numbers = self.number(alias, stored.rows, stored.passed)
+            self.learn(alias, batch, np.full(count, self.everybody) if numbers is None else numbers)
+        # A segment loses the rows at its end that are kept least.
+        return self._known[alias][batch][:count]
+
+    def of(self, alias: str, ids: Ids, log: Log) -> Numbers | None:
+        """The set of each of some rows; None if all members take all rows."""
+        if not self._asked[alias]:
+            return None
+        store, wide = self._stores.get(alias), any(n.dtype == np.uint32 for n in self._known[alias].values())
+        if store is None or (wide and store.type == pa.uint16()):
+            store = self._stores[alias] = ColumnStore(pa.uint32() if wide else pa.uint16())
+        if len(store.known) != len(log.segments):
+            store.known.intersection_update(log.segments)
+            for batch in sorted(log.segments.keys() - store.known):
+                numbers = self.of_segment(alias, batch, log.segments[batch])
+                assert numbers is not None
+                self._known[alias][batch] = numbers = np.ascontiguousarray(numbers, np.uint32 if wide else np.uint16)
+                store.learn(batch, pa.array(numbers))
+        found: Numbers = store.gather(ids, {}).to_numpy()
+        return found
+
+    def longest_us(self, alias: str, numbers: Numbers) -> npt.NDArray[np.int64]:
+        """The longest window that the members of each set have of an input."""
+        windows = self.shared.windows_us(alias)
+        found = np.zeros(len(self.sets), np.int64)
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            mask = self.sets.masks[number]
+            found[number] = max((us for m, us in enumerate(windows) if mask >> m & 1), default=0)
+        longest: npt.NDArray[np.int64] = found[numbers]
+        return longest
+
+    def forget(self, alias: str, alive: Collection[int]) -> None:
+        """Leaves out segments that are gone."""
+        for batch in self._known[alias].keys() - set(alive):
+            del self._known[alias][batch]
+        if alias in self._stores:
+            self._stores[alias].known.intersection_update(alive)
+
+    def settle(self) -> None:
+        """Ends a batch: where there are very many sets, those that no row has are forgotten, the others numbered anew."""
+        if len(self.sets) <= MOST_SETS:
+            return
+        before = self.sets
+        self._begin(Sets())
+        for known in self._known.values():
+            for batch, numbers in known.items():
+                there, places = np.unique(numbers, return_inverse=True)
+                new = np.array([self.sets.number(before.masks[n]) for n in there.tolist()])
+                known[batch] = new[places].astype(np.uint16 if len(self.sets) <= 1 << 16 else np.uint32)
+
+    # -- the sets of combinations --------------------------------------------------------------------------------------
+
+    def combined(
+        self, sets: Numbers | None, parts: Mapping[str, Ids], logs: Mapping[str, Log], starts: Ids, ends: Ids
+    ) -> Numbers | None:
+        """The sets of combinations: of rows that have `sets`, with rows of other inputs. Where all windows of a member are
+        alike, its window is looked at; else at the end of the route (`in_time`)."""
+        for alias, ids in parts.items():
+            sets = self._both(sets, self.of(alias, ids, logs[alias]))
+        if (window_us := self.window_us) is not None:
+            # A combination ends with its oldest row.
+            sets = self._young(sets, self._ages[self.shared.join.aliases[0]], starts - ends + window_us)
+        return sets
+
+    def in_time(self, rows: Combination, logs: Mapping[str, Log]) -> Numbers | None:
+        """The sets of combinations of all inputs, less the members whose windows do not hold."""
+        sets = rows.sets
+        if self.window_us is None:
+            for alias, ids in rows.ids.items():
+                if len(self._ages[alias].limits_us):
+                    sets = self._young(sets, self._ages[alias], rows.starts - logs[alias].times(ids))
+        return sets
+
+    def _young(self, sets: Numbers | None, ages: Ages, age_us: npt.NDArray[np.int64]) -> Numbers | None:
+        if not len(ages.limits_us):
+            return sets
+        slices = np.empty(len(age_us), np.int32)
+        age_slices(age_us, ages.limits_us, slices)
+        return self._both(sets, ages.sets[slices])
+
+    def _both(self, one: Numbers | None, other: Numbers | None) -> Numbers | None:
+        if one is None or other is None:
+            return other if one is None else one
+        return self.sets.common(one, other)

@@ -1,0 +1,242 @@
+"""The box of a shared join: it takes new rows along their routes once for all members, and hands each its own results.
+
+A new row looks up the states of the join, which hold what any member wants. A combination carries the set of members that
+want it (`anabranch.engine.lineage`), and is dropped where that is empty. What passes the root is put in the order of its
+sets, its columns are fetched once, and a member takes the ranges of the sets that it is in: a range is a part of a column,
+which is not copied if it is the only one. No result is compared with all members. (State-Slice, fig. 12 and 13, has a union
+of the slices for each query, or a router: here the order of sets is both.)
+
+Example: of five combinations three have the set {q, p}, one {q}, one {p}. In the order {q}, {q, p}, {p} the columns are
+fetched once; q takes rows 0 to 3, p rows 1 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import thread_time_ns
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.control.records import Statistics
+from anabranch.engine import bounds
+from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.arrival import Arrival
+from anabranch.engine.blame import errors_of
+from anabranch.engine.box import Box, Fetch
+from anabranch.engine.combination import Combination
+from anabranch.engine.kernels.lineage import expand, order_by_number
+from anabranch.engine.lineage import NOBODY, Lineage
+from anabranch.engine.pieces import pieces
+from anabranch.engine.reader import Reader
+from anabranch.engine.results import Found, advance, results_of, selected
+from anabranch.engine.store import Store
+from anabranch.plan.expression import Column, Expr
+from anabranch.plan.query import FOREVER_US, Query, Stream
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass
+class Member:
+    """A query of a shared join: what it does with the combinations that are its own."""
+
+    query: Query
+    """In the aliases of the join."""
+    left: tuple[Expr, ...]
+    """Its predicates over several inputs that the join does not have."""
+    aggregator: Aggregator | None = None
+    gives_parts: bool = False
+    statistics: Statistics = field(default_factory=Statistics)
+
+    @property
+    def name(self) -> str:
+        return self.query.name
+
+
+@dataclass(frozen=True)
+class Share:
+    """The combinations of a piece that are a member's: some ranges of it."""
+
+    piece: Fetch
+    begins: Places
+    lasts: Places
+    member_ends: Places | None = None
+    """Until when combinations of the piece are valid for the member, if that matters."""
+
+    def __len__(self) -> int:
+        return int((self.lasts - self.begins).sum())
+
+    @property
+    def starts(self) -> Places:
+        return self._taken(self.piece.starts)
+
+    @property
+    def ends(self) -> Places:
+        return self._taken(self.piece.ends if self.member_ends is None else self.member_ends)
+
+    def __call__(self, column: Column) -> pa.Array:
+        found = self.piece(column)
+        if len(self.begins) == 1:
+            return found.slice(int(self.begins[0]), int(self.lasts[0] - self.begins[0]))
+        return found.take(self._indices)
+
+    def slice(self, first: int, last: int) -> Share:
+        """Some of them, as ranges of one row each: only what is too large is cut."""
+        places = self._places[first:last]
+        return Share(self.piece, places, places + 1, self.member_ends)
+
+    @cached_property
+    def _places(self) -> Places:
+        found = np.empty(len(self), np.int64)
+        expand(self.begins, self.lasts, found)
+        return found
+
+    @cached_property
+    def _indices(self) -> pa.Array:
+        return pa.array(self._places)
+
+    def _taken(self, values: Places) -> Places:
+        if len(self.begins) == 1:
+            return values[self.begins[0] : self.lasts[0]]
+        taken: Places = values[self._places]
+        return taken
+
+
+class SharedBox(Box):
+    """The routes of a shared join in one slot."""
+
+    def __init__(self, reader: Reader, store: Store) -> None:
+        super().__init__(reader, store)
+        self.members: dict[str, Member] = {}
+        self._waiting: list[Combination] = []
+        """Combinations that passed the root: a piece of them is handed out at once."""
+
+    def serve(self, members: Mapping[str, tuple[Aggregator | None, bool]]) -> None:
+        """Has the groups of each member, and whether they have rows elsewhere too."""
+        shared = self.lineage.shared
+        self.members = {
+            query.name: Member(query, left, *members[query.name])
+            for query, left in zip(shared.members, shared.own_residuals, strict=True)
+        }
+
+    @property
+    def lineage(self) -> Lineage:
+        assert self.reader.lineage is not None
+        return self.reader.lineage
+
+    def begin(self, arrival: Arrival) -> None:
+        super().begin(arrival)
+        for member in self.members.values():
+            member.statistics = Statistics()
+
+    def step(self, watermark_us: int) -> Iterator[Found]:
+        """Takes the rows of a batch along their routes, and gives the results of all members as they are found."""
+        yield from self._run(emit=True)
+        for member in self.members.values():
+            if member.aggregator is not None:
+                with errors_of(member.name):
+                    pieces = advance(
+                        member.aggregator, member.statistics, self.arrival.batch, watermark_us, member.gives_parts
+                    )
+                    for piece in pieces:
+                        yield member.name, piece
+        self.lineage.settle()
+
+    def _run(self, emit: bool) -> Iterator[Found]:
+        yield from super()._run(emit)
+        yield from self._routed()
+
+    def emit(self, rows: Combination, emit: bool) -> Iterator[Found]:
+        """Combinations that passed the root, each to the members that want it."""
+        if not emit or not len(rows):
+            return
+        began = thread_time_ns()
+        logs = {alias: self.log_of(alias) for alias in rows.ids}
+        sets = rows.sets = self.lineage.in_time(rows, logs)
+        if sets is not None and not (wanted := sets != NOBODY).all():
+            rows = rows.where(wanted)
+        self._waiting.append(rows)
+        self._spent("route", began)
+        if sum(map(len, self._waiting)) >= bounds.RESULT_ROWS:
+            yield from self._routed()
+
+    def _routed(self) -> Iterator[Found]:
+        """Hands out what waits."""
+        waiting, self._waiting = self._waiting, []
+        for rows in _joined(waiting):
+            for piece in pieces(self, rows, bounds.RESULT_ROWS, bounds.RESULT_BYTES):
+                yield from self._handed_out(piece)
+
+    def _handed_out(self, piece: Combination) -> Iterator[Found]:
+        began = thread_time_ns()
+        begins, in_set, rows = self._by_sets(piece)
+        outside = np.zeros((1, len(self.members)), np.bool_)
+        changes = np.concatenate([in_set, outside]) != np.concatenate([outside, in_set])
+        fetch, ends = self.fetch(rows), dict[tuple[int, ...], Places]()
+        self._spent("route", began)
+        for place, member in enumerate(self.members.values()):
+            began = thread_time_ns()
+            # Where the ranges of its sets begin, and end: neighbours are one range.
+            edges = np.flatnonzero(changes[:, place])
+            if not len(edges):
+                continue
+            own_ends = None if member.aggregator is None else self._member_ends(rows, member, ends)
+            share = Share(fetch, begins[edges[::2]], begins[edges[1::2]], own_ends)
+            member.statistics.spent("route", thread_time_ns() - began)
+            with errors_of(member.name):
+                if member.aggregator is not None:
+                    began = thread_time_ns()
+                    member.aggregator.take(*selected(member.query, share, member.left))
+                    member.statistics.spent("emit", thread_time_ns() - began)
+                    continue
+                for results in results_of(member.query, share, member.statistics, member.left):
+                    member.statistics.results += results.num_rows
+                    yield member.name, results
+
+    def _by_sets(self, piece: Combination) -> tuple[Places, npt.NDArray[np.bool_], Combination]:
+        """The piece in the order of its sets: where each set begins (and the last ends), and which members are in it."""
+        count, lineage = len(self.members), self.lineage
+        if piece.sets is None:
+            return np.array([0, len(piece)]), np.ones((1, count), np.bool_), piece
+        counts = np.bincount(piece.sets)
+        there = np.flatnonzero(counts)
+        # Sets with many members in common stand side by side.
+        there = np.array(sorted(there.tolist(), key=lambda number: lineage.sets.masks[number]), np.int64)
+        begins = np.concatenate([[0], np.cumsum(counts[there])])
+        if len(there) > 1:
+            places = np.zeros(len(counts), np.int64)
+            places[there] = begins[:-1]
+            order = np.empty(len(piece), np.int64)
+            order_by_number(piece.sets, places, order)
+            ids = {alias: values[order] for alias, values in piece.ids.items()}
+            piece = Combination(ids, piece.starts[order], piece.ends[order])
+        return begins, lineage.sets.members(there, count), piece
+
+    def _member_ends(self, rows: Combination, member: Member, known: dict[tuple[int, ...], Places]) -> Places:
+        """Until when combinations are valid for a member: its groups count them so long."""
+        windows = tuple(i.window.length_us for i in member.query.inputs)
+        if windows not in known:
+            ends = np.full(len(rows), FOREVER_US, np.int64)
+            for i in member.query.inputs:
+                if isinstance(i.source, Stream) and i.window.length_us != FOREVER_US:
+                    times = self.log_of(i.alias).times(rows.ids[i.alias])
+                    np.minimum(ends, times + i.window.length_us, out=ends)
+            known[windows] = ends
+        return known[windows]
+
+
+def _joined(several: list[Combination]) -> Iterator[Combination]:
+    """Combinations of the same inputs as one; those that all members want are told apart from others."""
+    for has_sets in (True, False):
+        alike = [rows for rows in several if (rows.sets is not None) is has_sets and len(rows)]
+        if len(alike) < 2:
+            yield from alike
+            continue
+        ids = {alias: np.concatenate([rows.ids[alias] for rows in alike]) for alias in alike[0].ids}
+        starts, ends = (np.concatenate([getattr(rows, name) for rows in alike]) for name in ("starts", "ends"))
+        sets = np.concatenate([rows.sets for rows in alike]) if has_sets else None
+        yield Combination(ids, starts, ends, sets=sets)

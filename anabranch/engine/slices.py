@@ -1,0 +1,201 @@
+"""Slices: rows of a source that are kept equally long, and the indexes over them.
+
+What is kept of a row is decided by who wants it: a row that only a query with a window of one minute wants goes after a
+minute, although another query over the same stream keeps its own rows for an hour. So the windows of all who read a source
+cut its rows into *slices* by how long they are kept (State-Slice, section 5, calls the chain with a slice for each window
+Mem-Opt; section 6 pushes selections into it). In a log the rows of a batch stand in the order of their slices, those that
+are kept longest first: where a slice ends, the segment loses its tail, and the ids of the other rows stay as they are. An
+index has a spine for each slice.
+
+A slice is worth its upkeep only if rows leave it much earlier than the next: windows that are nearly alike have one slice
+(`bounds_of`).
+
+Example: q keeps all trades for 1 minute, p those with a size over 100 for 60 minutes. The windows are 1 and 60 minutes. Of
+1,000 trades of a batch ten are p's: they are rows 0 to 9 of its segment, the others 10 to 999. A minute later the segment
+has ten rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from anabranch.engine import bounds
+from anabranch.engine.run import Run, Words, run_of_batch
+from anabranch.engine.spine import Spine
+
+
+class Slice(NamedTuple):
+    """Rows of a segment that are kept equally long."""
+
+    retention_us: int
+    end: int
+    """The position behind its last row: it begins where the one before it ends."""
+    start_max_us: int
+
+
+def bounds_of(windows_us: Iterable[int]) -> tuple[int, ...]:
+    """How long rows are kept, by the windows of those who want them: the lengths of the slices, shortest first. A window
+    has the next longer slice if that is not much longer.
+
+    >>> bounds_of([60, 5, 50, 60])
+    (5, 60)
+    """
+    found: list[int] = []
+    for window_us in sorted(set(windows_us), reverse=True):
+        # The longest are kept as they are: what is merged is kept longer than needed, never shorter.
+        if not found or (len(found) < bounds.MOST_SLICES and window_us * bounds.SLICE_RATIO <= found[-1]):
+            found.append(window_us)
+    return tuple(reversed(found))
+
+
+class Index:
+    """An index over a source, with a spine for each slice; or over a view, whose rows have ends of their own, with one."""
+
+    def __init__(self, name: str, has_end: bool, phase: int) -> None:
+        self.name, self.has_end, self.phase = name, has_end, phase
+        self.spines: dict[int, Spine] = {}
+        """By how long rows are kept; a view has one spine, under 0."""
+        self._gap: tuple[int, int] | None = None
+
+    def spine(self, retention_us: int = 0) -> Spine:
+        """The spine of a slice."""
+        found = self.spines.get(retention_us)
+        if found is None:
+            found = self.spines[retention_us] = Spine(self.name, retention_us, self.has_end, self.phase)
+            found.gap = self._gap
+        return found
+
+    def copied(self, name: str, phase: int) -> Index:
+        """The same runs under another name, to be gone on with by itself."""
+        made = Index(name, self.has_end, phase)
+        for retention_us, spine in self.spines.items():
+            other = made.spine(retention_us)
+            other.phase, other.runs = spine.phase, [replace(run, _row=None) for run in spine.runs]
+        made.gap = self.gap
+        return made
+
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """The first and the last batch whose rows are still to be derived."""
+        return self._gap
+
+    @gap.setter
+    def gap(self, gap: tuple[int, int] | None) -> None:
+        self._gap = gap
+        for spine in self.spines.values():
+            spine.gap = gap
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for spine in self.spines.values() for run in spine.runs]
+
+    @property
+    def rows(self) -> int:
+        return sum(spine.rows for spine in self.spines.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(spine.bytes for spine in self.spines.values())
+
+    # -- lookups -----------------------------------------------------------------------------------------------------
+
+    def tables(
+        self, with_arriving: bool, window_us: Callable[[int], int | None]
+    ) -> Iterator[tuple[npt.NDArray[np.int64], int]]:
+        """What a probe sees: runs, and for how long their rows are valid. `window_us` tells it for each slice; None: no row
+        of the slice is to be seen."""
+        found: dict[int, list[npt.NDArray[np.int64]]] = {}
+        for retention_us, spine in self.spines.items():
+            if (valid_us := window_us(retention_us)) is not None:
+                found.setdefault(valid_us, []).append(spine.table(with_arriving))
+        for valid_us, tables in found.items():
+            yield tables[0] if len(tables) == 1 else np.concatenate(tables), valid_us
+
+    def extent(self, with_arriving: bool) -> tuple[int, int]:
+        """The least and the largest hash that a probe may see; (2^64, -1) if there is none."""
+        found = [spine.extent(with_arriving) for spine in self.spines.values()]
+        return min((least for least, _ in found), default=2**64), max((largest for _, largest in found), default=-1)
+
+    # -- rows come and go --------------------------------------------------------------------------------------------
+
+    def arrive(self, batch: int, ordered: Words, slices: Collection[Slice] = ()) -> None:
+        """Adds rows of the batch that is being processed; those of a source by their slices."""
+        for retention_us, rows in parts_of(ordered, slices):
+            self.spine(retention_us).arrive(run_of_batch(batch, rows, self.has_end, retention_us))
+
+    def restore(self, batch: int, ordered: Words, slices: Collection[Slice] = ()) -> None:
+        """Adds rows of a batch that were derived again, as far as no run shows them."""
+        for retention_us, rows in parts_of(ordered, slices):
+            self.spine(retention_us).restore(run_of_batch(batch, rows, self.has_end, retention_us))
+
+    def settle(self, batch: int, ended_us: Callable[[int], int]) -> None:
+        """Ends a batch; `ended_us` is the watermark of each slice: what has ended by then is left out of merges."""
+        for retention_us, spine in self.spines.items():
+            spine.settle(batch, ended_us(retention_us))
+
+    def purge(self, ended_us: Callable[[int], int]) -> None:
+        """Drops runs of which no row is valid at or after the watermark of its slice, and slices without rows."""
+        for retention_us, spine in list(self.spines.items()):
+            spine.purge(ended_us(retention_us))
+            if not spine.runs and not spine.arriving and len(self.spines) > 1:
+                del self.spines[retention_us]
+
+    def lacks(self, batch: int, slices: Collection[Slice] = ()) -> bool:
+        """Whether some rows of a batch are shown by no run."""
+        kept = {each.retention_us for each in slices} or {0}
+        return any(self.spine(retention_us).lacking(batch) for retention_us in kept)
+
+    def clear(self) -> None:
+        self.spines, self._gap = {}, None
+
+    def moved(self) -> None:
+        """Runs lie at other addresses now."""
+        for spine in self.spines.values():
+            spine.moved()
+
+    def verify(self) -> None:
+        for spine in self.spines.values():
+            spine.verify()
+
+
+def parts_of(ordered: Words, slices: Collection[Slice]) -> Iterator[tuple[int, Words]]:
+    """Sorted rows of a segment by slice, as far as there are any."""
+    if len(slices) < 2:
+        if len(ordered):
+            yield (next(iter(slices)).retention_us if slices else 0), ordered
+        return
+    positions, begin = ordered[:, 1].view(np.int64), 0
+    for each in slices:
+        inside = (positions >= begin) & (positions < each.end)
+        if inside.any():
+            yield each.retention_us, ordered if inside.all() else ordered[inside]
+        begin = each.end
+
+
+def cut(
+    kept_us: npt.NDArray[np.int64] | None, limits_us: tuple[int, ...], starts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64] | None, tuple[Slice, ...]]:
+    """The order in which rows of a segment stand, None: as they are; and their slices. `kept_us` says for how long each row
+    is wanted, None: as long as any."""
+    if kept_us is None or len(limits_us) == 1:
+        return None, (Slice(limits_us[-1], len(starts), int(starts.max())),)
+    places = np.searchsorted(np.array(limits_us, np.int64), kept_us)
+    there = np.flatnonzero(np.bincount(places))[::-1]
+    if len(there) == 1:
+        return None, (Slice(limits_us[there[0]], len(starts), int(starts.max())),)
+    order, found, end = np.argsort(-places, kind="stable"), [], 0
+    for place in there.tolist():
+        mine = starts[places == place]
+        end += len(mine)
+        found.append(Slice(limits_us[place], end, int(mine.max())))
+    return order, tuple(found)
+
+
+def longest_window(windows_us: Iterable[int], retention_us: int) -> int | None:
+    """The longest of some windows that a slice serves; None if it serves none."""
+    return max((us for us in windows_us if us <= retention_us), default=None)

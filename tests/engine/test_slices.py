@@ -1,0 +1,193 @@
+"""Slices: how long rows are kept follows from who wants them, and nobody misses a row."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.engine import bounds
+from anabranch.engine.log import Log, Stored, decode, encode
+from anabranch.engine.slices import Slice, bounds_of, cut, parts_of
+from anabranch.plan.query import FOREVER_US, Field, Stream
+from anabranch.sql import parse_script
+from tests.support.together import Together
+
+STREAM = Stream("s", (Field("v", pa.int64()), Field("ts", pa.timestamp("us"))), "ts")
+WINDOWS = st.lists(st.integers(1, 10**9) | st.just(FOREVER_US), min_size=1, max_size=40)
+
+
+@given(WINDOWS)
+def test_no_row_is_kept_shorter_than_it_is_wanted_and_few_much_longer(windows):
+    found = bounds_of(windows)
+    assert max(found) == max(windows)
+    assert set(found) <= set(windows)
+    assert len(found) <= bounds.MOST_SLICES
+    assert all(longer >= bounds.SLICE_RATIO * shorter for shorter, longer in pairwise(found)), "each is worth its upkeep"
+    for window_us in windows:
+        slice_us = next(us for us in found if us >= window_us)
+        is_full = len(found) == bounds.MOST_SLICES
+        assert slice_us == window_us or slice_us < bounds.SLICE_RATIO * window_us or (is_full and slice_us == found[0])
+
+
+def stored_of(values: list[int], starts: list[int], slices: tuple[Slice, ...]) -> Stored:
+    columns = [pa.array(values), pa.array(starts, pa.int64()).view(pa.timestamp("us"))]
+    data = encode(pa.RecordBatch.from_arrays(columns, ["v", "ts"]))
+    return Stored(data, decode(data), max(starts), slices=slices)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 50)), min_size=1, max_size=60), st.lists(st.integers(0, 130)))
+@settings(deadline=None, max_examples=60)
+def test_a_log_keeps_what_is_wanted_and_its_ids(rows, times):
+    """Rows are wanted for so long from their starts on; the log is purged at some times, in order."""
+    limits_us = (5, 20, 60)
+    kept_us, starts = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    order, slices = cut(kept_us, limits_us, starts)
+    order = np.arange(len(rows)) if order is None else order
+    log = Log(STREAM, pa.schema([("v", pa.int64()), ("ts", pa.timestamp("us"))]))
+    log.add(7, stored_of(order.tolist(), starts[order].tolist(), slices))
+    id_of = {int(row): 7 << 32 | position for position, row in enumerate(order)}
+    for now_us in sorted(times):
+        log.purge(lambda retention_us, now_us=now_us: now_us - retention_us)
+        wanted = [row for row, (for_us, start_us) in enumerate(rows) if start_us + for_us > now_us]
+        ids = np.array([id_of[row] for row in wanted], np.int64)
+        assert log.inside(ids) is None, "what is wanted is there"
+        assert log.column("v", ids).to_pylist() == wanted
+        gone = np.array([id_of[row] for row in range(len(rows))], np.int64)
+        there = log.inside(gone)
+        assert log.rows == (len(rows) if there is None else int(there.sum()))
+        assert log.bytes == sum(stored.data.size for _, stored in log)
+    log.purge(lambda retention_us: 200)
+    assert (log.rows, log.bytes, log.segments) == (0, 0, {})
+
+
+def test_rows_of_an_index_by_slice():
+    ordered = np.array([[9, 0, 0, 0], [10, 3, 0, 0], [11, 1, 0, 0], [12, 2, 0, 0]], np.uint64)
+    slices = (Slice(60, 1, 0), Slice(20, 3, 0), Slice(5, 4, 0))
+    found = {us: rows[:, 1].tolist() for us, rows in parts_of(ordered, slices)}
+    assert found == {60: [0], 20: [1, 2], 5: [3]}
+    assert [us for us, _ in parts_of(ordered[:1], slices)] == [60]
+    assert [us for us, _ in parts_of(ordered, slices[:1])] == [60]
+
+
+SCRIPT = parse_script("""
+    CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY short AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 1 SECOND;
+    CREATE QUERY long AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k AND a.x < 5 WINDOW 60 SECONDS;
+    CREATE QUERY other AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.x AND a.x < 3 WINDOW 10 SECONDS""")
+
+
+def kept(names: str, batches: int = 30) -> tuple[int, int]:
+    """The rows in the log of a, and in its indexes, when some of the queries have run for a while."""
+    queries = [declared.query for declared in SCRIPT.queries if declared.query.name in names.split()]
+    run = Together(queries, pa.table({}))
+    for number in range(batches):
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+    slot = run.slot
+    indexed = sum(index.rows for key, index in slot.store.indexes.items() if key.rows.source == "a")
+    return slot.store.logs["a"].rows, indexed
+
+
+def test_rows_that_only_short_windows_want_go_early():
+    """Of a hundred rows of a batch five are wanted for a minute, the others for a second (State-Slice, the motivating
+    example): a log with one slice would keep 3,000."""
+    rows, indexed = kept("short long")
+    assert rows == 2 * 100 + 28 * 5
+    assert indexed < 1.5 * rows
+    alone = kept("short")[0], kept("long")[0]
+    assert rows <= sum(alone)
+
+
+def test_slices_are_those_of_all_who_read_a_stream():
+    """Also of queries that do not share the join: three of a hundred rows are wanted for ten seconds by another one."""
+    rows, _ = kept("short other")
+    assert rows == 2 * 100 + 9 * 3
+
+
+def test_a_segment_that_was_cut_is_written_anew_and_read_again():
+    queries = [declared.query for declared in SCRIPT.queries]
+    run = Together(queries, pa.table({}))
+    for number in range(8):
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+        if number == 5:
+            before = {batch: stored.rows.num_rows for batch, stored in run.slot.store.logs["a"]}
+            run.restart()
+    after = {batch: stored.rows.num_rows for batch, stored in run.slot.store.logs["a"]}
+    assert before == {0: 5, 1: 5, 2: 5, 3: 5, 4: 100, 5: 100}
+    assert after == {0: 5, 1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 100, 7: 100}
+    manifest, _ = run.slot.save(8, "again")
+    named = {each.batch: each.rows for each in run.slot.checkpoint.read(manifest).logs if each.source == "a"}
+    assert named == after, "what is gone is not on disk either"
+
+
+def test_views_are_recomputed_from_segments_that_were_cut():
+    """All have joined at once for some batches; then they keep a view, which is derived from what is left of the logs."""
+    joined = "FROM a, b, c WHERE a.k = b.k AND b.k = c.k"
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    script += f"CREATE QUERY q0 AS SELECT a.x, b.x AS y, c.x AS z {joined} AND a.x < 60 WINDOW 1 SECOND;"
+    script += f"CREATE QUERY q1 AS SELECT a.x, b.x AS y, c.x AS z {joined} AND a.x < 5 AND b.x < 30 WINDOW 60 SECONDS;"
+    # Another one keeps rows that no member of the join wants.
+    script += "CREATE QUERY other AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.x AND a.x >= 60 WINDOW 2 SECONDS"
+    queries = [declared.query for declared in parse_script(script).queries]
+    together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    joining = queries[:2]
+    for run in (together, *alone):
+        for query in [query for query in run.queries if query in joining]:
+            run.pipeline.change(query.name, "(a b c)")
+    for number in range(9):
+        if number == 6:
+            assert {stored.rows.num_rows for _, stored in together.slot.store.logs["a"]} == {5, 45, 100}
+            for query in joining:
+                together.pipeline.change(query.name, "((a b) c)")
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array([n % 40 for n in range(100)]), "x": pa.array(range(100)), "ts": ts})
+        found = together.step(dict.fromkeys("abc", rows))
+        for run, query in zip(alone, queries, strict=True):
+            assert run.step(dict.fromkeys("abc", rows))[query.name] == found[query.name], (number, query.name)
+    assert len(together.slot.sharing) == 2
+
+
+def test_a_view_is_recomputed_for_a_member_that_comes_back():
+    """q2 runs by itself for some batches; the view that the others keep meanwhile has nothing of what only q2 wants."""
+    joined = "FROM a, b, c WHERE a.k = b.k AND b.k = c.k"
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    wheres = ("a.x < 5 WINDOW 60 SECONDS", "a.x < 3 WINDOW 30 SECONDS", "a.x >= 5 WINDOW 10 SECONDS")
+    for number, where in enumerate(wheres):
+        script += f"CREATE QUERY q{number} AS SELECT a.x, b.x AS y, c.x AS z {joined} AND {where};"
+    queries = [declared.query for declared in parse_script(script).queries]
+    together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    for number in range(10):
+        if number in (3, 7):
+            together.pipeline.change("q2", "(a b c)" if number == 3 else "((a b) c)")
+        ts = pa.array([number * 1_000_000 + n for n in range(12)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array([n % 5 for n in range(12)]), "x": pa.array(range(12)), "ts": ts})
+        found = together.step(dict.fromkeys("abc", rows))
+        assert len(together.slot.sharing) == (2 if 3 <= number < 7 else 3)
+        for run, query in zip(alone, queries, strict=True):
+            assert run.step(dict.fromkeys("abc", rows))[query.name] == found[query.name], (number, query.name)
+
+
+def test_runs_that_span_batches_which_are_over():
+    """Runs of several batches are merged while rows of the short slice live: what is gone from the log is not looked up."""
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    for number, where in enumerate((" WINDOW 2 SECONDS", " AND a.x < 2 WINDOW 60 SECONDS")):
+        script += f"CREATE QUERY q{number} AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k{where};"
+    queries = [declared.query for declared in parse_script(script).queries]
+    together, alone = Together(queries, pa.table({})), [Together([query], pa.table({})) for query in queries]
+    for number in range(70):
+        ts = pa.array([number * 100_000 + n for n in range(10)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array([(n + number) % 7 for n in range(10)]), "x": pa.array(range(10)), "ts": ts})
+        found = together.step({"a": rows, "b": rows})
+        for run, query in zip(alone, queries, strict=True):
+            assert run.step({"a": rows, "b": rows})[query.name] == found[query.name], (number, query.name)
+    (index,) = [index for key, index in together.slot.store.indexes.items() if key.rows.source == "a"]
+    spans = {us: max(run.last_batch - run.first_batch for run in spine.runs) for us, spine in index.spines.items()}
+    assert spans[2_000_000] >= 3
+    assert sorted(spans) == [2_000_000, 60_000_000]

@@ -1,0 +1,173 @@
+"""Which joins are the same, and who runs them together."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.plan.distribution import Distribution
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import left_deep, parse
+from anabranch.plan.migration import Execution, Migration, Strategy
+from anabranch.plan.query import Query
+from anabranch.share.canonical import Running, companies, shape_of, shared_joins
+from anabranch.share.common_plan import Starting, common_plans
+from anabranch.sql import parse_script
+
+CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+CREATE += "CREATE TABLE t (k BIGINT);"
+
+
+def queries(*selects: str) -> list[Query]:
+    script = CREATE + "".join(f"CREATE QUERY q{n} AS {select};" for n, select in enumerate(selects))
+    return [declared.query for declared in parse_script(script).queries]
+
+
+def query(from_where: str) -> Query:
+    (found,) = queries(f"SELECT 1 AS one FROM {from_where} WINDOW 2 SECONDS")
+    return found
+
+
+ALIKE = [
+    ("a, b WHERE a.k = b.k", "b AS p, a AS q WHERE p.k = q.k"),
+    ("a, b, c WHERE a.k = b.k AND b.k = c.k", "c, b, a WHERE a.k = c.k AND c.k = b.k"),
+    ("a, b WHERE a.k = b.k AND a.x > 3", "a, b WHERE b.k = a.k AND b.x < 5 AND a.x < b.x"),
+    ("a AS m, a AS n WHERE m.k = n.j", "a AS n, a AS m WHERE m.j = n.k"),
+    ("a, b WHERE a.x < b.x", "b AS y, a AS z WHERE y.x > z.x"),
+    ("a AS m, a AS n, b WHERE m.k = n.j AND n.k = b.k", "b, a AS u, a AS v WHERE b.k = u.k AND v.k = u.j"),
+]
+OTHERS = [
+    ("a, b WHERE a.k = b.k", "a, b WHERE a.k = b.j"),
+    ("a, b WHERE a.k = b.k", "a, c WHERE a.k = c.k"),
+    ("a, b WHERE a.k = b.k", "a, b WHERE a.k = b.k AND a.j = b.j"),
+    ("a, b, c WHERE a.k = b.k AND b.j = c.j", "a, b, c WHERE a.k = b.k AND a.j = c.j"),
+    ("a, b WHERE a.x < b.x", "a, b WHERE a.x > b.x"),
+    ("a AS m, a AS n WHERE m.k = n.k", "a AS m, a AS n WHERE m.k = n.j"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_joins_that_are_the_same(one: str, other: str) -> None:
+    mine, theirs = query(one), query(other)
+    first, second = shape_of(mine), shape_of(theirs)
+    assert first is not None
+    assert second is not None
+    assert first.text == second.text
+    for a, b in zip(first.order, second.order, strict=True):
+        assert mine.input(a).source == theirs.input(b).source
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_joins_that_are_not(one: str, other: str) -> None:
+    first, second = shape_of(query(one)), shape_of(query(other))
+    assert first is not None
+    assert second is not None
+    assert first.text != second.text
+
+
+@pytest.mark.parametrize("alone", [
+    "a", "a, t WHERE a.k = t.k", "a, b, t WHERE a.k = b.k AND a.k = t.k",
+    "a, (SELECT k, COUNT(*) AS n FROM b [NOW] GROUP BY k) AS g WHERE a.k = g.k",
+])  # fmt: skip
+def test_joins_that_no_other_query_can_share(alone: str) -> None:
+    assert shape_of(query(alone)) is None
+
+
+def running(found: Query, plan: str | None = None, **changes: object) -> Running:
+    graph = JoinGraph(found)
+    chosen = left_deep(graph) if plan is None else parse(plan, graph)
+    return Running(found, Execution(chosen, **changes), Distribution())  # type: ignore[arg-type]
+
+
+WHERE = "WHERE a.k = b.k AND b.k = c.k"
+
+
+def kin(*windows: int) -> list[Query]:
+    return queries(*(f"SELECT a.x FROM a, b, c {WHERE} WINDOW {us} SECONDS" for us in windows))
+
+
+def test_the_largest_windows_lead() -> None:
+    (company,) = companies(map(running, kin(1, 60, 5)))
+    assert [each.query.name for each in company] == ["q1", "q2", "q0"]
+    (shared,) = shared_joins(map(running, kin(1, 60, 5)))
+    assert shared.names[0] == "q1"
+    assert {i.window.length_us for i in shared.join.inputs} == {60_000_000}
+
+
+def test_plans_that_do_the_same_are_shared_whatever_their_aliases() -> None:
+    one, two = queries(
+        f"SELECT a.x FROM a, b, c {WHERE} WINDOW 2 SECONDS",
+        "SELECT r.x FROM c AS p, b AS q, a AS r WHERE p.k = q.k AND q.k = r.k WINDOW 3 SECONDS",
+    )
+    assert companies([running(one, "((a b) c)"), running(two, "(p (r q))")])
+    assert not companies([running(one, "((a b) c)"), running(two, "((p q) r)")])
+
+
+def test_who_is_on_another_way_runs_alone() -> None:
+    one, two = kin(1, 2)
+    target = parse("((b c) a)", JoinGraph(one))
+    going = Migration(target, Strategy.GRADUAL, 7)
+    assert companies([running(one, migration=going), running(two, migration=going)])
+    assert not companies([running(one, migration=going), running(two)])
+    assert not companies([running(one, migration=going), running(two, migration=Migration(target, Strategy.GRADUAL, 8))])
+    assert not companies([running(one, grouped_input="a"), running(two, grouped_input="a")])
+
+
+def test_what_a_shared_join_has_in_common() -> None:
+    one, two = queries(
+        "SELECT a.x FROM a [RANGE 5 SECONDS], b [RANGE 1 SECOND] WHERE a.k = b.k AND a.x > 3 AND b.x < a.x AND b.j = 1",
+        "SELECT n.j FROM b [RANGE 2 SECONDS] AS n, a [NOW] AS m WHERE m.k = n.k AND n.j = 1 AND m.x > n.x AND m.x < n.j",
+    )
+    (shared,) = shared_joins([running(one), running(two)])
+    join = shared.join
+    assert [(i.alias, i.window.length_us) for i in join.inputs] == [("a", 5_000_000), ("b", 2_000_000)]
+    assert [str(f) for f in join.input("b").filters] == ["(b.j = 1)"]
+    assert not join.input("a").filters
+    assert [str(r) for r in join.residuals] == ["(b.x < a.x)"]
+    assert [list(own) for own in shared.own_filters["a"]] == [["(3 < a.x)"], []]
+    assert [[str(r) for r in own] for own in shared.own_residuals] == [[], ["(a.x < b.j)"]]
+    assert {str(c) for c in join.kept} == {"a.k", "a.x", "b.k", "b.x", "b.j"}
+
+
+def test_what_is_kept_in_a_view_of_a_shared_join() -> None:
+    """What some member wants: all, if one of them has the largest windows and no filter of its own."""
+    wheres = ("a.x > 3 WINDOW 9 SECONDS", "b.x > 5 WINDOW 9 SECONDS", "a.j = 1 WINDOW 2 SECONDS")
+    found = queries(*(f"SELECT a.x FROM a, b WHERE a.k = b.k AND {where}" for where in wheres))
+    (shared,) = shared_joins(map(running, found))
+    assert set(shared.wanted(("a", "b"))) == {
+        "[9000000] and (.x > 3); [9000000]", "[9000000]; [9000000] and (.x > 5)", "[2000000] and (.j = 1); [2000000]",
+    }  # fmt: skip
+    (shared,) = shared_joins(map(running, [*found[:1], *kin_of_two()]))
+    assert shared.wanted(("a", "b")) == ()
+
+
+def kin_of_two() -> list[Query]:
+    (found,) = queries("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS")
+    return [found]
+
+
+# One plan for all.
+
+
+def starting(found: Query, plan: str, is_pinned: bool = False) -> Starting:
+    return Starting(found, Execution(parse(plan, JoinGraph(found))), is_pinned)
+
+
+def test_all_start_with_the_plan_of_the_largest_windows() -> None:
+    one, two, three = kin(1, 60, 5)
+    plans = {"q1": starting(two, "((a b) c)"), "q2": starting(three, "((a b) c)")}
+    taken = common_plans({"q0": starting(one, "(a b c)"), **plans})
+    assert {name: (str(each.execution.plan), each.lead) for name, each in taken.items()} == {"q0": ("((a b) c)", "q1")}
+
+
+def test_all_start_with_the_plan_that_is_pinned() -> None:
+    one, two, three = kin(1, 60, 5)
+    taken = common_plans(
+        {"q0": starting(one, "(a b c)", True), "q1": starting(two, "((a b) c)"), "q2": starting(three, "(a (b c))")}
+    )
+    assert {name: str(each.execution.plan) for name, each in taken.items()} == {"q1": "(a b c)", "q2": "(a b c)"}
+
+
+def test_queries_with_different_pins_keep_them() -> None:
+    one, two, three = kin(1, 60, 5)
+    pinned = {"q0": starting(one, "(a b c)", True), "q1": starting(two, "((a b) c)", True)}
+    assert not common_plans({**pinned, "q2": starting(three, "(a (b c))")})

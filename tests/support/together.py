@@ -1,0 +1,129 @@
+"""Queries of a workload in one pipeline, beside each of them alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.drive.local import LocalPipeline, Step
+from anabranch.drive.work import Kept
+from anabranch.engine.slot import Slot
+from anabranch.errors import MigrationError
+from anabranch.plan.jtree import Plan
+from anabranch.plan.migration import Strategy
+from anabranch.plan.query import Query, Stream
+from anabranch.share.canonical import renamed_plan, shape_of
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support import oracle
+from tests.support.scenarios import random_plan
+from tests.support.workloads import Workload
+
+STRATEGIES = list(Strategy)
+
+
+class Together:
+    """Queries of a workload in one pipeline, batch after batch; between two of them it may be started anew."""
+
+    def __init__(
+        self, queries: Sequence[Query], table: pa.Table, slots: int = 1, readings: Sequence[pa.Table] = ()
+    ) -> None:
+        """`readings` are what the table holds in each batch, if it changes."""
+        self.queries, self.slots, self.disk = list(queries), slots, MemoryFilesystem()
+        self.tables = {"t": table} if any(s.name == "t" for q in queries for s in q.base_sources) else {}
+        self.number, self.readings, self.dropped = 0, readings, list[str]()
+        self.pipeline = self.started()
+
+    def started(self) -> LocalPipeline:
+        return LocalPipeline(
+            self.queries, self.disk, tables=self.tables, slots=self.slots, dropped=self.dropped, release_every=1,
+            sweep_grace_s=0.0,
+            refresh={"t": (1_500_000, lambda: self.readings[self.number])} if self.readings and self.tables else None,
+        )  # fmt: skip
+
+    def restart(self) -> None:
+        self.pipeline = self.started()
+
+    def drop(self, name: str) -> None:
+        """The others go on without a query."""
+        if len(self.queries) > 1:
+            self.queries = [query for query in self.queries if query.name != name]
+            self.dropped.append(name)
+            self.restart()
+
+    def step(self, rows: dict[str, pa.Table]) -> dict[str, oracle.Bag]:
+        read = {source.name for query in self.queries for source in query.base_sources}
+        steps = self.pipeline.step(self.number, {name: table for name, table in rows.items() if name in read})
+        self.pipeline.verify()
+        self.number += 1
+        for query in self.queries:
+            self._check_counts(query, steps[query.name], rows)
+        return {name: oracle.bag(step.results) for name, step in steps.items()}
+
+    def _check_counts(self, query: Query, step: Step, rows: dict[str, pa.Table]) -> None:
+        """A row is counted once, however many slots it goes to, and whoever else wants it there."""
+        for source in query.base_sources:
+            if not isinstance(source, Stream) or source.name not in rows:
+                continue
+            counts, times = step.statistics.sources[source.name], rows[source.name].column(source.time)
+            late = pc.sum(pc.less(times.cast(pa.int64()), step.watermark_us)).as_py() or 0
+            found = (counts.rows, counts.late_rows, counts.early_rows, counts.untimed_rows)
+            assert found == (len(times), late, 0, times.null_count), (query.name, source.name)
+
+    @property
+    def slot(self) -> Slot:
+        found = self.pipeline.slot()
+        assert found is not None
+        return found
+
+
+def check_sharing(
+    workload: Workload, slots: int, actions: Sequence[tuple[int, str, int, int]], turns: Sequence[int]
+) -> None:
+    """All together, and each alone. Before some batches there are `actions`: a restart, a query gets another plan, all that
+    have its join get another, or it is dropped. Two workers take turns at the slots, and have to catch up."""
+    together, workers = Together(workload.queries, workload.table, slots), [Kept(), Kept()]
+    alone = {q.name: Together([q], workload.table) for q in workload.queries}
+    whole: dict[str, oracle.Bag] = {name: Counter() for name in alone}
+    batches = [workload.batch(number) for number in range(workload.batches)]
+    for number, rows in enumerate([*batches, {}]):
+        for at, what, which, how in actions:
+            if at == number and number:
+                act(together, what, workload.queries[which % workload.count], how)
+        together.pipeline.worker = workers[turns[number % len(turns)]]
+        for name, found in together.step(rows).items():
+            problem = oracle.difference(found, alone[name].step(rows)[name])
+            assert not problem, f"{name} in batch {number}, not as alone: {problem}\n{workload.script}"
+            whole[name] += found
+    for query in together.queries:
+        read = {s.name for s in query.base_sources}
+        own = [{n: table for n, table in rows.items() if n in read} for rows in batches]
+        tables = {"t": workload.table} if "t" in read else {}
+        problem = oracle.difference(whole[query.name], oracle.expected(query, own, tables))
+        assert not problem, f"{query.name}: {problem}\n{workload.script}"
+
+
+def act(run: Together, what: str, query: Query, how: int) -> None:
+    if what == "restart":
+        run.restart()
+    elif query.name not in run.pipeline.driver.queries:
+        return
+    elif what == "drop":
+        run.drop(query.name)
+    elif len(query.inputs) > 2:
+        steering = run.pipeline.driver.queries[query.name]
+        plan: Plan = random_plan(Workload(how, 2).rng("plan"), steering.forms.graphs[None])
+        strategy, shape = STRATEGIES[how % len(STRATEGIES)], shape_of(query)
+        for other in run.queries if what == "plan of all" and shape is not None else [query]:
+            its = shape_of(other)
+            if other is not query and (its is None or shape is None or its.text != shape.text):
+                continue
+            names = {a: a for a in query.aliases}
+            if its is not None and shape is not None:
+                names = dict(zip(shape.order, its.order, strict=True))
+            try:
+                run.pipeline.change(other.name, renamed_plan(plan, names), strategy, how % 3)
+            except MigrationError:
+                run.pipeline.change(other.name, renamed_plan(plan, names))
