@@ -161,6 +161,12 @@ def plain(value):
     return repr(value if value is None else value + 0.0)
 
 
+def test_rows_that_count_at_no_instant_are_not_kept():
+    run = run_of("SELECT k, COUNT(*) AS n FROM s [NOW] GROUP BY k")
+    step = run.step(0, rows([0.5, 1.0, 1.5], k=[1, 2, 3]))
+    assert {s.kind: s.rows for s in step.statistics.states}["groups"] == 1, "the row at 1 s"
+
+
 def test_groups_without_rows_are_forgotten(monkeypatch):
     monkeypatch.setattr(aggregation, "LEAST_DEAD", 8)
     run = run_of("SELECT k, COUNT(*) AS n, COUNT(DISTINCT g) AS d, MAX(g) AS m FROM s [RANGE 2 SECONDS] GROUP BY k")
@@ -174,6 +180,7 @@ def test_groups_without_rows_are_forgotten(monkeypatch):
     assert aggregator.groups.count <= 40, "of 200 groups"
     assert len(found) == 5 * (2 * 38 - 1)
     assert {row["n"] for row in found} == {1}
+    assert all(row["d"] == (row["m"] is not None) for row in found), "NULL is no value"
 
 
 def test_groups_that_all_live_are_seldom_gone_through(monkeypatch):

@@ -203,6 +203,16 @@ def test_a_sum_has_no_more_digits_than_its_type() -> None:
         assert values_of(each) == [None if shown is None else Decimal(shown)]
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_that_has_left_its_bits_is_null(sign: int) -> None:
+    """Four times the largest decimal, less 2^128, has 38 digits again."""
+    each, zero = ExactSum(pa.decimal128(38, 0)), np.zeros(1, np.int64)
+    each.grow(1)
+    column = pa.array([Decimal(sign * (10**38 - 1))] * 4, pa.decimal128(38, 0))
+    each.take(zero, each.fold(np.zeros(4, np.int64), 1, column), zero, zero)
+    assert values_of(each) == [None]
+
+
 @pytest.mark.parametrize("kind", [FloatSum, Mean, Deviation])
 def test_common_values_have_no_rare_parts(kind: Callable[[], Sum]) -> None:
     """They cost neither state nor time where there are none."""
