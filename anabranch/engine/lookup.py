@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property, partial
 from time import thread_time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,17 +56,18 @@ class Lookup:
         visible, keys = len(probe.target) > 1 or probe.target[0] in box.visible, _Keys(box, probe, rows)
         if probe.between is not None:
             ordered, highs = self._ranges(state, probe, probe.between, keys, rows, visible)
-            kernel, is_exact = partial(probe_ranges, ordered, highs), not probe.keys
+            kernel, is_exact = partial(_in_ranges, highs), not probe.keys
         else:
             ordered = self._ordered(route, stage, step, keys, rows)
-            kernel, is_exact = partial(probe_kernel, ordered), index.is_exact
+            kernel, is_exact = probe_kernel, index.is_exact
         for table, window_us in state.tables(visible, partial(self._window_us, probe.target)):
-            place = beginning()
+            sought, place = self._no_older(ordered, rows, probe.target, window_us), beginning()
             while place[BLOCK] < len(ordered):
-                matches, lookups = kernel(table, window_us, len(ordered), place, bounds.CHUNK_PAIRS)
+                matches, lookups = kernel(sought, table, window_us, len(ordered), place, bounds.CHUNK_PAIRS)
                 counts.lookups += int(lookups)
                 counts.candidates += matches.shape[1]
-                matches, found = self._combined(probe, rows, matches, window_us)
+                is_whole = sought is ordered and (len(probe.target) > 1 or window_us == self._longest_us(probe.target))
+                matches, found = self._combined(probe, rows, matches, is_whole)
                 for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
                     combined = found if last - first == len(found) else found.slice(first, last)
                     if not is_exact:
@@ -79,6 +80,26 @@ class Lookup:
                     began = thread_time_ns()
         counts.cpu_ns += thread_time_ns() - began
 
+    def _longest_us(self, target: Aliases) -> int:
+        """The window of an input."""
+        return self.box.reader.input(target[0]).window_us
+
+    def _no_older(self, ordered: Words, rows: Combination, target: Aliases, window_us: int) -> Words:
+        """Rows of a shared join as they look up a slice: a row for which the members that want it have shorter windows than
+        the slice finds nothing older than these. It looks as if it came so much later; what it finds is told by its own
+        start (`_combined`)."""
+        lineage, sets = self.box.reader.lineage, rows.sets
+        if lineage is None or sets is None or sets.ndim == 2 or len(target) > 1 or window_us == FOREVER_US:
+            return ordered
+        later_us = window_us - lineage.longest_us(target[0], sets)
+        if not len(later_us) or later_us.max() <= 0:
+            return ordered
+        moved = ordered.copy()
+        starts = moved[:, 2].view(np.int64) + np.maximum(later_us, 0)[moved[:, 1].view(np.int64)]
+        moved[:, 2] = starts.view(np.uint64)
+        moved[:, 3] = np.maximum(moved[:, 3].view(np.int64), starts + 1).view(np.uint64)
+        return moved
+
     def _window_us(self, target: Aliases, retention_us: int) -> int | None:
         """For how long rows of a slice are valid for the box; None if no row of it is the box's. A row is in a slice of at
         least the longest window of those who want it."""
@@ -88,18 +109,22 @@ class Lookup:
         return longest_window(reader.windows_us(reader.input(target[0])), retention_us)
 
     def _combined(
-        self, probe: Probe, rows: Combination, matches: Matches, window_us: int
+        self, probe: Probe, rows: Combination, matches: Matches, is_whole: bool
     ) -> tuple[Matches, Combination]:
-        """Rows with what they have found and may see; `window_us` is for how long rows that were found are valid."""
+        """Rows with what they have found and may see. If it is not `is_whole`, the lookup took other times for those of the
+        rows, or another window for that of the input."""
         matches, parts = self._parts(probe.target, matches)
         box, shown = self.box, self._shown(probe.target, parts)
         if shown is not None:
             matches, parts = matches[:, shown], {alias: ids[shown] for alias, ids in parts.items()}
-        if len(probe.target) == 1 and window_us != (longest_us := box.reader.input(probe.target[0]).window_us):
+        if not is_whole:
             # A combination ends with its oldest row, by the windows of the join, in whatever slice its rows are.
-            times = box.log_of(probe.target[0]).times(parts[probe.target[0]])
+            times, longest_us = box.log_of(probe.target[0]).times(parts[probe.target[0]]), self._longest_us(probe.target)
             ends = np.full(len(times), FOREVER_US) if longest_us == FOREVER_US else times + longest_us
-            matches = np.concatenate([matches[:3], [np.minimum(take(rows.ends, matches[0]), ends)]])
+            starts = np.maximum(take(rows.starts, matches[0]), times)
+            matches = np.stack([matches[0], matches[1], starts, np.minimum(take(rows.ends, matches[0]), ends)])
+            if not (valid := starts < matches[3]).all():
+                matches, parts = matches[:, valid], {alias: ids[valid] for alias, ids in parts.items()}
         sets = self._sets(rows, matches, parts)
         if sets is not None and not (kept := wanted(sets)).all():
             matches, sets = matches[:, kept], sets[kept]
@@ -235,6 +260,11 @@ class Lookup:
         counts = StepStatistics(route.alias, target)
         self.box.statistics.steps.append(counts)
         return counts
+
+
+def _in_ranges(highs: Words, sought: Words, *given: Any) -> Any:
+    lookup: Any = probe_ranges
+    return lookup(sought, highs, *given)
 
 
 class _Keys:

@@ -191,3 +191,22 @@ def test_runs_that_span_batches_which_are_over():
     spans = {us: max(run.last_batch - run.first_batch for run in spine.runs) for us, spine in index.spines.items()}
     assert spans[2_000_000] >= 3
     assert sorted(spans) == [2_000_000, 60_000_000]
+
+
+def test_a_row_finds_what_is_as_old_as_the_windows_of_those_who_want_it():
+    """To the microsecond: the row of a is wanted by the query with 5 s alone, and the rows of b are kept for 60 s."""
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    for number, where in enumerate((" WINDOW 5 SECONDS", " AND a.x < 5 WINDOW 60 SECONDS")):
+        script += f"CREATE QUERY q{number} AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k{where};"
+    run = Together([declared.query for declared in parse_script(script).queries], pa.table({}))
+
+    def rows(x: int, *times_us: int) -> pa.Table:
+        count = len(times_us)
+        return pa.table({"k": [1] * count, "x": [x] * count, "ts": pa.array(times_us, pa.timestamp("us"))})
+
+    run.step({"b": rows(1, 5_000_000, 5_000_001, 5_000_002)})
+    found = run.step({"a": rows(50, 10_000_000)})
+    assert len(run.slot.sharing) == 2
+    assert {name: sum(bag.values()) for name, bag in found.items()} == {"q0": 2, "q1": 0}
+    found = run.step({"a": rows(3, 10_000_000), "b": rows(2, 14_999_999, 15_000_000)})
+    assert {name: sum(bag.values()) for name, bag in found.items()} == {"q0": 2 + 1 + 1, "q1": 5}
