@@ -48,6 +48,9 @@ NOBODY = 0
 MOST_TABLE = 2048
 """What two sets have in common stands in a table as long as there are so many sets; else combinations carry bits."""
 
+MOST_SETS = 1 << 14
+"""When there are more sets, those that no stored row has are forgotten at the end of a batch."""
+
 WORD_BITS = 64
 
 
@@ -136,6 +139,7 @@ class Lineage:
         self._asked = {alias: self._predicates(alias) for alias in shared.join.aliases}
         self._known: dict[str, dict[int, Numbers]] = {alias: {} for alias in shared.join.aliases}
         """The sets of the rows of each segment, by input; of inputs that members ask different things of."""
+        self._most_sets = MOST_SETS
         self._begin(Sets())
 
     def _begin(self, sets: Sets) -> None:
@@ -257,6 +261,20 @@ class Lineage:
             self._words = np.frombuffer(packed, np.uint64).reshape(-1, width)
         found: npt.NDArray[np.uint64] = self._words[sets]
         return found
+
+    def settle(self) -> None:
+        """Ends a batch: sets do not grow with batches. Where there are very many, sets that no stored row has are forgotten,
+        and the others numbered anew; next time when there are twice as many."""
+        if len(self.sets) <= self._most_sets:
+            return
+        before = self.sets
+        self._begin(Sets())
+        for known in self._known.values():
+            for batch, numbers in known.items():
+                there, places = np.unique(numbers, return_inverse=True)
+                new = np.array([self.sets.number(before.masks[n]) for n in there.tolist()])
+                known[batch] = new[places].astype(np.uint16 if len(self.sets) <= 1 << 16 else np.uint32)
+        self._most_sets = max(MOST_SETS, 2 * len(self.sets))
 
     # -- the sets of combinations --------------------------------------------------------------------------------------
 

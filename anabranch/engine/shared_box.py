@@ -151,6 +151,7 @@ class SharedBox(Box):
                     )
                     for piece in pieces:
                         yield member.name, piece
+        self.lineage.settle()
 
     def _run(self, emit: bool) -> Iterator[Found]:
         yield from super()._run(emit)

@@ -81,3 +81,21 @@ def test_more_than_64_predicates():
 def test_results_are_the_same_when_combinations_carry_bits(seed: int):
     with mock.patch.object(lineage, "MOST_TABLE", 2 + 4 * (seed % 3)):
         check_sharing(Kin(seed, 6, 6), 1 + seed % 2, [(3, "plan of all", 0, seed), (5, "restart", 0, 0)], [0, 1, 1])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_results_are_the_same_when_sets_are_forgotten_after_each_batch(seed: int):
+    with mock.patch.object(lineage, "MOST_SETS", 1), mock.patch.object(lineage, "MOST_TABLE", 8 if seed % 2 else 2048):
+        check_sharing(Kin(seed, 6, 6), 1 + seed % 2, [(3, "plan of all", 0, seed), (5, "restart", 0, 0)], [0, 1, 1])
+
+
+def test_sets_do_not_grow_with_batches():
+    """Rows of each batch have sets that no row had before; only those of rows that are there are known."""
+    made = Lineage(shared(*(f" AND a.x % {n} = 0" for n in range(2, 40))))
+    with mock.patch.object(lineage, "MOST_SETS", 64):
+        made._most_sets = 64
+        for batch in range(60):
+            made.learn("a", batch, made.number("a", rows(*range(40 * batch, 40 * batch + 40))))
+            made.forget("a", range(batch - 2, batch + 1))
+            made.settle()
+            assert len(made.sets) <= 2 * (3 * 40 + 2) + 64
