@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from anabranch.plan.distribution import Distribution
+from anabranch.plan.expression import Column
+from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution, Migration, Strategy
@@ -110,6 +113,15 @@ def test_who_is_on_another_way_runs_alone() -> None:
     assert not companies([running(one, migration=going), running(two)])
     assert not companies([running(one, migration=going), running(two, migration=Migration(target, Strategy.GRADUAL, 8))])
     assert not companies([running(one, grouped_input="a"), running(two, grouped_input="a")])
+
+
+def test_queries_whose_rows_are_spread_in_other_ways_run_alone() -> None:
+    one, two = kin(1, 2)
+    spread = [Distribution(Grid((Dimension((Column(pa.int64(), "a", name),)),), (2,))) for name in ("k", "j")]
+    cases = ((one, spread[0]), (two, spread[0]), (two, spread[1]))
+    first, same, other = (Running(query, running(query).execution, each) for query, each in cases)
+    assert companies([first, same])
+    assert not companies([first, other])
 
 
 def test_what_a_shared_join_has_in_common() -> None:
