@@ -123,6 +123,10 @@ class SessionError(AnabranchError):
     """A session that is used in a way that cannot work."""
 
 
+class CommandError(AnabranchError):
+    """What was asked of a run from outside, and is not done."""
+
+
 class UnsupportedFrameError(AnabranchError):
     """A DataFrame that cannot be a stream or a table here."""
 

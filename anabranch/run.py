@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from html import escape
 from time import monotonic, sleep
+
+from pyspark.sql import DataFrame
 
 from anabranch.control.journal import Entry
 from anabranch.control.lease import Holder
@@ -15,12 +18,14 @@ from anabranch.control.progress import Progress, Waiting
 from anabranch.control.records import Ended
 from anabranch.drive.steering import Steering
 from anabranch.errors import MigrationError, SessionError
+from anabranch.online import Online
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Strategy, why_not_raise
 from anabranch.plan.selects import raise_selects
 from anabranch.settings import strategy_of
 from anabranch.show.explain import PlanText
 from anabranch.spark.pipeline import Pipeline
+from anabranch.spark.sinks import Sink
 from anabranch.sql import parse_duration
 
 POLL_S = 0.05
@@ -36,6 +41,12 @@ class Run:
     stopped: bool = False
     draw: Callable[[str], str] | None = None
     """Draws the plan of a query by what its newest batches measured."""
+    online: Online | None = None
+    """Has queries come and go."""
+    changing: threading.RLock = field(default_factory=threading.RLock)
+    """Held by whoever has a query come or go: a pipeline may be started anew meanwhile."""
+    command_error: Exception | None = None
+    """Why commands could not be looked for, the last time that failed."""
 
     @property
     def queries(self) -> dict[str, Steering]:
@@ -113,12 +124,37 @@ class Run:
         wish = Wish(parsed, grouped_input, way, parse_duration(pause, "pause"), selects)
         query.request(query.loop.granted(query.execution, wish))
 
-    def drop_query(self, name: str) -> None:
+    def add_query(
+        self,
+        name: str,
+        sql: str,
+        sink: Sink | Callable[[DataFrame, int], None] | None = None,
+        plan: str | None = None,
+        history: bool = False,
+    ) -> str:
+        """Has a query come in with the next batch, among those that read its streams. Rows of that batch are the first of
+        its own; with `history` it also has the combinations of new rows with rows that came before, if some query that runs
+        keeps them. It runs on when the session is started again, although no script declares it. Where no pipeline reads
+        all its streams, it gets one of its own, and reads its streams from the beginning. What is told of it: the journal
+        says from when on its results are complete."""
+        return self._online.add(name, sql, sink, plan, history)
+
+    def alter_query(self, name: str, sql: str) -> str:
+        """Has another query take the place of one, in one batch: a combination whose last row came before is the old
+        query's, any other the new one's. It is refused where the rows that are stored are not enough for that."""
+        return self._online.alter(name, sql)
+
+    def drop_query(self, name: str) -> str:
         """Has a query leave its pipeline with the next batch: its results are not computed from then on, and its state is
         given up; what waits for its sink is delivered. The others go on. It stays dropped when the session is started
-        again, although it is declared: `start(fresh=[name])` has it start anew. The last query of a pipeline cannot be
-        dropped: stop the run instead."""
-        self.pipeline(name).host.runner.drop(name)
+        again, although it is declared: `start(fresh=[name])` has it start anew. The last query cannot be dropped: stop the
+        run instead."""
+        return self._online.drop(name)
+
+    @property
+    def _online(self) -> Online:
+        assert self.online is not None, "the run has started"
+        return self.online
 
     def pin(self, name: str) -> None:
         """Keeps the plan of a query as it is, until `unpin`; `migrate` still works."""
@@ -165,11 +201,12 @@ class Run:
         """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
-            try:
-                left = [p for p in self.pipelines if not p.has_ended(self.stopped)]
-            finally:
-                if all(p.is_over for p in self.pipelines):
-                    self.holder.release()
+            with self.changing:
+                try:
+                    left = [p for p in self.pipelines if not p.has_ended(self.stopped)]
+                finally:
+                    if all(p.is_over for p in self.pipelines):
+                        self._release()
             if not left:
                 return True
             if deadline is not None and monotonic() >= deadline:
@@ -179,8 +216,16 @@ class Run:
     def stop(self) -> None:
         """Stops all queries. What was committed stays; start the session again to go on."""
         self.stopped = True
-        for pipeline in self.pipelines:
-            pipeline.stop()
+        if self.online is not None:
+            self.online.stop()
+        with self.changing:
+            for pipeline in self.pipelines:
+                pipeline.stop()
+            self._release()
+
+    def _release(self) -> None:
+        if self.online is not None:
+            self.online.stop()
         self.holder.release()
 
 

@@ -18,16 +18,19 @@ from anabranch.balance.together import pipelines_of
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
 from anabranch.control.loop import Loop
-from anabranch.control.pipelines import KnownPipeline, new_name
+from anabranch.control.pipelines import ComingNote, KnownPipeline, new_name
 from anabranch.control.query_texts import text_of
+from anabranch.control.sink_notes import read_sink
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, first_waiting, set_aside_waiting
 from anabranch.drive.restart import Fate, Outflow, Restart, restart_of
 from anabranch.errors import LocationError, SessionError, known_names
+from anabranch.online import Online, answer_drops
 from anabranch.optimize.planner import Bounds
 from anabranch.plan.eager import Forms
 from anabranch.plan.formats import format_of
-from anabranch.plan.jtree import show
+from anabranch.plan.jtree import left_deep, parse, show
+from anabranch.plan.migration import Execution
 from anabranch.plan.on_error import OnError
 from anabranch.plan.query import Query, Stream, Table
 from anabranch.planning import Planning
@@ -38,9 +41,9 @@ from anabranch.show.spread import Origin, Slots
 from anabranch.spark.create import create_session
 from anabranch.spark.file_formats import check_format
 from anabranch.spark.frames import check_stream, check_table, fields_of
-from anabranch.spark.pipeline import Ground, Member, Pipeline
+from anabranch.spark.pipeline import Arriving, Ground, Member, Pipeline
 from anabranch.spark.reader import FileOptions, infer_fields
-from anabranch.spark.sinks import Sink, as_sink, console
+from anabranch.spark.sinks import Sink, as_sink, console, from_note
 from anabranch.spark.sources import Files, Sources, on_error_of
 from anabranch.spark.stage import Takes
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
@@ -289,10 +292,11 @@ class Session:
         parallelism = None if in_use is None else Slots(in_use.sparkContext.defaultParallelism, Origin.SPARK)
         return self.planning.explain(name, parallelism, verbose)
 
-    def start(self, drop: Sequence[str] = (), fresh: Sequence[str] = (), **trigger: Any) -> Run:
-        """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself. `drop`
-        names queries of the checkpoint that are not to go on: their state is given up. `fresh` names queries that start
-        anew: their state is given up, and they read their streams from the beginning, into empty sinks."""
+    def start(self, fresh: Sequence[str] = (), **trigger: Any) -> Run:
+        """Starts all queries. The keywords are those of `DataStreamWriter.trigger`; availableNow=True ends by itself. Which
+        queries run that the checkpoint knows is what it says: one that was added while others ran, or is not declared any
+        more, runs on, and one that was dropped stays so. `fresh` names queries that start anew: their state is given up, and
+        they read their streams from the beginning, into empty sinks."""
         if not self.planning.queries:
             raise SessionError("there is no query to start: declare one with query()")
         trigger = _checked_trigger(trigger)
@@ -312,19 +316,59 @@ class Session:
             declared = {name: planned.forms.written for name, planned in self.planning.queries.items()}
             outflows = {name: _outflow(sink) for name, sink in self._sinks.items()}
             restart = restart_of(
-                self.checkpoint, declared, outflows, _names(drop), _names(fresh), self.planning.slots
+                self.checkpoint, self.catalog, declared, outflows, _names(fresh), self.planning.slots
             )  # fmt: skip
             restart.require()
-            for name in restart.named(Fate.LEFT_OUT):
-                told = f"query {name} was dropped, and stays so; to have it start anew, into an empty sink"
-                print(f"anabranch: {told}: start(fresh=[{name!r}]), --fresh {name}", file=sys.stderr)
+            self._take_over(restart)
             for pipeline in self._pipelines(ground, restart, _patience_s(trigger)):
                 pipeline.start(trigger)
                 run.pipelines.append(pipeline)
+            answer_drops(self.checkpoint, restart.named(Fate.DROPPED))
+            run.online = Online(self, run, ground, trigger, _patience_s(trigger))
         except BaseException:
             run.stop()
             raise
         return run
+
+    def _take_over(self, restart: Restart) -> None:
+        """Has queries that the checkpoint runs, and nobody has declared; and tells how it differs from what is declared."""
+        for name in restart.named(Fate.LEFT_OUT):
+            told = f"query {name} was dropped, and stays so; to have it start anew, into an empty sink"
+            print(f"anabranch: {told}: start(fresh=[{name!r}]), --fresh {name}", file=sys.stderr)
+        for name, outcome in restart.outcomes.items():
+            if outcome.fate is Fate.ALTERED and outcome.query is not None:
+                self.forget(name)
+                self.declare(outcome.query, self._sinks[name], None)
+                told = f"query {name} {outcome.fate.value}: {outcome.query.sql}; to have it as the script has it"
+                print(f"anabranch: {told}: anabranch alter {name} …", file=sys.stderr)
+            if name in self.planning.queries or outcome.query is None:
+                continue
+            note = read_sink(self.checkpoint, name)
+            sink = from_note(note, name) if note is not None else None
+            if sink is None:
+                where = f" ({note.place})" if note is not None and note.place else ""
+                raise SessionError(
+                    f"the checkpoint runs {name}, whose sink{where} cannot be made again from what is noted: declare the "
+                    "query with its sink"
+                )
+            plan = outcome.note.plan if outcome.note is not None else None
+            self.declare(outcome.query, sink, plan)
+            text = f"query {name} {outcome.fate.value}; to have it leave: anabranch drop {name}"
+            print(f"anabranch: {text} --checkpoint {self.checkpoint}", file=sys.stderr)
+
+    def bind(self, name: str, sql: str) -> Query:
+        """The query of a text over the declared sources."""
+        return bind_query(name, sql, self.catalog)
+
+    def declare(self, query: Query, sink: Sink, plan: str | None) -> Member:
+        """A query as one of the session's, which comes while others run; as it is to run."""
+        self.planning.add_query(BoundQuery(query, plan))
+        self._sinks[query.name] = sink
+        return self._members({query.name: query})[query.name]
+
+    def forget(self, name: str) -> None:
+        """Takes a query back that was declared."""
+        self.planning.queries.pop(name, None)
 
     def _ground(self, holder: Holder) -> Ground:
         idle_s = None if self._idle_us is None else self._idle_us / 1e6
@@ -348,7 +392,8 @@ class Session:
             others = [n for n in [*each.layouts, *left] if n in planned and n not in going and n not in fresh]
             dropped = self._members({name: planned[name].forms.written for name in others})
             slots = self.planning.slots or max(len(layout.slots) for layout in each.layouts.values())
-            found.append(Pipeline(ground, each.name, self._members(going), slots, each, patience_s, dropped))
+            arriving = {n: self._arriving(query, note) for n, (query, note) in restart.arriving(each).items()}
+            found.append(Pipeline(ground, each.name, self._members(going), slots, each, patience_s, dropped, arriving))
         new = [planned[name].forms.written for name in restart.named(Fate.NEW, Fate.FRESH)]
         for workload in pipelines_of(new, {*self.planning.alone, *fresh}):
             # One that was begun and never came to a commit is begun again where it was.
@@ -411,6 +456,14 @@ class Session:
                                  name in self._leaving, memory if memory < float("inf") else None)  # fmt: skip
         return found
 
+    def _arriving(self, query: Query, note: ComingNote) -> Arriving:
+        """A query that was about to come in when the last run ended."""
+        forms = Forms(query)
+        execution = Execution(parse(note.plan, forms.graphs[None]) if note.plan else left_deep(forms.graphs[None]))
+        loop = self._loop(forms, self.planning.left_for(query.name))
+        member = Member(query, execution, loop, self._sinks[query.name], bool(note.plan), self.adapt.approve)
+        return Arriving(member, note)
+
     def _loop(self, forms: Forms, bounds: Bounds) -> Loop:
         """What decides about the plan of a query while it runs, within what others leave of the budget."""
         planning = self.planning
@@ -427,7 +480,7 @@ def _checked_trigger(trigger: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a trigger, as Spark takes them."""
     for name in trigger:
         if name not in TRIGGERS:
-            raise SessionError(f"start() has no keyword {name}; {known_names(name, ('drop', *TRIGGERS))}")
+            raise SessionError(f"start() has no keyword {name}; {known_names(name, ('fresh', *TRIGGERS))}")
     given = {name: value for name, value in trigger.items() if value not in (None, False)}
     if len(given) > 1:
         raise SessionError(f"a session has one trigger: give one of {', '.join(given)}")

@@ -13,6 +13,8 @@ Batches have one second of event time. The ways (`--ways`):
 - *Spark's own*: a streaming query of Spark's for each query, for at most `--most-spark` queries;
 - *DuckDB loop*: one process without Spark that joins a batch for each query.
 
+`--online` has queries come and go instead (`bench/many/online.py`).
+
 Each case is a fresh process; a JVM is warmed up by the largest query. Measured is from when every pipeline has done six
 batches until one has done all: *CPU* is that of the whole process tree, and *counted CPU* is without the encoding and
 writing of results and without calls of sinks (`bench/many/pipelines.py` says what exactly). Where there are several
@@ -35,12 +37,12 @@ from typing import Any
 
 from bench import report
 from bench.data import write_files
-from bench.many import duckdb_loop, pipelines, spark_own
-from bench.many.case import DUCKDB, SEPARATE, SHARED, SPARK, WAYS, Case
+from bench.many import duckdb_loop, online, pipelines, spark_own
+from bench.many.case import DUCKDB, ONLINE, SEPARATE, SHARED, SPARK, WAYS, Case
 from bench.many.goals import ALONE, COUNTED, STATE, WHOLE, goals
 from bench.processes import watched
 
-RATE_PER_S, MEASURED = 50_000, 8
+RATE_PER_S, MEASURED, MEASURED_ONLINE = 50_000, 8, 60
 WARM_UPS = 4
 """How often the largest query runs alone before anything is measured."""
 LIMIT_S = 3600.0
@@ -58,11 +60,12 @@ def run(case: Case) -> dict[str, Any]:
             return duckdb_loop.run(case, work)
         if case.way == SPARK:
             return spark_own.run(case, work)
+        way = online.run if case.way == ONLINE else pipelines.run
         from anabranch.drive.warm import warm_up
         from anabranch.spark.create import create_session
 
         warm_up()
-        return pipelines.run(case, create_session(f"local[{case.cores}]", pipelines.SETTINGS), work)
+        return way(case, create_session(f"local[{case.cores}]", pipelines.SETTINGS), work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -175,6 +178,20 @@ def cases(given: argparse.Namespace) -> Iterator[Case]:
                 )  # fmt: skip
 
 
+def come_and_go(given: argparse.Namespace) -> None:
+    """Queries come and go while others run."""
+    rate = given.rate or (2_000 if given.quick else RATE_PER_S)
+    measured = given.measured or (16 if given.quick else MEASURED_ONLINE)
+    folder, warm_ups = os.path.join(given.data, f"many-queries-{rate}"), 0 if given.quick else WARM_UPS
+    case = Case(online.RUNNING, ONLINE, rate, measured, folder, given.plan, warm_ups)
+    write_files(case.workload, case.folder, case.batches)
+    found = watched(case.command(), given.limit, pss=True)
+    print(report.table(found["changes"]))
+    rows = online.rows_of(found)
+    print(report.table(rows))
+    print(f"written to {report.write('many_queries_online', [*rows, *found['changes']])}")
+
+
 def ways(text: str) -> list[str]:
     """Ways by their names, or by the beginnings of these.
 
@@ -203,6 +220,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--plan", help='the plan of all queries, such as "(a b c)" (default: as chosen)')
     made.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for a process (default: %(default)s)")
     made.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "anabranch-bench"), help="where files are kept")
+    made.add_argument("--online", action="store_true", help="queries come and go while others run")
     made.add_argument("--case", help="run this one in this process")
     return made
 
@@ -211,6 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser().parse_args(arguments)
     if given.case:
         print(json.dumps(run(Case(**json.loads(given.case)))))
+        return
+    if given.online:
+        come_and_go(given)
         return
     rows: list[dict[str, Any]] = []
     for case in cases(given):

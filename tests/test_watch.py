@@ -92,7 +92,7 @@ def test_an_interruption_says_how_to_go_on() -> None:
     ("given", "again"),
     [
         (["run", "a b.sql", "--once"], "anabranch run 'a b.sql' --once"),
-        (["run", "q.sql", "--drop", "old", "--drop=older", "--slots", "2"], "anabranch run q.sql --slots 2"),
+        (["run", "q.sql", "--fresh", "old", "--fresh=older", "--slots", "2"], "anabranch run q.sql --slots 2"),
         (["--debug", "run", "--fresh", "q", "q.sql"], "anabranch --debug run q.sql"),
     ],
 )

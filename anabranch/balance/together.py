@@ -92,6 +92,17 @@ def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = Tr
     return {name: chosen[name][0] for name in candidates}
 
 
+def join_others(query: Query, running: Mapping[str, tuple[Query, Distribution]], slots: int) -> Distribution:
+    """How to spread a query that comes while others run: these stay as they are spread."""
+    if all(each.needs_no_exchange for _, each in running.values()):
+        return choose_distribution(query, slots)
+    copies, workload = _Copies(slots), Workload((*(other for other, _ in running.values()), query))
+    for other, distribution in running.values():
+        copies.add(_ways(all_inputs(other), distribution.grid))
+    inputs = all_inputs(query)
+    return min(_candidates(query, slots, workload), key=lambda each: copies.more(_ways(inputs, each.grid)))
+
+
 Ways = tuple[tuple[str, tuple[object, ...], int], ...]
 """For each input its source, what decides where its rows go, and to how many slots a row goes."""
 

@@ -1,4 +1,4 @@
-"""The command line: one file for each command."""
+"""The command line: one file for each command, and one for those that ask a run that goes on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from anabranch.cli import calibrate, check, demo, explain, journal, run, top
+from anabranch.cli import calibrate, change, check, demo, explain, journal, run, top
 from anabranch.errors import INTERRUPTED, AnabranchError, exit_code
 from anabranch.version import __version__
 
-COMMANDS = (run, explain, check, top, journal, calibrate, demo)
+COMMANDS = (run, explain, check, top, journal, change, calibrate, demo)
 """In the order in which help names them."""
 
 CODES = "exit codes: 0 done, 1 the run failed, 2 wrong arguments, 65 wrong SQL, file or setting, 130 interrupted"

@@ -24,7 +24,6 @@ def add(commands: Commands) -> None:
     check.add_argument("--checkpoint", help="where queries that ran before keep their state (default: the file alone)")
     check.add_argument("--output", help="path or URI for results, one parquet folder per query")
     check.add_argument("--slots", type=count, help="tasks per batch (default: the checkpoint's)")
-    check.add_argument("--drop", action="append", default=[], metavar="QUERY", help="as `anabranch run` is to be given it")
     check.add_argument("--fresh", action="append", default=[], metavar="QUERY", help="as `anabranch run` is to be given it")
     check.set_defaults(command=command)
 
@@ -72,7 +71,7 @@ def _of_checkpoint(given: argparse.Namespace, script: Script, checkpoint: Folder
     declared = {bound.query.name: bound.query for bound in script.queries}
     outflows = {name: _outflow(output, name) for name in declared}
     try:
-        restart = restart_of(checkpoint, declared, outflows, given.drop, given.fresh, given.slots)
+        restart = restart_of(checkpoint, script.catalog, declared, outflows, given.fresh, given.slots)
         claim = in_use_by(checkpoint)
     except OSError as error:
         raise LocationError(f"the checkpoint {checkpoint} cannot be used: {error}") from error
@@ -129,8 +128,10 @@ def _shown(outcome: Outcome, outflows: dict[str, Outflow]) -> str:
                 text += f"\n  into {out.place}, which holds no results with other columns"
             else:
                 text += "\n  a parquet sink must be another folder than before; other sinks get the new columns"
-    if outcome.fate is Fate.MISSING:
-        text += f"\n  declare it, or leave it behind: --drop {outcome.name}"
+    if outcome.fate in (Fate.RUNS_ON, Fate.COMES):
+        text += f"\n  to have it leave: anabranch drop {outcome.name}"
+    if outcome.coming is not None:
+        text += "\n  another query takes its place with the next batch, as was asked for"
     if outcome.fate is Fate.LEFT_OUT:
         text += f"\n  to have it start anew, into an empty sink: --fresh {outcome.name}"
     if outcome.error is not None:

@@ -37,10 +37,6 @@ def add(commands: Commands) -> None:
         help="leave out a file of a stream, by its path or the last parts of it, also one that has changed or gone",
     )  # fmt: skip
     run.add_argument(
-        "--drop", action="append", default=[], metavar="QUERY",
-        help="a query of the checkpoint that is not to go on: its state is given up",
-    )  # fmt: skip
-    run.add_argument(
         "--fresh", action="append", default=[], metavar="QUERY",
         help="a query that starts anew, from the beginning of its streams and into an empty sink: its state is given up",
     )  # fmt: skip
@@ -99,7 +95,7 @@ def command(given: argparse.Namespace) -> int:
     assert session.spark is not None  # it is started here, where it can be interrupted at once
     trigger = {"availableNow": True} if given.once else {"processingTime": "0 seconds"}
     show = As.JSON if given.json else As.BLOCKS if sys.stderr.isatty() else As.LINES
-    watch(lambda: session.start(given.drop, given.fresh, **trigger), show, command_again(given.arguments))
+    watch(lambda: session.start(given.fresh, **trigger), show, command_again(given.arguments))
     return 0
 
 

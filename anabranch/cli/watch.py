@@ -29,7 +29,7 @@ OLD_RECORD_S = 10.0
 run before, and the reader may not have looked again."""
 LOOK_S = 0.2
 """How often a run is looked at."""
-ONLY_ONCE = ("--drop", "--fresh")
+ONLY_ONCE = ("--fresh",)
 """Options of `anabranch run` that are for one start: a run that goes on does without them."""
 
 
@@ -81,7 +81,7 @@ def _stopped(run: Run, again: str) -> str:
 def command_again(arguments: Sequence[str]) -> str:
     """The command that goes on with a run, for a shell.
 
-    >>> command_again(["run", "my file.sql", "--drop", "old", "--checkpoint", "state"])
+    >>> command_again(["run", "my file.sql", "--fresh", "old", "--checkpoint", "state"])
     "anabranch run 'my file.sql' --checkpoint state"
     """
     kept, skips = [], False

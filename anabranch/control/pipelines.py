@@ -2,17 +2,18 @@
 
     <checkpoint>/id, epochs/, lease/, pipelines, queries/<digest>, journal/<query>/
     <checkpoint>/pipeline-0/control/, commit/, state/<slot>/, staged/, delivered/<query>/, tables/, files/<stream>/, spark/,
-        streams, dropped
+        streams, dropped/<query>, coming/<query>
 
 A query stays in the pipeline that it first ran in: its state is there. A new one gets a pipeline of its own, and reads its
-streams from the beginning.
+streams from the beginning; one that is added while others run comes into theirs. Who is to come or to go is noted before it
+is answered, until a commit says so: a driver that dies in between does not lose it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,9 +26,20 @@ from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
 from anabranch.storage.record import damaged, seal, unseal
 
-STREAMS, DROPPED, COUNT = "streams", "dropped", "pipelines"
+STREAMS, DROPPED, COMING, COUNT = "streams", "dropped", "coming", "pipelines"
 T = TypeVar("T")
 _NAME = re.compile(r"pipeline-([0-9]+)")
+
+
+class ComingNote(msgspec.Struct, frozen=True):
+    """A query that is to come in with the next batch, or to take the place of the one of its name."""
+
+    name: str
+    text: str
+    """The digest of its text (`anabranch.control.query_texts`)."""
+    plan: str | None = None
+    """A plan that is pinned."""
+    history: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,8 @@ class KnownPipeline:
     """Queries of its newest commit that were dropped since: no commit has said so yet."""
     commit: Commit | None = None
     """Its newest commit."""
+    coming: Mapping[str, ComingNote] = field(default_factory=dict)
+    """The queries that are to come, or to take the place of one: no commit has them yet."""
 
     @property
     def left_out(self) -> list[str]:
@@ -72,7 +86,8 @@ def known_pipelines(checkpoint: Folder) -> list[KnownPipeline]:
             ended = {n: e.layout for n, e in commit.ended.items()}
             ended |= {n: q.layout for n, q in commit.queries.items() if n in gone}
             dropped = tuple(n for n in commit.queries if n in gone)
-            found.append(KnownPipeline(name, layouts, True, {}, ended, dropped, commit))
+            coming = {each.name: each for each in read_coming(folder) if not _has_come(each, commit)}
+            found.append(KnownPipeline(name, layouts, True, {}, ended, dropped, commit, coming))
         else:
             first = controls_in(folder).find(0)
             begun = {} if first is None else {n: query.identity for n, query in first.queries.items()}
@@ -99,6 +114,40 @@ def read_dropped(filesystem: Filesystem) -> list[str]:
         with contextlib.suppress(DamagedStateError):
             found += [name] if _read(filesystem, f"{DROPPED}/{name}", str, DROPPED) == name else []
     return found
+
+
+def write_coming(filesystem: Filesystem, note: ComingNote) -> None:
+    """Notes a query that is to come."""
+    filesystem.put(f"{COMING}/{note.name}", [seal(COMING, msgspec.json.encode(note))])
+
+
+def read_coming(filesystem: Filesystem) -> list[ComingNote]:
+    """The queries that are to come. Who was about to note another, and died, has told nobody.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> disk = MemoryFilesystem()
+    >>> write_coming(disk, ComingNote("q", "3f", history=True))
+    >>> [(note.name, note.history) for note in read_coming(disk)]
+    [('q', True)]
+    """
+    found = []
+    for name in filesystem.list(COMING):
+        with contextlib.suppress(DamagedStateError):
+            note = _read(filesystem, f"{COMING}/{name}", ComingNote, COMING)
+            found += [note] if note is not None and note.name == name else []
+    return found
+
+
+def forget_coming(filesystem: Filesystem, names: Iterable[str]) -> None:
+    """Deletes the notes of queries that have come, or are not to come any more."""
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            filesystem.delete(f"{COMING}/{name}")
+
+
+def _has_come(note: ComingNote, commit: Commit) -> bool:
+    own = commit.queries.get(note.name)
+    return note.name in commit.ended or (own is not None and own.text == note.text)
 
 
 def write_streams(filesystem: Filesystem, names: Sequence[str]) -> None:

@@ -111,6 +111,11 @@ class QueryText(msgspec.Struct, frozen=True):
         """Names what state belongs to: the same however the query is written, and whatever it selects of its state."""
         return xxhash.xxh3_128_hexdigest(f"{self.name}\n{self.identity}".encode())
 
+    @property
+    def sql_digest(self) -> str:
+        """Names how the query is written, whatever its sources are."""
+        return xxhash.xxh3_128_hexdigest(f"{self.name}\n{self.sql}".encode())
+
 
 def text_of(query: Query) -> QueryText:
     sources = tuple(source_text(source) for source in query.base_sources)

@@ -24,7 +24,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     passed: int = 0
     """The predicates that all rows have passed: a place in `SlotState.predicates`."""
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
-    """For each query for which some of the rows were late, the query's watermark."""
+    """For the streams of each query for which some of the rows were late, as one text, the query's watermark: queries over
+    the same streams have the same."""
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
@@ -356,6 +357,11 @@ class QueryRecord(msgspec.Struct, frozen=True):
     reads a table again), of a commit those that each table was last read from."""
     tables_read_us: dict[str, int] = msgspec.field(default_factory=dict)
     """The watermark at which each table that changes was last read."""
+    since: int = 0
+    """The first batch whose rows of streams are its own: it may have been added while others ran."""
+    declared: str = ""
+    """Of a query that was altered while it ran: how it was written before (`QueryText.sql_digest`). A script that still has
+    it so has not changed."""
 
 
 class QueryControl(QueryRecord, frozen=True):

@@ -26,14 +26,16 @@ def watermark_of(query: Query, seen: Mapping[str, int], idle: Collection[str] = 
     return min((seen[s.name] - s.lateness_us for s in counting), default=BEGINNING_US)
 
 
-def next_watermark(query: Query, base: Commit | None, planned_us: int) -> int:
-    """The watermark of a query in the batch after a commit, planned at some time of the driver's clock. It never goes
-    back."""
+def next_watermark(query: Query, base: Commit | None, planned_us: int, alike: Collection[str]) -> int:
+    """The watermark of a query in the batch after a commit, planned at some time of the driver's clock. It never goes back.
+    Queries over the same streams have one watermark (`alike` are their names, this one's among them), also one that comes
+    while others run."""
     if base is None:
         return BEGINNING_US
     streams = [s for s in query.base_sources if isinstance(s, Stream)]
     idle = {s.name for s in streams if _is_idle(s, base.last_seen_us.get(s.name, planned_us), planned_us)}
-    return max(base.queries[query.name].watermark_us, watermark_of(query, base.largest_time_us, idle))
+    before = [own.watermark_us for name, own in base.queries.items() if name in alike]
+    return max([*before, watermark_of(query, base.largest_time_us, idle)])
 
 
 def _is_idle(stream: Stream, last_seen_us: int, planned_us: int) -> bool:

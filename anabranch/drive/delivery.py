@@ -156,6 +156,12 @@ class Delivery:
         self._offered, self._newest = 0, -1
         """How many batches were offered, and the newest one that is committed."""
 
+    def add(self, name: str, outlet: Outlet) -> None:
+        """Has a line for a query that comes while others run."""
+        with self._changed:
+            if name not in self.lines:
+                self.lines = {**self.lines, name: Line(outlet, deliveries_in(self.filesystem, name))}
+
     def open(self, commits: Ledger[Commit]) -> None:
         """Delivers what the last driver could not, as far as it arrives within the patience."""
         arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}

@@ -43,9 +43,10 @@ from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
+from anabranch.drive.coming import Coming, admission
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, Work, at_once, sweep_unnamed
 from anabranch.drive.steering import Steering
-from anabranch.errors import StateError
+from anabranch.errors import SessionError, StateError
 from anabranch.plan.distribution import parted_sources
 from anabranch.plan.query import BEGINNING_US
 from anabranch.share.canonical import companies
@@ -79,6 +80,8 @@ class Driver:
         """`release` has files deleted that nobody needs any more: at once, or in the background."""
         self.queries = {steering.name: steering for steering in queries}
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
+        self.read_table: dict[str, Callable[[], pa.Buffer]] = {table.name: table.read for table in changing}
+        """Gives the rows of tables as they are now: of those that change, and of those of queries that come."""
         self.holder, self.clock = holder, clock
         """`clock` gives seconds since the epoch: what batches are planned by."""
         self.sweep_grace_s, self._retention = sweep_grace_s, Retention(filesystem, release_every, release)
@@ -86,6 +89,8 @@ class Driver:
         self.needs_no_exchange = all(steering.distribution.needs_no_exchange for steering in queries)
         self.ended: dict[str, Ended] = {}
         """The queries that have left the pipeline."""
+        self.coming: dict[str, Coming] = {}
+        """The queries that are to come in with the next batch that is not begun yet."""
         self.parted = parted_sources([(steering.query, steering.distribution.grid) for steering in queries])
         """The sources whose rows may be in a slot for the sake of one query and not of another, or have been."""
         self.controls = controls_in(filesystem, holder.epoch)
@@ -111,12 +116,11 @@ class Driver:
             gone = {name: own for name, own in commit.queries.items() if name in dropped}
             self.ended |= {name: Ended(commit.batch + 1, BY_REQUEST, own.layout) for name, own in gone.items()}
             if missing := [name for name in commit.queries if name not in self.queries and name not in dropped]:
-                raise StateError(
-                    f"the checkpoint runs {', '.join(missing)} too: declare what it runs, or drop it by name (drop=[…])"
-                )
+                raise StateError(f"the checkpoint runs {', '.join(missing)} too: declare what it runs")
             for name, query in self.queries.items():
                 query.require_same(commit.queries[name])
         if begun is not None and commit is not None:
+            self._take_in(begun)
             # A query that left in the batch that was begun, or is dropped now, is not in it.
             self.ended |= begun.ended
             self.parted |= frozenset(begun.parted)
@@ -133,7 +137,17 @@ class Driver:
         for name, query in self.queries.items():
             own = {"shares": list(query.distribution.grid.shares), "slots": self.slots, "names": shown_names(query.query)}
             own |= (facts or {}).get(name, {})
-            query.resume(commit, self.standing.begun, own)
+            if commit is None or name in commit.queries:
+                query.resume(commit, self.standing.begun, own)
+
+    def _take_in(self, begun: Control) -> None:
+        """Has queries come in with a batch that was begun with them."""
+        for name, each in list(self.coming.items()):
+            own = begun.queries.get(name)
+            if own is not None and own.identity == each.query.identity:
+                each.query.since, each.query.declared = own.since, own.declared
+                self.queries[name] = each.query
+                del self.coming[name]
 
     def _leave(self, names: Iterable[str]) -> None:
         for name in names:
@@ -144,12 +158,24 @@ class Driver:
         same = begun.queries.keys() == self.queries.keys()
         return same and all(query.is_begun_by(begun.queries[name]) for name, query in self.queries.items())
 
+    def watermarks(self, base: Commit | None, planned_us: int) -> dict[str, int]:
+        """The watermark of each query in the batch after a commit."""
+        alike: dict[frozenset[str], list[str]] = {}
+        for name, query in self.queries.items():
+            alike.setdefault(frozenset(query.streams), []).append(name)
+        found: dict[str, int] = {}
+        for names in alike.values():
+            found |= dict.fromkeys(names, next_watermark(self.queries[names[0]].query, base, planned_us, names))
+        return found
+
     # -- a batch -----------------------------------------------------------------------------------------------------
 
     def begin(self, trigger: int) -> Control:
         """What the batch after the newest commit starts from: what it was begun with, or else what is decided now."""
         self.holder.require_held()
         begun = self.standing.begun
+        if begun is None and self.coming:
+            self._admit()
         if begun is not None and begun.trigger != trigger:
             raise StateError(f"batch {begun.batch} was begun for trigger {begun.trigger}, not for {trigger}: {REMEDY}")
         control = self._control(trigger) if begun is None else self._taken_up(begun)
@@ -173,6 +199,24 @@ class Driver:
             begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted, **epochs
         )  # fmt: skip
 
+    def _admit(self) -> None:
+        """Has queries come in with the batch that is about to begin; one that cannot, any more, is told so."""
+        batch = self.standing.batch + 1
+        for name, each in self.coming.items():
+            before = self.queries.get(name)
+            try:
+                found = admission(each, batch, self.newest, self.queries.values())
+            except SessionError as error:
+                (before or each.query).tell(batch - 1, "refused", str(error))
+                continue
+            each.query.since, self.queries[name] = found.since, each.query
+            if before is not None:
+                each.query.declared = before.declared or before.text.sql_digest
+            each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
+        self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
+        self.slots = max(q.distribution.grid.cells for q in self.queries.values())
+        self.coming = {}
+
     def end(self, control: Control, reasons: Mapping[str, str]) -> Control:
         """Has queries leave the pipeline in a batch that was begun: what it starts from without them."""
         for name, reason in reasons.items():
@@ -191,7 +235,8 @@ class Driver:
         """The control record of a batch that was never begun."""
         batch, base = self.standing.batch + 1, self.newest
         planned_us = int(self.clock() * 1_000_000)
-        queries = {name: self._of(query, batch, base, planned_us) for name, query in self.queries.items()}
+        watermarks = self.watermarks(base, planned_us)
+        queries = {name: self._of(query, batch, base, watermarks[name]) for name, query in self.queries.items()}
         base_epoch = base.epoch if base is not None else 0
         token, epoch = uuid.uuid4().hex, self.holder.epoch
         parted = tuple(sorted(self.parted))
@@ -199,11 +244,11 @@ class Driver:
             batch, trigger, queries, token, epoch, base_epoch, planned_us=planned_us, ended=self.ended, parted=parted
         )  # fmt: skip
 
-    def _of(self, query: Steering, batch: int, base: Commit | None, planned_us: int) -> QueryControl:
+    def _of(self, query: Steering, batch: int, base: Commit | None, watermark_us: int) -> QueryControl:
         """What a batch starts from, of one query."""
-        watermark_us = next_watermark(query.query, base, planned_us)
         query.redirect(batch, base)
-        own = base.queries[query.name] if base is not None else None
+        own = base.queries.get(query.name) if base is not None else None
+        own = own if own is not None and own.identity == query.identity else None
         if own is None or own.text != query.text.digest:
             query.texts.keep(query.text)
         read_us = dict(own.tables_read_us) if own is not None else {}
@@ -211,7 +256,8 @@ class Driver:
         if self.needs_no_exchange and own is not None:
             tables = {**own.tables, **tables}
         return QueryControl(
-            query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us
+            query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us, query.since,
+            query.declared,
         )  # fmt: skip
 
     def _tables(
@@ -220,7 +266,8 @@ class Driver:
         """The files of the tables that a query takes in: all in the first batch, later those that its watermark asks for.
         Two queries that ask for a table in one batch get the same rows."""
         own = {source.name for source in query.query.base_sources}
-        due = {name: path for name, path in self.tables.items() if name in own} if is_first else {}
+        stored = [name for name in self.tables if name in own] if is_first else []
+        due = {name: self.tables[name] if batch == 0 else self._read_again(name, batch) for name in stored}
         for table in self.changing:
             if table.name not in own:
                 continue
@@ -228,12 +275,15 @@ class Driver:
             if last_us == BEGINNING_US:
                 read_us[table.name] = watermark_us
             elif watermark_us >= last_us + table.every_us:
-                # A batch that runs again takes what it took before.
-                path = table_file(table.name, batch)
-                if path.rpartition("/")[2] not in self.filesystem.list("tables"):
-                    put_table(self.filesystem, path, table.read())
-                due[table.name], read_us[table.name] = path, watermark_us
+                due[table.name], read_us[table.name] = self._read_again(table.name, batch), watermark_us
         return due
+
+    def _read_again(self, name: str, batch: int) -> str:
+        """A table as it is now. A batch that runs again takes what it took before."""
+        path = table_file(name, batch)
+        if path.rpartition("/")[2] not in self.filesystem.list("tables"):
+            put_table(self.filesystem, path, self.read_table[name]())
+        return path
 
     def commit(self, control: Control, attempts: Sequence[Attempt], seen_elsewhere: Statistics | None = None) -> Commit:
         """Records what a batch left behind. `seen_elsewhere` is what was counted of rows that never reached a task."""
@@ -258,11 +308,12 @@ class Driver:
 
     def _left(self, name: str, control: QueryControl, base: Commit | None, attempts: Sequence[Attempt]) -> QueryCommit:
         """What a batch left behind, of one query."""
-        before = base.queries[name].tables if base is not None else {}
+        own = base.queries.get(name) if base is not None else None
+        before = own.tables if own is not None and own.identity == control.identity else {}
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,
-            {**before, **control.tables}, control.tables_read_us, tuple(a.slot for a in staged),
+            {**before, **control.tables}, control.tables_read_us, control.since, control.declared, tuple(a.slot for a in staged),
             sum(a.staged[name] for a in staged), self.queries[name].has_own_files,
             summed(a.statistics[name] for a in attempts if name in a.statistics),
         )  # fmt: skip

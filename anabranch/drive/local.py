@@ -16,16 +16,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from anabranch.balance.together import choose_together, restored
+from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger, commits_in
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.control.query_texts import QueryTexts
-from anabranch.control.records import Attempt, Commit, Control, Statistics
+from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Statistics
 from anabranch.control.resume import REMEDY
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
+from anabranch.drive.coming import Coming, admission
 from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.queries import gone_on
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
@@ -47,6 +48,7 @@ from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Table
 from anabranch.plan.selects import raise_selects
 from anabranch.plan.workload import Workload
+from anabranch.share.common_plan import joined_execution
 from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 
 SLOT = "0"
@@ -131,20 +133,16 @@ class LocalPipeline(Driven):
         texts, latest = QueryTexts(filesystem), commits_in(filesystem).latest()
         known = latest[1].queries if latest is not None else {}
         queries = [gone_on(query, known[query.name], texts) if query.name in known else query for query in queries]
-        self.tables, workload = dict(tables or {}), Workload(tuple(queries))
-        self._sources = workload.sources
+        self.tables, self._slots, workload = dict(tables or {}), slots, Workload(tuple(queries))
         for query in queries:
-            for source in query.base_sources:
-                if isinstance(source, Table) and source.name not in self.tables:
-                    raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
-        self._columns = read_columns(workload)
+            self._require_tables(query)
+        self._read_by(workload)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
-        asked, notes = plans or {}, MemoryFilesystem()
+        asked, self._texts, self._notes = plans or {}, texts, MemoryFilesystem()
         steerings, spread = [], self._spread(workload, slots)
         for query in queries:
             distribution = ONE_SLOT if slots == 1 else spread[query.name]
-            execution = Execution(_plan(query, asked.get(query.name)))
-            made = Steering(query, execution, distribution, Steady(), Journal(notes, query.name), texts)
+            made = self._steering(query, Execution(_plan(query, asked.get(query.name))), distribution)
             made.is_pinned = query.name in asked
             steerings.append(made)
         changing = [
@@ -154,10 +152,46 @@ class LocalPipeline(Driven):
         self.driver = Driver(
             steerings, filesystem, self._stored, Unshared(), changing, clock, release_every, sweep_grace_s
         )  # fmt: skip
+        for name, rows in self.tables.items():
+            self.driver.read_table.setdefault(name, partial(self._encoded, name, rows))
         self.driver.open(dropped=dropped)
-        self._name, self._executions = uuid.uuid4().hex, Executions()
+        self._name, self._executions, self._leaving = uuid.uuid4().hex, Executions(), dict[str, str]()
         self.worker = Kept()
         """Who runs the slots: several may take turns."""
+
+    def _require_tables(self, query: Query) -> None:
+        for source in query.base_sources:
+            if isinstance(source, Table) and source.name not in self.tables:
+                raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
+
+    def _read_by(self, workload: Workload) -> None:
+        """Has the columns at hand that some query reads."""
+        self._sources, self._columns = workload.sources, read_columns(workload)
+
+    def _steering(self, query: Query, execution: Execution, distribution: Distribution) -> Steering:
+        return Steering(query, execution, distribution, Steady(), Journal(self._notes, query.name), self._texts)
+
+    def add(self, query: Query, plan: Plan | str | None = None, history: bool = False) -> None:
+        """Has a query come in with the next batch, or take the place of the one of its name. It runs its join with those
+        that have it in common, unless it is given a plan of its own."""
+        self._require_tables(query)
+        queries = self.driver.queries
+        running = {name: (other.query, other.distribution) for name, other in queries.items()}
+        distribution = ONE_SLOT if self._slots == 1 else join_others(query, running, self._slots)
+        others = [other.running for other in queries.values() if other.name != query.name]
+        shared = None if plan is not None else joined_execution(query, others)
+        execution = shared[1] if shared is not None else Execution(_plan(query, plan))
+        coming = Coming(self._steering(query, execution, distribution), history)
+        admission(coming, self.driver.standing.batch + 1, self.driver.newest, queries.values())
+        self.driver.coming[query.name] = coming
+        stored = [source.name for source in query.base_sources if isinstance(source, Table)]
+        self.driver.tables |= {name: table_file(name) for name in stored}
+        left = [other.query for name, other in queries.items() if name != query.name]
+        self._read_by(Workload((*left, *(each.query.query for each in self.driver.coming.values()))))
+
+    def drop(self, name: str) -> None:
+        """Has a query leave with the next batch."""
+        self._leaving[name] = BY_REQUEST
 
     def _spread(self, workload: Workload, slots: int) -> dict[str, Distribution]:
         """How rows are spread: as they were when the pipeline first started."""
@@ -215,7 +249,7 @@ class LocalPipeline(Driven):
             raise StateError(
                 f"batch {batch} cannot follow batch {standing.batch}: hand in batch {standing.batch + 1}{again}"
             )
-        found: dict[str, list[pa.RecordBatch]] = {name: [] for name in self.driver.queries}
+        found: dict[str, list[pa.RecordBatch]] = {name: [] for name in (*self.driver.queries, *self.driver.coming)}
         hand_on = take or (lambda name, piece: found[name].append(piece))
         if is_again:
             self.worker.boxes.clear()  # they are past it
@@ -224,6 +258,9 @@ class LocalPipeline(Driven):
             if batch == 0:
                 self._store_tables()
             base, control = self.driver.newest, self.driver.begin(batch)
+            if leaving := {name: why for name, why in self._leaving.items() if name in self.driver.queries}:
+                control = self.driver.end(control, leaving)
+                self._leaving = {}
             control, attempts = self._computed(control, given, hand_on, found)
             self.driver.after(base, self.driver.commit(control, attempts))
         commit = self.driver.newest

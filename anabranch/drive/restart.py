@@ -6,6 +6,9 @@ streams from the beginning. One that is to start *fresh* leaves its state behind
 All else is refused, with the difference and the ways on. `Session.start` does what is decided here, and `anabranch check`
 tells it.
 
+Which queries run is what the checkpoint says. One that was added while others ran, or that the script has no longer, runs
+on, and one that was dropped stays so although the script has it; each such difference is told.
+
 Example: the checkpoint runs q over trades and quotes. q is started with `SELECT price` where it had `SELECT price, size`: it
 goes on, and stores sizes as before. With `RANGE 2 MINUTES` instead of one it is refused: rows that would count are not there
 any more.
@@ -14,20 +17,22 @@ any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pyarrow as pa
 
 from anabranch.balance.together import restored
+from anabranch.control.commands import given
 from anabranch.control.ledger import commits_in
-from anabranch.control.pipelines import KnownPipeline, known_pipelines
-from anabranch.control.query_texts import QueryTexts
+from anabranch.control.pipelines import ComingNote, KnownPipeline, known_pipelines
+from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.drive.delivery import first_waiting
 from anabranch.drive.queries import Readings, gone_on
 from anabranch.errors import AnabranchError, SessionError, did_you_mean
 from anabranch.plan.query import Query
 from anabranch.plan.workload import Workload
+from anabranch.sql import Catalog, bind_query
 from anabranch.storage.location import Folder
 
 
@@ -38,10 +43,16 @@ class Fate(Enum):
     REWRITTEN = "goes on with its state, and selects something else of it"
     NEW = "is new: it starts from the beginning of its streams"
     FRESH = "starts anew, from the beginning of its streams, in a pipeline of its own"
-    DROPPED = "is dropped: its state is given up"
+    RUNS_ON = "is not declared, and runs on"
+    ALTERED = "was altered while it ran, and goes on so"
+    COMES = "was about to come in, and does so with the next batch"
+    DROPPED = "is dropped, as was asked for: its state is given up"
     LEFT_OUT = "was dropped, and stays so"
-    MISSING = "is in the checkpoint, and not declared any more"
     REFUSED = "is refused"
+
+
+STAYING = (Fate.GOES_ON, Fate.REWRITTEN, Fate.RUNS_ON, Fate.ALTERED)
+"""What becomes of queries that go on where they are."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,10 @@ class Outcome:
     """Why it is refused."""
     before: tuple[str, ...] = ()
     """The columns that its results had, if they have others now."""
+    note: ComingNote | None = None
+    """What was asked for, of a query that was about to come in."""
+    coming: Query | None = None
+    """The query that is to take its place."""
 
 
 @dataclass(frozen=True)
@@ -95,57 +110,95 @@ class Restart:
 
     def staying(self, pipeline: KnownPipeline) -> dict[str, Query]:
         """The queries that go on in a pipeline."""
-        going = {name: self.outcomes[name] for name in self.named(Fate.GOES_ON, Fate.REWRITTEN)}
+        going = {name: self.outcomes[name] for name in self.named(*STAYING)}
         return {n: o.query for n, o in going.items() if o.pipeline is pipeline and o.query is not None}
+
+    def arriving(self, pipeline: KnownPipeline) -> dict[str, tuple[Query, ComingNote]]:
+        """The queries that are to come into a pipeline, or to take the place of one of it."""
+        found = {}
+        for name, each in self.outcomes.items():
+            if each.pipeline is pipeline and each.note is not None and (query := each.coming or each.query) is not None:
+                found[name] = query, each.note
+        return found
 
 
 def restart_of(
     checkpoint: Folder,
+    catalog: Catalog,
     declared: Mapping[str, Query],
     outflows: Mapping[str, Outflow],
-    drop: Collection[str] = (),
     fresh: Collection[str] = (),
     slots: int | None = None,
 ) -> Restart:
-    """What a start does with a checkpoint. `slots` is how many were asked for."""
+    """What a start does with a checkpoint. `slots` is how many were asked for. Queries that nobody declares are those of the
+    checkpoint's texts, over the sources of the catalog. Who is to be dropped was asked for while no run had the checkpoint."""
     known = known_pipelines(checkpoint)
     committed = [each for each in known if each.is_committed]
     places = {name: each for each in committed for name in each.layouts}
+    comes = {name: each for each in committed for name in each.coming}
+    dropped = {command.query for _, command in given(checkpoint) if command.do == "drop"} & places.keys()
     there = {*places, *(name for each in known for name in (*each.ended, *each.begun))}
-    decide, found = _Decision(checkpoint, outflows, slots), dict[str, Outcome]()
-    for name in [*declared, *(name for name in places if name not in declared)]:
-        if name in drop:
-            found[name] = Outcome(name, Fate.DROPPED, declared.get(name), places.get(name))
-        elif name not in declared:
-            found[name] = Outcome(name, Fate.MISSING, None, places[name])
-        elif name in fresh:
+    decide, found = _Decision(checkpoint, catalog, outflows, slots), dict[str, Outcome]()
+    for name in dict.fromkeys((*declared, *places, *comes)):
+        if name in dropped:
+            found[name] = Outcome(name, Fate.DROPPED, declared.get(name), places[name])
+        elif name in fresh and name in declared:
             found[name] = decide.fresh(declared[name], [each for each in committed if name in (*each.layouts, *each.ended)])
+        elif name in comes:
+            found[name] = decide.coming(name, comes[name], places.get(name))
+        elif name not in declared:
+            found[name] = decide.undeclared(name, places[name])
         elif name in places:
             found[name] = decide.known(declared[name], places[name])
         elif left := [each for each in committed if name in each.left_out]:
             found[name] = Outcome(name, Fate.LEFT_OUT, declared[name], left[-1])
         else:
             found[name] = Outcome(name, Fate.NEW, declared[name])
-    problems = [*_unknown(drop, fresh, there, places, declared)]
-    if missing := [name for name, outcome in found.items() if outcome.fate is Fate.MISSING]:
-        named = " ".join(f"--drop {name}" for name in missing)
-        problems.append(SessionError(
-            f"the checkpoint {checkpoint} runs {', '.join(missing)} too: declare what it runs, or drop it by name: "
-            f"start(drop={missing!r}), {named}"
-        ))  # fmt: skip
+    problems = [*_unknown(fresh, there, places, declared)]
     return Restart(tuple(known), found, (*problems, *decide.left_waiting(committed, found)))
 
 
 class _Decision:
     """Decides about one query after the other."""
 
-    def __init__(self, checkpoint: Folder, outflows: Mapping[str, Outflow], slots: int | None) -> None:
-        self.checkpoint, self.outflows, self.slots = checkpoint, outflows, slots
+    def __init__(
+        self, checkpoint: Folder, catalog: Catalog, outflows: Mapping[str, Outflow], slots: int | None
+    ) -> None:
+        self.checkpoint, self.catalog, self.outflows, self.slots = checkpoint, catalog, outflows, slots
         self.texts = QueryTexts(checkpoint)
+
+    def undeclared(self, name: str, pipeline: KnownPipeline) -> Outcome:
+        """What becomes of a query that has run, and is not declared."""
+        try:
+            query = self._written(name, pipeline.own(name).text)
+        except AnabranchError as error:
+            return Outcome(name, Fate.REFUSED, None, pipeline, error)
+        found = self.known(query, pipeline)
+        return replace(found, fate=Fate.RUNS_ON) if found.fate is Fate.GOES_ON else found
+
+    def coming(self, name: str, pipeline: KnownPipeline, place: KnownPipeline | None) -> Outcome:
+        """What becomes of a query that was about to come in, or to take the place of the one of its name."""
+        note = pipeline.coming[name]
+        try:
+            query = self._written(name, note.text)
+        except AnabranchError as error:
+            return Outcome(name, Fate.REFUSED, None, pipeline, error)
+        if place is None:
+            return Outcome(name, Fate.COMES, query, pipeline, note=note)
+        return replace(self.undeclared(name, place), note=note, coming=query)
+
+    def _written(self, name: str, digest: str) -> Query:
+        """The query of a text, over the sources that there are now."""
+        text = self.texts.read(digest)
+        if lacking := [s.name for s in text.sources if self.catalog.source(s.name) is None]:
+            raise SessionError(f"the checkpoint runs {name} over {', '.join(lacking)}: declare what it reads")
+        return bind_query(name, text.sql, self.catalog)
 
     def known(self, query: Query, pipeline: KnownPipeline) -> Outcome:
         """What becomes of a query that has run."""
         name, own = query.name, pipeline.own(query.name)
+        if own.declared and own.declared == text_of(query).sql_digest and own.text != text_of(query).digest:
+            return replace(self.undeclared(name, pipeline), fate=Fate.ALTERED)
         try:
             made = gone_on(query, own, self.texts)
             if self.slots is not None:
@@ -212,8 +265,8 @@ class _Decision:
                     continue
                 if going:
                     yield SessionError(
-                        f"results of {name} from batch {waiting[0]} on wait for its sink: declare it with its sink once "
-                        f"more, and have it dropped then: start(drop=[{name!r}])"
+                        f"{name} has left, and results of it from batch {waiting[0]} on wait for its sink: declare it with "
+                        "its sink once more"
                     )
                 else:
                     yield SessionError(
@@ -223,23 +276,15 @@ class _Decision:
 
 
 def _unknown(
-    drop: Collection[str],
     fresh: Collection[str],
     there: Collection[str],
     places: Mapping[str, KnownPipeline],
     declared: Mapping[str, Query],
 ) -> Iterator[SessionError]:
-    """Names that cannot be dropped, or started anew."""
+    """Names that cannot be started anew."""
     runs = ", ".join(places) or "none"
-    for name in drop:
-        if name not in there:
-            hint = did_you_mean(name, places)
-            told = f"{name} cannot be dropped: the checkpoint runs no such query; it runs {runs}"
-            yield SessionError(f"{told}; {hint}" if hint else told)
     for name in fresh:
-        if name in drop:
-            yield SessionError(f"{name} cannot both be dropped and start anew: name it once")
-        elif name not in there and name in declared:
+        if name not in there and name in declared:
             yield SessionError(
                 f"{name} cannot start anew: the checkpoint does not run it, so it is new there; leave out --fresh {name}"
             )
@@ -248,7 +293,7 @@ def _unknown(
             told = f"{name} cannot start anew: the checkpoint runs no such query; it runs {runs}"
             yield SessionError(f"{told}; {hint}" if hint else told)
         elif name not in declared:
-            yield SessionError(f"{name} cannot start anew: it is not declared; drop it by name: start(drop=[{name!r}])")
+            yield SessionError(f"{name} cannot start anew: it is not declared; to have it leave: anabranch drop {name}")
 
 
 def _results(query: Query) -> object:

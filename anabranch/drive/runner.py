@@ -14,15 +14,15 @@ from itertools import pairwise
 from time import monotonic, perf_counter
 
 from anabranch import errors
-from anabranch.control.pipelines import write_dropped
+from anabranch.control.pipelines import ComingNote, forget_coming, write_coming, write_dropped
 from anabranch.control.progress import Progress, ProgressLog, Waiting, progress_of
 from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Failure, Statistics
 from anabranch.control.resume import Meaning
-from anabranch.control.watermark import next_watermark
+from anabranch.drive.coming import Coming, admission
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
 from anabranch.drive.retain import Work, at_once
-from anabranch.errors import AnabranchError, QueryError, SessionError, SinkError
+from anabranch.errors import AnabranchError, QueryError, SessionError, SinkError, StateError
 
 
 @dataclass(frozen=True)
@@ -64,18 +64,46 @@ class Runner:
         """When the last batch was over."""
         self._dropped: set[str] = set()
         """The queries that are to leave with the next batch, or have left."""
-        self._dropping = threading.Lock()
+        self._asked: dict[str, Coming] = {}
+        """The queries that are to come with the next batch."""
+        self._noted = set(driver.coming)
+        """The queries of which it is noted that they are to come."""
+        self._asking = threading.Lock()
+        """Held by whoever asks for queries to come or to go."""
+        self._is_over = False
+        """Whether no more batches are run: another runner takes over."""
 
     def drop(self, name: str) -> None:
         """Has a query leave with the next batch; may be called from any thread. If the driver dies before that batch, the
         query is left out by the next one."""
-        with self._dropping:
+        with self._asking:
             if self.driver.newest is None:
                 raise SessionError(f"{name} cannot be dropped yet: its pipeline has committed no batch; wait for the first")
             if not self.driver.queries.keys() - self._dropped - {name}:
                 raise SessionError(f"{name} is the last query of its pipeline: stop the run instead")
             write_dropped(self.driver.filesystem, [name])
             self._dropped.add(name)
+
+    def add(self, coming: Coming, note: ComingNote, is_served: bool = True) -> None:
+        """Has a query come with the next batch, or take the place of the one of its name; may be called from any thread. If
+        the driver dies before that batch, or rows do not come as the query needs them here (`is_served`), it comes in with a
+        batch of the next driver."""
+        name = note.name
+        with self._asking:
+            if self.driver.newest is None:
+                raise SessionError(f"{name} cannot be added yet: its pipeline has committed no batch; wait for the first")
+            if name in self._dropped:
+                raise SessionError(f"{name} is about to leave its pipeline: give the query another name")
+            admission(coming, self.driver.standing.batch + 1, self.driver.newest, [*self.driver.queries.values()])
+            write_coming(self.driver.filesystem, note)
+            if is_served:
+                self._asked[name] = coming
+                self._noted.add(name)
+
+    def end(self) -> None:
+        """Runs no more batches, once the one that runs is over: another runner takes over."""
+        with self._one_at_a_time:
+            self._is_over = True
 
     def settle(self, no_rows: Callable[[], Tasks]) -> None:
         """Before the first trigger: what waits is delivered, and a closing step that was cut short runs to its end."""
@@ -87,6 +115,8 @@ class Runner:
     def step(self, trigger: int, tasks: Tasks) -> None:
         """Runs the batch that a trigger brought, unless it is committed."""
         with self._one_at_a_time:
+            if self._is_over:
+                raise StateError("the streaming query is about to be started anew")
             if self.driver.standing.meaning(trigger) is Meaning.RUN:
                 self._run(tasks, trigger)
 
@@ -107,7 +137,7 @@ class Runner:
         try:
             driver, commit = self.driver, self.driver.newest
             is_idle = monotonic() >= self._rests_since_s + idle_s
-            if commit is None or driver.needs_no_exchange or not is_idle:
+            if commit is None or driver.needs_no_exchange or not is_idle or self._is_over:
                 return False
             if not self._would_be_final(commit) or not is_done(commit.trigger):
                 return False
@@ -119,13 +149,14 @@ class Runner:
     def _would_be_final(self, commit: Commit) -> bool:
         """Whether a batch without rows would move the watermark of some query."""
         planned_us = int(self.driver.clock() * 1_000_000)
-        return any(
-            next_watermark(query.query, commit, planned_us) > commit.queries[name].watermark_us
-            for name, query in self.driver.queries.items()
-        )
+        found = self.driver.watermarks(commit, planned_us)
+        return any(us > commit.queries[name].watermark_us for name, us in found.items())
 
     def _run(self, tasks: Tasks, trigger: int) -> None:
         driver, marks = self.driver, [perf_counter()]
+        with self._asking:
+            driver.coming |= self._asked
+            self._asked = {}
         base, control = driver.newest, driver.begin(trigger)
         asked = {**dict.fromkeys(self._dropped, BY_REQUEST), **self.delivery.left}
         if leaving := {name: reason for name, reason in asked.items() if name in driver.queries}:
@@ -140,6 +171,7 @@ class Runner:
         marks.append(perf_counter())
         self.keep(trigger)
         commit = driver.commit(control, computed.attempts, computed.seen_elsewhere)
+        self._forget_notes()
         marks.append(perf_counter())
         self.delivery.offer(commit)
         marks.append(perf_counter())
@@ -149,6 +181,13 @@ class Runner:
         wall_s = dict(zip(("control", "tasks", "commit", "deliver"), spent_s, strict=True))
         self._note(commit, ran, wall_s, base is not None and base.trigger == trigger)
         self._rests_since_s = monotonic()
+
+    def _forget_notes(self) -> None:
+        """Deletes the notes of queries that have come with the batch that is committed, or could not come."""
+        with self._asking:
+            over = self._noted - self._asked.keys() - self.driver.coming.keys()
+            self._noted -= over
+        forget_coming(self.driver.filesystem, sorted(over))
 
     def _note(self, commit: Commit, plans: Mapping[str, str], wall_s: dict[str, float], is_closing: bool) -> None:
         """Notes what a batch did; nobody waits until it is written."""

@@ -50,6 +50,10 @@ class Steering:
         self.texts, self.text = texts, text_of(query)
         self.identity = self.text.state_digest
         self.streams = tuple(s.name for s in query.base_sources if isinstance(s, Stream))
+        self.since = 0
+        """The first batch whose rows of streams are its own."""
+        self.declared = ""
+        """How it was written when it was last declared, if it was altered since."""
         self.has_own_files = False
         """Whether tasks write its results to files that its sink takes as they are."""
         self.is_pinned = False
@@ -94,8 +98,8 @@ class Steering:
     def running(self) -> Running:
         """The query as it runs now."""
         known = self._running
-        if known is None or known.execution is not self.execution:
-            self._running = known = Running(self.query, self.execution, self.distribution)
+        if known is None or known.execution is not self.execution or known.since != self.since:
+            self._running = known = Running(self.query, self.execution, self.distribution, self.since)
         return known
 
     @property
@@ -138,6 +142,7 @@ class Steering:
             self.tell(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
             return
         batch, own = commit.batch, commit.queries[self.name]
+        self.since, self.declared = own.since, own.declared
         after = execution_after(own, self.forms)
         is_rewritten = own.text != self.text.digest and self.texts.read(own.text).sql != self.text.sql
         if (

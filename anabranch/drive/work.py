@@ -26,7 +26,7 @@ from anabranch.engine.accept import Rows
 from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import source_mask
 from anabranch.engine.pieces import check_results
-from anabranch.engine.slot import Slot, Tenant, Times
+from anabranch.engine.slot import Slot, Tenant, Times, parted_by
 from anabranch.errors import QueryFailedError
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
@@ -52,10 +52,17 @@ class QueryOrder:
     emitted_us: int
     """The watermark of the batch before: groups at instants before it have been handed out."""
     execution: Execution
-    before: Execution
-    """The execution of the batch before."""
+    before: Execution | None
+    """The execution of the batch before; None if the query comes with this one."""
     tables: Mapping[str, str]
     """Files with the rows of stored tables that are taken in now."""
+    since: int = 0
+    """The first batch whose rows of streams are its own."""
+
+    @property
+    def at_first(self) -> Execution:
+        """What to attach the query with: what the commit was made by, as far as the form goes."""
+        return self.execution if self.before is None or self.execution.is_like(self.before) else self.before
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,10 @@ def order_after(
     queries, read = {}, known if known is not None else {}
     for name, own in control.queries.items():
         execution, before, emitted_us = _execution(name, own.execution, forms, read), None, BEGINNING_US
-        if base is not None:
-            last = base.queries[name]
+        last = base.queries.get(name) if base is not None else None
+        if last is not None and last.identity == own.identity:
             before, emitted_us = _execution(name, last.execution, forms, read), last.watermark_us
-        queries[name] = QueryOrder(own.watermark_us, emitted_us, execution, before or execution, own.tables)
+        queries[name] = QueryOrder(own.watermark_us, emitted_us, execution, before, own.tables, own.since)
     kept = base.slots if base is not None else {}
     states = {int(slot): (each.token, each.manifest) for slot, each in kept.items()}
     return Order(control.batch, queries, states, control.planned_us, control.token, frozenset(control.parted))
@@ -210,8 +217,9 @@ class SlotWork:
             del self.kept.forms[oldest]
             self.kept.executions.pop(oldest, None)
         for name, (query, _) in self.queries.items():
-            if name not in known:
+            if name not in known or known[name].written is not query:
                 known[name] = Forms(query)
+                self.kept.executions.get(self.run, {}).pop(name, None)
         return known
 
     def _stored(self, table: str, path: str, slot: int) -> pa.Table:
@@ -222,23 +230,24 @@ class SlotWork:
     def _key(self, slot: int) -> str:
         return f"{self.run}/{'' if self.needs_no_exchange else slot}"
 
-    def _tenants(self, executions: Mapping[str, Execution], slot: int) -> list[Tenant]:
-        """The queries that have a cell in a slot: some may need fewer slots than there are."""
+    def _tenants(self, order: Order, executions: Mapping[str, Execution], slot: int) -> dict[str, Tenant]:
+        """Those of some queries that have a cell in a slot: some may need fewer slots than there are."""
         forms = self._forms()
-        return [
-            Tenant(forms[name], executions[name], distribution)
+        return {
+            name: Tenant(forms[name], executions[name], distribution, order.queries[name].since)
             for name, (_, distribution) in self.queries.items()
             if name in executions and slot < distribution.grid.cells
-        ]
+        }
 
     def _without_exchange(self, order: Order) -> Slot:
         """Boxes with the stored tables: those of any slot will do."""
         kept, executions = self.kept.boxes.pop(self._key(0), None), _executions(order)
+        tenants = self._tenants(order, executions, 0)
         if kept is not None and kept[0] == order.tables_read and kept[1].executions == executions:
-            return kept[1]
-        reader, forms = ContainerReader(self.filesystem), self._forms()
-        tenants = [Tenant(forms[name], executions[name]) for name in self.queries if name in executions]
-        slot = Slot(tenants, "state/0", self.filesystem, reader)
+            there = kept[1].tenants
+            if all(_is_same(there[name], tenant) for name, tenant in tenants.items()):
+                return kept[1]
+        slot = Slot([*tenants.values()], "state/0", self.filesystem, ContainerReader(self.filesystem))
         for (name, path), queries in order.tables.items():
             slot.replace_table(name, order.batch, get_table(self.filesystem, path), order.times, queries)
         return slot
@@ -246,43 +255,60 @@ class SlotWork:
     def _attached(self, order: Order, slot: int) -> Slot:
         token, manifest = order.states.get(slot, ("", None))
         kept = self.kept.boxes.pop(self._key(slot), None)
-        if kept is not None and manifest is not None and self._goes_on(order, kept[1], kept[0] == token, manifest):
+        if kept is not None and manifest is not None and self._goes_on(order, slot, kept[1], kept[0] == token, manifest):
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)
-        starts = {n: q.execution if q.execution.is_like(q.before) else q.before for n, q in order.queries.items()}
-        tenants = self._tenants(starts, slot)
-        shared = self._shared({tenant.name: starts[tenant.name] for tenant in tenants})
-        boxes = Slot(tenants, f"state/{slot}", self.filesystem, reader, slot, order.parted, shared)
+        there = {name: query.at_first for name, query in order.queries.items() if query.before is not None}
+        # The commit was made by those that were there; where nobody was, there is nothing to attach.
+        tenants = self._tenants(order, there, slot) or self._tenants(order, _executions(order), slot)
+        shared = _shared(tenants.values())
+        parted = order.parted | parted_by(self._tenants(order, _executions(order), slot).values())
+        boxes = Slot([*tenants.values()], f"state/{slot}", self.filesystem, reader, slot, parted, shared)
         boxes.attach(manifest, order.times)
-        self._redirect(boxes, _executions(order), order)
+        self._redirect(boxes, self._tenants(order, _executions(order), slot), order)
         return boxes
 
-    def _goes_on(self, order: Order, boxes: Slot, is_latest: bool, manifest: Manifest) -> bool:
+    def _goes_on(self, order: Order, slot: int, boxes: Slot, is_latest: bool, manifest: Manifest) -> bool:
         """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
         they cannot be brought there, they are of no more use."""
-        if not boxes.executions.keys() <= order.queries.keys():
-            return False  # a query has left the pipeline
+        now = self._tenants(order, _executions(order), slot)
+        if not now or not order.parted <= boxes.parted or not parted_by(now.values()) <= boxes.parted:
+            return False
         if not is_latest:
-            before = {name: order.queries[name].before for name in boxes.executions}
-            if not all(execution.is_like(before[name]) for name, execution in boxes.executions.items()):
+            before = {name: query.before for name, query in order.queries.items() if query.before is not None}
+            there = self._tenants(order, before, slot)
+            if not there or not all(_is_like(boxes.tenants.get(name), tenant) for name, tenant in there.items()):
                 return False
-            self._redirect(boxes, before, order)
+            self._redirect(boxes, there, order)
             if not boxes.catch_up(manifest, order.times):
                 return False
-        self._redirect(boxes, _executions(order), order)
+        self._redirect(boxes, now, order)
         return True
 
-    def _redirect(self, boxes: Slot, executions: Mapping[str, Execution], order: Order) -> None:
-        """Has queries go on with other executions, where these differ from what they have."""
-        now = {name: executions[name] for name in boxes.executions}
-        changed = {name: now[name] for name, before in boxes.executions.items() if now[name] != before}
-        if changed:
-            boxes.redirect(changed, order.times, self._shared(now))
+    def _redirect(self, boxes: Slot, now: Mapping[str, Tenant], order: Order) -> None:
+        """Has a slot go on with the queries that there are now, where these differ from those that it has, or what they run
+        does."""
+        coming = [tenant for name, tenant in now.items() if not _is_same(boxes.tenants.get(name), tenant)]
+        stays = now.keys() - {tenant.name for tenant in coming}
+        going = boxes.tenants.keys() - stays
+        changed = {name: now[name].execution for name in stays if now[name].execution != boxes.tenants[name].execution}
+        if changed or coming or going:
+            boxes.redirect(changed, order.times, _shared(now.values()), coming, going)
 
-    def _shared(self, executions: Mapping[str, Execution]) -> tuple[SharedJoin, ...]:
-        """The joins that queries run together, as they run now."""
-        forms = self._forms()
-        return shared_joins(Running(forms[n].written, each, self.queries[n][1]) for n, each in executions.items())
+
+def _is_same(one: Tenant | None, other: Tenant) -> bool:
+    """Whether two tenants are the same query, whatever they run."""
+    return one is not None and one.forms is other.forms and one.since == other.since
+
+
+def _is_like(one: Tenant | None, other: Tenant) -> bool:
+    """Whether a tenant that is there, if it is, can go on as another."""
+    return one is None or not _is_same(one, other) or one.execution.is_like(other.execution)
+
+
+def _shared(tenants: Iterable[Tenant]) -> tuple[SharedJoin, ...]:
+    """The joins that queries run together, as they run now."""
+    return shared_joins(Running(t.forms.written, t.execution, t.distribution, t.since) for t in tenants)
 
 
 def _executions(order: Order) -> dict[str, Execution]:

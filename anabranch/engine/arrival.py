@@ -108,7 +108,7 @@ class Arrival:
                     known[asked] = None if mask is None or mask.all() else mask
                 mask = known[asked]
                 if reader.lineage is not None:
-                    sets[reader.name, i.alias] = numbers = reader.lineage.number(i.alias, rows)
+                    sets[reader.name, i.alias] = numbers = reader.lineage.number(i.alias, self.batch, rows)
                     if numbers is not None:
                         mask = both(mask, numbers != NOBODY)
                 (kept if reader.keeps(i) else passing).append((reader, i, mask))
@@ -155,7 +155,9 @@ class Arrival:
         late: dict[str, int] = {}
         if len(set(limits.values())) > 1:
             least_us = int(starts.min())
-            late = {query: limit_us for query, limit_us in limits.items() if least_us < limit_us}
+            for reader, _, _ in kept:
+                if least_us < (limit_us := limits[reader.query]):
+                    late[reader.streams] = limit_us
         stored_rows = Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late, slices=slices)
         log.add(self.batch, stored_rows)
         for reader, i, _ in kept:
@@ -290,10 +292,12 @@ def own_rows(
 
 def delta_of(reader: Reader, i: InputState, batch: int, stored: Stored, starts: npt.NDArray[np.int64]) -> Delta:
     """The rows of the segment of a batch that are those of an input."""
+    if not reader.is_shown(i, batch):
+        return Delta(i.alias, stored.rows, np.empty(0, np.int64), starts[:0], starts[:0])
     mask = mask_of(tuple(f for text, f in i.seen.items() if text not in stored.passed), stored.rows)
     if i.source.name in reader.place.parted:
         mask = both(mask, members_of(reader, i, stored.rows))
-    if (limit_us := stored.watermarks.get(reader.query)) is not None:
+    if (limit_us := stored.watermarks.get(reader.streams)) is not None:
         mask = both(mask, starts >= limit_us)
     sets = reader.lineage.of_segment(i.alias, batch, stored) if reader.lineage is not None else None
     if sets is not None:

@@ -15,7 +15,9 @@ Where filters on several streams and many windows make almost every combination'
 then on combinations carry the bits of their sets themselves, a word for 64 members, and rows keep their numbers.
 
 Numbers are not stored: they follow from what a segment holds (`anabranch.engine.reader` says whose rows are late), and are
-told again when a slot is attached. So members may change without a file that does.
+told again when a slot is attached. So members may change without a file that does. A member that came while others ran is in
+no set of a row that came before it: predicates that it alone has are not asked of such rows, whose segments may lack the
+columns.
 """
 
 from __future__ import annotations
@@ -117,6 +119,8 @@ class Asked:
     predicate: Expr
     text: str
     """As segments name it."""
+    members: int
+    """Those that have it, as bits."""
     lacking: int
     """All members but these: what is left of a set if a row does not pass."""
     owner: str
@@ -136,11 +140,29 @@ class Lineage:
 
     def __init__(self, shared: SharedJoin) -> None:
         self.shared, self._everybody = shared, (1 << len(shared.members)) - 1
+        self._last_came = max(shared.since)
         self._asked = {alias: self._predicates(alias) for alias in shared.join.aliases}
         self._known: dict[str, dict[int, Numbers]] = {alias: {} for alias in shared.join.aliases}
         """The sets of the rows of each segment, by input; of inputs that members ask different things of."""
         self._most_sets = MOST_SETS
         self._begin(Sets())
+
+    def inherit(self, before: Lineage) -> None:
+        """Takes over the sets of rows that another lineage knows, in which there are other members: those that both have are
+        in the same sets, and a row that came before a member is in none of its sets."""
+        if before.shared.members[0] != self.shared.members[0]:
+            return  # the inputs have other names
+        known = {member: place for place, member in enumerate(before.shared.members)}
+        stays = [(known[m], 1 << place) for place, m in enumerate(self.shared.members) if m in known]
+        came = [n for m, n in zip(self.shared.members, self.shared.since, strict=True) if m not in known]
+        first = min(came, default=None)
+        for alias, segments in before._known.items():
+            for batch, numbers in segments.items():
+                if first is not None and batch >= first:
+                    continue
+                there, places = np.unique(numbers, return_inverse=True)
+                masks = [sum(bit for old, bit in stays if before.sets.masks[n] >> old & 1) for n in there.tolist()]
+                self.learn(alias, batch, np.array([self.sets.number(mask) for mask in masks])[places])
 
     def _begin(self, sets: Sets) -> None:
         self.sets, self._stores = sets, dict[str, ColumnStore]()
@@ -157,7 +179,7 @@ class Lineage:
                 having[text] = having.get(text, 0) | 1 << place
                 first.setdefault(text, (predicate, self.shared.names[place]))
         return tuple(
-            Asked(first[text][0], named(first[text][0], source), self._everybody & ~members, first[text][1])
+            Asked(first[text][0], named(first[text][0], source), members, self._everybody & ~members, first[text][1])
             for text, members in having.items()
         )
 
@@ -176,11 +198,13 @@ class Lineage:
 
     # -- the sets of rows ----------------------------------------------------------------------------------------------
 
-    def number(self, alias: str, rows: pa.RecordBatch, passed: Collection[str] = ()) -> Numbers | None:
-        """The set of each row of an input; None if all members take all rows. Rows have `passed` some predicates."""
-        asked = [each for each in self._asked[alias] if each.text not in passed]
+    def number(self, alias: str, batch: int, rows: pa.RecordBatch, passed: Collection[str] = ()) -> Numbers | None:
+        """The set of each row of an input that came in a batch; None if all members take all rows. Rows have `passed` some
+        predicates."""
+        there = self._there(batch)
+        asked = [each for each in self._asked[alias] if each.text not in passed and each.members & there]
         if not asked:
-            return None
+            return None if there == self._everybody else np.full(rows.num_rows, self.sets.number(there), np.int32)
         words = np.zeros((-(-len(asked) // WORD_BITS), rows.num_rows), np.uint64)
         for place, each in enumerate(asked):
             with errors_of(each.owner):
@@ -193,13 +217,23 @@ class Lineage:
         found = np.empty(count, np.int32)
         for place in range(count):
             bits = [int(word) for word in words[:, firsts[place]]]
-            mask_of = self._everybody
+            mask_of = there
             for at, each in enumerate(asked):
                 if not bits[at // WORD_BITS] >> at % WORD_BITS & 1:
                     mask_of &= each.lacking
             found[place] = self.sets.number(mask_of)
         numbers: Numbers = found[local]
         return numbers
+
+    def _there(self, batch: int) -> int:
+        """The members that were there when a batch came."""
+        if batch >= self._last_came:
+            return self._everybody
+        return sum(1 << place for place, since in enumerate(self.shared.since) if since <= batch)
+
+    def _is_told(self, alias: str, batches: Collection[int]) -> bool:
+        """Whether rows of an input differ in whose they are, given the batches that are stored."""
+        return bool(self._asked[alias]) or (bool(batches) and min(batches) < self._last_came)
 
     def learn(self, alias: str, batch: int, numbers: Numbers | None) -> None:
         """Notes the sets of the rows of a segment."""
@@ -208,18 +242,18 @@ class Lineage:
 
     def of_segment(self, alias: str, batch: int, stored: Stored) -> Numbers | None:
         """The set of each row of a segment; None if all members take all rows."""
-        if not self._asked[alias]:
+        if not self._is_told(alias, (batch,)):
             return None
         count = stored.rows.num_rows
         if batch not in self._known[alias]:
-            numbers = self.number(alias, stored.rows, stored.passed)
+            numbers = self.number(alias, batch, stored.rows, stored.passed)
             self.learn(alias, batch, np.full(count, self.everybody) if numbers is None else numbers)
         # A segment loses the rows at its end that are kept least.
         return self._known[alias][batch][:count]
 
     def of(self, alias: str, ids: Ids, log: Log) -> Numbers | None:
         """The set of each of some rows; None if all members take all rows."""
-        if not self._asked[alias]:
+        if not self._is_told(alias, log.segments):
             return None
         store, wide = self._stores.get(alias), any(n.dtype == np.uint32 for n in self._known[alias].values())
         if store is None or (wide and store.type == pa.uint16()):
@@ -228,7 +262,8 @@ class Lineage:
             store.known.intersection_update(log.segments)
             for batch in sorted(log.segments.keys() - store.known):
                 numbers = self.of_segment(alias, batch, log.segments[batch])
-                assert numbers is not None
+                if numbers is None:
+                    numbers = np.full(log.segments[batch].rows.num_rows, self.everybody)
                 self._known[alias][batch] = numbers = np.ascontiguousarray(numbers, np.uint32 if wide else np.uint16)
                 store.learn(batch, pa.array(numbers))
         found: Numbers = store.gather(ids, {}).to_numpy()

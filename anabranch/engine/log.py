@@ -32,7 +32,7 @@ class Stored:
     passed: frozenset[str] = frozenset()
     """Predicates that all its rows have passed, as texts with the source's name in place of aliases."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """For each query for which some of its rows were late, the query's watermark."""
+    """For the streams of each query for which some of its rows were late (`Reader.streams`), the query's watermark."""
     slices: tuple[Slice, ...] = ()
     """Its rows by how long they are kept, longest first."""
     over: set[int] = field(default_factory=set)

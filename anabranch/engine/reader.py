@@ -31,7 +31,7 @@ from anabranch.engine.log import Log, Stored, decode, encode
 from anabranch.plan.demand import is_not_null
 from anabranch.plan.expression import Call, Column, Expr, columns_of
 from anabranch.plan.grid import Grid
-from anabranch.plan.identity import IndexKey, RowsKey, ViewKey, input_rows, named, view_key, view_terms
+from anabranch.plan.identity import IndexKey, RowsKey, ViewKey, Wanted, input_rows, named, view_key, view_terms
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Derived, Input, Stream, Table
@@ -130,14 +130,19 @@ class Reader:
         versions: Mapping[str, int] | None = None,
         closed: frozenset[str] = frozenset(),
         lineage: Lineage | None = None,
+        since: int = 0,
     ) -> None:
         """`name` is the block's, with that of the form it belongs to, `query` that of the whole query. `versions` tells
-        which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows. The reader of a
-        shared join has the name and the query of its lead, and tells by its `lineage` which members each row is for."""
+        which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows. Rows of streams
+        that came before batch `since` are none of its own. The reader of a shared join has the name and the query of its
+        lead, and tells by its `lineage` which members each row is for, and since when."""
+        self.since = since if lineage is None else 0
         self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
         self.lineage = lineage
         self.queries = (query,) if lineage is None else lineage.shared.names
         """The queries that it reads for. They have the same streams, and so one watermark."""
+        self.streams = " ".join(sorted(accepted_by))
+        """By whose watermark its rows count, as segments tell for whom rows were late."""
         self.accepted_by, self.versions, self.closed = tuple(sorted(accepted_by)), dict(versions or {}), closed
         self.selects = execution.selects
         self.routes = routes(execution.plan, graph, execution.selects)
@@ -240,14 +245,17 @@ class Reader:
 
     def is_shown(self, i: InputState, batch: int) -> bool:
         """Whether a segment of an input's log is one that the reader may see."""
-        return not isinstance(i.source, Table) or batch == self.versions.get(i.source.name, 0)
+        return batch == self.versions.get(i.source.name, 0) if isinstance(i.source, Table) else batch >= self.since
 
     def watch(self, source: str, batch: int, stored: Stored) -> None:
         """Looks at a segment that a log got: may there be rows in it that are none of an input's?"""
         for i in self.inputs_over(source):
             open_ = [f for text, f in i.seen.items() if text not in stored.passed and text not in i.indexed]
             is_suspect = any(not _is_filled(f, stored.rows) for f in open_)
-            if (late := stored.watermarks.get(self.query)) is not None:
+            if not self.is_shown(i, batch) and isinstance(i.source, Stream):
+                self.watches[i.alias].suspects.add(batch)
+                continue
+            if (late := stored.watermarks.get(self.streams)) is not None:
                 self.watches[i.alias].watermarks[batch] = late
                 is_suspect = True
             if is_suspect:
@@ -279,6 +287,8 @@ class Reader:
         mask = predicate_mask(i.has_keys, lambda column: log.column(column.name, chosen), len(chosen))
         if mask is not None:
             found[places] = mask
+        if self.since and isinstance(i.source, Stream):
+            found[places] &= chosen >> 32 >= self.since
         if watch.watermarks:
             batches, limits = chosen >> 32, np.full(len(chosen), np.iinfo(np.int64).min)
             for batch, watermark_us in watch.watermarks.items():
@@ -302,9 +312,9 @@ class Reader:
         rows = {a: self._written_rows(self.graph.query.input(a)) for a in aliases}
         owner = self.query if self.selects else ""
         since = migration.since if is_new and migration is not None else 0
-        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted)
+        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted, self.since)
 
-    def _wanted(self, order: Aliases) -> tuple[str, ...]:
+    def _wanted(self, order: Aliases) -> tuple[Wanted, ...]:
         """Which combinations of inputs members of a shared join want, with numbers for the inputs; nothing: all."""
         return () if self.lineage is None else self.lineage.shared.wanted(order)
 

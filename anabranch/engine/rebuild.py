@@ -231,6 +231,9 @@ class Rebuild:
             ]
             here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
             i = self._reader.input(index.aliases[0])
+            if self._reader.since and isinstance(i.source, Stream):
+                # Others who read the index may see what came before this reader.
+                here = here[here >> 32 >= self._reader.since]
             if i.raised or i.lowered:
                 # Runs that were taken over lack rows that would not pass a select above the join.
                 there = np.intersect1d(here, there)
@@ -438,7 +441,9 @@ def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[V
         if key in store.views or before is None or before not in store.views:
             continue
         is_same = replace(before, owner=key.owner, since=key.since, wanted=key.wanted) == key
-        has_all = not before.wanted or (bool(key.wanted) and set(before.wanted) >= set(key.wanted))
+        # Of a member that comes now, no row is stored yet.
+        wanted = {each for each in key.wanted if each.since <= store.newest}
+        has_all = not before.wanted or (bool(key.wanted) and set(before.wanted) >= wanted)
         if is_same and has_all and (before.since == key.since or (not key.since and store.is_over(before, horizon_us))):
             store.inherit_view(before, key)
             found[key] = before

@@ -96,8 +96,11 @@ class Times:
 class Tenant:
     """A query in a slot: what it runs, and which of the slot's boxes are its own."""
 
-    def __init__(self, forms: Forms, execution: Execution, distribution: Distribution = ONE_SLOT) -> None:
-        self.forms, self.execution, self.distribution = forms, execution, distribution
+    def __init__(
+        self, forms: Forms, execution: Execution, distribution: Distribution = ONE_SLOT, since: int = 0
+    ) -> None:
+        """Rows of streams that came before batch `since` are none of its own."""
+        self.forms, self.execution, self.distribution, self.since = forms, execution, distribution, since
         self.versions: dict[str, int] = {}
         """The batch in which each stored table was last read for it."""
         self.streams = tuple(s.name for s in forms.written.base_sources if isinstance(s, Stream))
@@ -153,8 +156,9 @@ class Tenant:
     def reader(self, block: Block, lineage: Lineage | None = None) -> Reader:
         graph = JoinGraph(block.query)
         return Reader(
-            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.closed, lineage
-        )
+            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.closed, lineage,
+            self.since,
+        )  # fmt: skip
 
     @property
     def grouping(self) -> Aggregator:
@@ -201,9 +205,7 @@ class Slot:
         `shared` are the joins that tenants run together."""
         keep_freed_memory()
         self.tenants, self.reader, self._cell = {tenant.name: tenant for tenant in tenants}, reader, cell
-        grids = [(t.forms.written, t.distribution.grid) for t in tenants]
-        self._parted = parted | parted_sources(grids)
-        self._sources = {s.name: s for t in tenants for s in t.forms.written.base_sources}
+        self.parted = parted | parted_by(tenants)
         self.store = Store()
         self.checkpoint = Checkpoint(self.store, folder, filesystem, reader)
         self.boxes: dict[str, Box] = {}
@@ -215,6 +217,10 @@ class Slot:
         """What the last batch measured, by query."""
         self._place()
         self.store.serve([box.reader for box in self.boxes.values()])
+
+    @property
+    def _sources(self) -> dict[str, Stream | Table]:
+        return {s.name: s for t in self.tenants.values() for s in t.forms.written.base_sources}
 
     @property
     def executions(self) -> dict[str, Execution]:
@@ -240,11 +246,11 @@ class Slot:
         for tenant in self.tenants.values():
             if self._lead(tenant.name) != tenant.name:
                 continue
-            for block in tenant.blocks(self._cell, self._parted):
+            for block in tenant.blocks(self._cell, self.parted):
                 if (shared := self._shared.get(tenant.name)) is not None:
                     block = replace(block, query=shared.join, shared=shared)
                 box = before.get(block.name)
-                if box is None or not _is_for(box.reader, block, tenant.versions):
+                if box is None or not _is_for(box.reader, block, tenant):
                     if box is not None:
                         replaced[block.name] = box.reader
                     box = self._boxed(tenant, block, box)
@@ -261,6 +267,8 @@ class Slot:
         else:
             is_same = isinstance(before, SharedBox) and before.lineage.shared == block.shared
             lineage = before.lineage if is_same and isinstance(before, SharedBox) else Lineage(block.shared)
+            if isinstance(before, SharedBox) and not is_same:
+                lineage.inherit(before.lineage)
             reader = tenant.reader(block, lineage)
             if before is None or not isinstance(before, SharedBox):
                 return SharedBox(reader, self.store)
@@ -293,11 +301,22 @@ class Slot:
     # -- from one execution to another -------------------------------------------------------------------------------
 
     def redirect(
-        self, executions: Mapping[str, Execution], times: Mapping[str, Times], shared: Sequence[SharedJoin] = ()
+        self,
+        executions: Mapping[str, Execution],
+        times: Mapping[str, Times],
+        shared: Sequence[SharedJoin] = (),
+        coming: Sequence[Tenant] = (),
+        going: Collection[str] = (),
     ) -> None:
-        """Has queries go on with other executions, before the next batch, and with the joins that they share now. What both
-        read is kept, what only the old ones had is dropped (that is safe, for all of it follows from the logs: 002, section
-        12.1.4), and what is lacking is recomputed in the batches to come: in the next one, as far as results need it."""
+        """Has queries go on with other executions, before the next batch, and with the joins that they share now; some come
+        in, and some go: one that does both is another one of that name. What both read is kept, what only the old ones had
+        is dropped (that is safe, for all of it follows from the logs: 002, section 12.1.4), and what is lacking is
+        recomputed in the batches to come: in the next one, as far as results need it."""
+        for name in going:
+            del self.tenants[name]
+            self.aggregators.pop(name, None)
+            self.boxes = {n: box for n, box in self.boxes.items() if box.reader.query != name}
+        self.tenants |= {tenant.name: tenant for tenant in coming}
         known, folded = set(self.aggregators), dict[str, Stream | Table]()
         for query, execution in executions.items():
             tenant = self.tenants[query]
@@ -448,7 +467,8 @@ class Slot:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
         arrival = Arrival(batch, planned_us)
         for member, lead in self._leads.items():
-            assert times[member] == times[lead], f"{member} and {lead} share a join, and have different watermarks"
+            same = times[member].watermark_us == times[lead].watermark_us
+            assert same, f"{member} and {lead} share a join, and have different watermarks"
         for box in self.boxes.values():
             box.begin(arrival)
         began = thread_time_ns()
@@ -508,9 +528,15 @@ class Slot:
             box.rebuild.verify()
 
 
-def _is_for(reader: Reader, block: Block, versions: Mapping[str, int]) -> bool:
-    """Whether a reader is one for a block as it is now."""
+def parted_by(tenants: Iterable[Tenant]) -> frozenset[str]:
+    """The sources whose rows may be in a slot for the sake of one input of some queries and not of another."""
+    return parted_sources([(t.forms.written, t.distribution.grid) for t in tenants])
+
+
+def _is_for(reader: Reader, block: Block, tenant: Tenant) -> bool:
+    """Whether a reader is one for a block of a tenant as it is now."""
     read = {source.name for source in reader.sources if isinstance(source, Table)}
-    same = all(reader.versions.get(name, 0) == versions.get(name, 0) for name in read)
+    same = all(reader.versions.get(name, 0) == tenant.versions.get(name, 0) for name in read)
     shared = reader.lineage.shared if reader.lineage is not None else None
-    return same and (reader.execution, reader.closed, shared) == (block.execution, block.closed, block.shared)
+    is_since = reader.lineage is not None or reader.since == tenant.since
+    return same and is_since and (reader.execution, reader.closed, shared) == (block.execution, block.closed, block.shared)

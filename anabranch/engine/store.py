@@ -64,6 +64,11 @@ class Store:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
+    @property
+    def newest(self) -> int:
+        """The newest batch of which rows are stored; -1 if none are."""
+        return max((batch for log in self.logs.values() for batch in log.segments), default=-1)
+
     def serve(self, readers: Sequence[Reader], keeps: Collection[Reader] = ()) -> None:
         """Has what some readers want, and nothing else but what others have who are not replaced yet. What was not there
         before begins empty."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, permutations, product
+from typing import NamedTuple
 
 from anabranch.plan.expression import Column, Expr, aliases_of, replace
 from anabranch.plan.join_graph import Aliases, JoinGraph
@@ -96,6 +97,20 @@ class RowsKey(Key):
         return f" at ({', '.join(self.members)})" if self.members else ""
 
 
+class Wanted(NamedTuple):
+    """What some query wants of a view: what it asks of the inputs, and the first batch whose rows are its own."""
+
+    asked: str
+    since: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.asked}{_since(self.since)}"
+
+
+def _since(batch: int) -> str:
+    return f" since {batch}" if batch else ""
+
+
 @dataclass(frozen=True)
 class ViewKey(Key):
     """All combinations of rows that are valid together and fulfil `conditions`. Inputs are numbered, `#0` the first."""
@@ -109,8 +124,10 @@ class ViewKey(Key):
     """A query whose selects stand above a join (`anabranch.plan.selects`) has its views for itself."""
     since: int = 0
     """A view of a parallel track has only combinations of rows that came in this batch or later."""
-    wanted: tuple[str, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
     """A view of a shared join has only combinations that some member wants (`SharedJoin.wanted`); nothing: all."""
+    came: int = 0
+    """The first batch whose rows count: the query that keeps the view came in it, while others ran."""
 
     __hash__ = Key.__hash__
 
@@ -120,8 +137,9 @@ class ViewKey(Key):
         where = f" where {' and '.join(self.conditions)}" if self.conditions else ""
         accepted = f" accepted by ({', '.join(self.accepted_by)})" if self.accepted_by else ""
         owner = f" of {self.owner}" if self.owner else ""
-        wanted = f" wanted by ({' or '.join(self.wanted)})" if self.wanted else ""
-        return f"({rows}){where}{accepted}{owner}{f' since {self.since}' if self.since else ''}{wanted}"
+        wanted = f" wanted by ({' or '.join(map(str, self.wanted))})" if self.wanted else ""
+        came = f" from batch {self.came} on" if self.came else ""
+        return f"({rows}){where}{accepted}{owner}{_since(self.since)}{wanted}{came}"
 
 
 @dataclass(frozen=True)
@@ -164,7 +182,8 @@ def view_key(
     accepted_by: Iterable[str],
     owner: str = "",
     since: int = 0,
-    wanted: Callable[[Aliases], tuple[str, ...]] | None = None,
+    wanted: Callable[[Aliases], tuple[Wanted, ...]] | None = None,
+    came: int = 0,
 ) -> tuple[ViewKey, Aliases]:
     """The key of a view over some inputs of a query, and the inputs in the order in which the key numbers them. `wanted`
     tells which combinations of inputs are kept, if not all are."""
@@ -183,7 +202,7 @@ def view_key(
     least, order = min((conditions(order), order) for order in _orders(aliases, alike))
     inputs = tuple((rows[alias], graph.query.input(alias).window.length_us) for alias in order)
     only = wanted(order) if wanted is not None else ()
-    return ViewKey(inputs, least, tuple(sorted(accepted_by)), owner, since, only), order
+    return ViewKey(inputs, least, tuple(sorted(accepted_by)), owner, since, only, came), order
 
 
 def view_terms(terms: Iterable[Expr], order: Aliases) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from anabranch.plan.query import Input, Stream
 
 _UNITS_US = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000), ("second", 1_000_000))
@@ -16,6 +18,15 @@ def length_text(length_us: int) -> str:
     unit, size = next(((unit, size) for unit, size in _UNITS_US if length_us % size == 0), ("microsecond", 1))
     count = length_us // size
     return f"{count} {unit}{'s' if count != 1 else ''}"
+
+
+def instant_text(us: int) -> str:
+    """An event time.
+
+    >>> instant_text(1_500_000)
+    '1970-01-01 00:00:01.500000 UTC'
+    """
+    return f"{datetime.fromtimestamp(us / 1e6, UTC).replace(microsecond=us % 1_000_000, tzinfo=None)} UTC"
 
 
 def window_text(i: Input) -> str:

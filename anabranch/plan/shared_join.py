@@ -20,6 +20,7 @@ from functools import cached_property
 from anabranch.plan.demand import asked_of
 from anabranch.plan.expression import Call, Column, Expr, columns_of
 from anabranch.plan.expression import replace as rewrite
+from anabranch.plan.identity import Wanted
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.query import Equality, Input, Query
 
@@ -35,6 +36,8 @@ class SharedJoin:
     """The common join. It selects nothing; `kept` has the columns that its members read."""
     members: tuple[Query, ...]
     """The queries in the aliases of the join, the lead first."""
+    since: tuple[int, ...]
+    """For each member the first batch whose rows are its own: it may have come while others ran."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,19 +64,19 @@ class SharedJoin:
         """The window of an input, of each member."""
         return tuple(m.input(alias).window.length_us for m in self.members)
 
-    def wanted(self, aliases: Aliases) -> tuple[str, ...]:
+    def wanted(self, aliases: Aliases) -> tuple[Wanted, ...]:
         """Which combinations of some inputs are kept in a view: those that some member wants, told as what members ask of
         these inputs, without aliases. Nothing is told if one of them wants all."""
         asked, longest = set(), [self.join.input(alias).window.length_us for alias in aliases]
-        for place, _ in enumerate(self.members):
+        for place, since in enumerate(self.since):
             windows = [self.windows_us(alias)[place] for alias in aliases]
             own = [self.own_filters[alias][place].values() for alias in aliases]
-            if not any(own) and windows == longest:
+            if not any(own) and windows == longest and not since:
                 return ()
             inputs = []
             for alias, us, filters in zip(aliases, windows, own, strict=True):
                 inputs.append(" and ".join((f"[{us}]", *sorted(str(normal(renamed(f, {alias: ""}))) for f in filters))))
-            asked.add("; ".join(inputs))
+            asked.add(Wanted("; ".join(inputs), since))
         return tuple(sorted(asked))
 
 
@@ -98,11 +101,12 @@ def normal(expr: Expr) -> Expr:
     return rewrite(expr, rule)
 
 
-def shared_join(queries: Sequence[Query], orders: Sequence[Aliases]) -> SharedJoin:
-    """The join that queries have in common. `orders` has the inputs of each, those of one place for one another."""
+def shared_join(queries: Sequence[Query], orders: Sequence[Aliases], since: Sequence[int] = ()) -> SharedJoin:
+    """The join that queries have in common. `orders` has the inputs of each, those of one place for one another; `since` the
+    first batch whose rows are its own, by default the first of all."""
     lead, order = queries[0], orders[0]
     members = [in_names_of(lead, q, dict(zip(own, order, strict=True))) for q, own in zip(queries, orders, strict=True)]
-    return SharedJoin(_common(lead, members), tuple(members))
+    return SharedJoin(_common(lead, members), tuple(members), tuple(since) or (0,) * len(members))
 
 
 def _common(lead: Query, members: Sequence[Query]) -> Query:

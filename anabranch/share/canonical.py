@@ -52,6 +52,8 @@ class Running:
     query: Query
     execution: Execution
     distribution: Distribution
+    since: int = 0
+    """The first batch whose rows are its own."""
 
     @cached_property
     def shape(self) -> Shape | None:
@@ -133,7 +135,8 @@ def _orders(query: Query) -> Iterator[Aliases]:
 def shared_joins(running: Iterable[Running]) -> tuple[SharedJoin, ...]:
     """The joins that two or more queries run together, as these run now."""
     return tuple(
-        shared_join([each.query for each in company], [each.order for each in company]) for company in companies(running)
+        shared_join([each.query for each in company], [each.order for each in company], [each.since for each in company])
+        for company in companies(running)
     )
 
 

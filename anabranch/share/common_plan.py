@@ -16,7 +16,7 @@ from anabranch.plan.join_graph import Aliases
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import Query
-from anabranch.share.canonical import Running, renamed_plan
+from anabranch.share.canonical import Running, renamed_plan, shape_of
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,23 @@ def gathered(starting: Iterable[Starting]) -> list[Gathering]:
             members, orders = tuple(one[0] for one in part), tuple(one[1] for one in part)
             found[members[0].query.name] = Gathering(lead[0], members, orders, bool(first))
     return sorted(found.values(), key=lambda gathering: place[gathering.names[0]])
+
+
+def joined_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
+    """What a query starts with that comes while others run, to run its join with one of them, and whose plan that is: the
+    plan, and the way to another one, that the query with the largest windows has which joins the same. None if there is
+    none, or none that shares its routes."""
+    shape = shape_of(query)
+    if shape is None:
+        return None
+    alike = [each for each in running if each.shape is not None and each.shape.text == shape.text and each.way is not None]
+    if not alike:
+        return None
+    lead = max(alike, key=lambda each: each.span_us)
+    names = dict(zip(lead.order, shape.order, strict=True))
+    execution, migration = lead.execution, lead.execution.migration
+    going = None if migration is None else replace(migration, target=renamed_plan(migration.target, names))
+    return lead.query.name, replace(execution, plan=renamed_plan(execution.plan, names), migration=going)
 
 
 def _numbers(order: Aliases) -> dict[str, str]:

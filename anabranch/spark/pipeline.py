@@ -4,6 +4,9 @@
 
 Columns are those that some query reads. A row goes to each slot that wants it for any query, once. A task has one store for
 all queries. A batch lasts as long as its slowest query.
+
+A query that comes while others run needs no more than a new control record if the dataflow carries all that it asks for
+(`anabranch.spark.carried`). Else the streaming query is started anew between two batches, from the same checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
@@ -21,14 +24,25 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.balance.partition import MOST_COPIED_BYTES
-from anabranch.balance.together import choose_together, restored
+from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.control.loop import Loop
-from anabranch.control.pipelines import KnownPipeline, read_streams, write_dropped, write_streams
+from anabranch.control.pipelines import (
+    COMING,
+    ComingNote,
+    KnownPipeline,
+    forget_coming,
+    known_pipelines,
+    read_streams,
+    write_dropped,
+    write_streams,
+)
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Layout
+from anabranch.control.sink_notes import write_sink
 from anabranch.control.table_files import put_table, table_file
+from anabranch.drive.coming import Coming
 from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, Delivery, Outlet, set_aside_waiting
 from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.queries import Readings
@@ -42,6 +56,7 @@ from anabranch.plan.migration import Execution
 from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import Query, Table
 from anabranch.plan.workload import Workload
+from anabranch.spark.carried import Carried
 from anabranch.spark.damaged import Marks
 from anabranch.spark.deliver import Destination, SetAsideOutlet, outlet_of
 from anabranch.spark.failures import told
@@ -51,7 +66,7 @@ from anabranch.spark.pack import Packing, packing_of
 from anabranch.spark.pauses import Pauses
 from anabranch.spark.published import OWNER
 from anabranch.spark.pushdown import Pushdown
-from anabranch.spark.sinks import Sink, parquet
+from anabranch.spark.sinks import Sink, note_of, parquet
 from anabranch.spark.sources import Sources, waiting_files
 from anabranch.spark.spark_log import spark_log_of
 from anabranch.spark.stage import ParquetStaging, Takes
@@ -96,6 +111,18 @@ class Member:
     budget_bytes: float | None = None
     """What its state may take; None: anything."""
 
+    def under(self, execution: Execution) -> Member:
+        """The same query with another plan to start with."""
+        return replace(self, execution=execution)
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A query that is to come into a pipeline, or to take the place of one."""
+
+    member: Member
+    note: ComingNote
+
 
 @dataclass
 class Pipeline:
@@ -103,26 +130,31 @@ class Pipeline:
 
     ground: Ground
     name: str
-    members: Mapping[str, Member]
+    members: dict[str, Member]
     slots: int
     known: KnownPipeline | None = None
     """What the checkpoint has of it."""
     patience_s: float | None = PATIENCE_S
     dropped: Mapping[str, Member] = field(default_factory=dict)
     """Queries that ran so far and are not to go on: what waits for their sinks is delivered first."""
+    arriving: Mapping[str, Arriving] = field(default_factory=dict)
+    """Queries that are to come in with the next batch."""
     host: Host = field(init=False)
     streaming: StreamingQuery = field(init=False)
     pauses: Pauses | None = None
     closes: bool = False
     """Whether it ends by itself, when all input there is has been processed."""
     is_over: bool = False
+    _trigger: Mapping[str, Any] = field(default_factory=dict)
+    _carried: Carried = field(init=False)
     _closing: threading.Thread | None = None
     _aside: dict[str, Sink] = field(default_factory=dict)
     """Where rows go that are set aside and kept, by the names under which they are delivered."""
 
     @property
     def workload(self) -> Workload:
-        return Workload(tuple(member.query for member in self.members.values()))
+        coming = (each.member.query for each in self.arriving.values())
+        return Workload((*(member.query for member in self.members.values()), *coming))
 
     @property
     def folder(self) -> Folder:
@@ -130,19 +162,24 @@ class Pipeline:
 
     def start(self, trigger: Mapping[str, Any]) -> None:
         """Starts the streaming query. The keywords are those of `DataStreamWriter.trigger`."""
-        ground, folder, workload = self.ground, self.folder, self.workload
+        ground, folder, workload, self._trigger = self.ground, self.folder, self.workload, trigger
         if isinstance(folder, LocalFilesystem):
             make_private_folder(folder.root)
         filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), ground.cache)
         columns, filters = read_columns(workload), source_filters(workload)
         stored = {name: source for name, source in workload.sources.items() if isinstance(source, Table)}
         tables = {name: self._store_table(table, columns[name], filesystem) for name, table in stored.items()}
-        spread = self._spread(filesystem, tables)
+        spread, comes = self._spread(filesystem, tables), self._comes()
         packing = packing_of(columns, {name: ground.sources.schema(source) for name, source in workload.sources.items()})
         driver = Driver(
             [self._steering(member, spread[name]) for name, member in self.members.items()], filesystem, tables,
             ground.holder, self._changing(columns), ground.clock, release=Background(),
         )  # fmt: skip
+        driver.read_table |= {name: partial(ground.sources.read, stored[name], columns[name]) for name in stored}
+        for name, each in self.arriving.items():
+            driver.coming[name] = Coming(self._steering(each.member, comes[name]), each.note.history)
+        if self.known is not None:
+            forget_coming(filesystem, [name for name in filesystem.list(COMING) if name not in self.arriving])
         self._find_kept_aside(driver, filesystem)
         gone: list[str] = []
         if self.known is not None:
@@ -150,11 +187,13 @@ class Pipeline:
         if gone:
             write_dropped(filesystem, gone)
         driver.open({name: {"delivers": member.sink.guarantee} for name, member in self.members.items()}, gone)
-        self._open_sinks()
-        delivery = self._delivery(filesystem, driver.slots, spread)
-        task = self._task(spread, packing, filesystem)
-        for name, query in driver.queries.items():
-            query.has_own_files = name in task.staging.own_files
+        self._open_sinks({name: member.sink for name, member in self._everyone.items()} | self._aside)
+        for name, member in self._everyone.items():
+            write_sink(ground.checkpoint, name, note_of(member.sink))
+        delivery = self._delivery(filesystem, driver.slots, {**comes, **spread})
+        task = self._task({**comes, **spread}, packing, filesystem)
+        for query in (*driver.queries.values(), *(each.query for each in driver.coming.values())):
+            query.has_own_files = query.name in task.staging.own_files
         self.host = host = Host(driver, delivery, task, Pushdown(workload, packing, filters))
         with ExitStack() as undo:
             undo.callback(delivery.stop)  # what waits is on its way already when something fails
@@ -173,6 +212,8 @@ class Pipeline:
             for name, given in files.items():
                 host.skips(name, given.options.skip)
             ways = [(all_inputs(m.query), spread[n].exchange) for n, m in self.members.items()]
+            ways += [(all_inputs(each.member.query), comes[n].exchange) for n, each in self.arriving.items()]
+            self._carried = Carried(columns, filters, tuple(ways))
             packed = []
             for name in self._streams_of_spark(filesystem):
                 if (stream := workload.streams.get(name)) is None:
@@ -201,20 +242,103 @@ class Pipeline:
                 "stream with the ON ERROR INTO that it had once more"
             )
 
+    # -- queries that come -------------------------------------------------------------------------------------------
+
+    def join(self, arriving: Arriving) -> Pipeline:
+        """Has a query come in with the next batch, or take the place of the one of its name. The pipeline that goes on: this
+        one, or, where the streaming query must be started anew, another in its place."""
+        member, name = arriving.member, arriving.note.name
+        distribution = join_others(member.query, self._running(), self.slots)
+        coming = Coming(self._steering(member, distribution), arriving.note.history)
+        coming.query.texts.keep(coming.query.text)
+        write_sink(self.ground.checkpoint, name, note_of(member.sink))
+        lacking = self._lacking(member, distribution)
+        if name not in self.members:
+            self._open_sinks({name: member.sink})
+        if lacking is None:
+            self.host.delivery.add(name, self._outlet(member, distribution.groups_span_slots, self.host.driver.slots))
+            self.host.pushdown.add_reader(member.query)
+        self.host.runner.add(coming, arriving.note, lacking is None)
+        if lacking is None:
+            self.members = {**self.members, name: member}
+            return self
+        return self._started_anew(arriving, lacking)
+
+    def _lacking(self, member: Member, distribution: Distribution) -> str | None:
+        """Why the streaming query must be started anew for a query; None if it need not."""
+        takes_files = member.sink.takes is Takes.FILES and not distribution.groups_span_slots
+        if takes_files and member.query.name not in self.host.task.staging.own_files:
+            return "tasks are to write files for its sink"
+        return self._carried.lacks(member.query, distribution)
+
+    def _started_anew(self, arriving: Arriving, why: str) -> Pipeline:
+        """The pipeline with a query that is to come in, in place of this one, from the same checkpoint."""
+        host, name = self.host, arriving.note.name
+        host.runner.end()
+        for query in host.driver.queries.values():
+            query.tell(host.driver.standing.batch, "restarting", f"for {name}: {why}")
+        self._halt()
+        self.is_over = True
+        try:
+            return self._again({**self.arriving, name: arriving})
+        except Exception:
+            forget_coming(self.folder, [name])
+            self.__dict__.update(self._again(self.arriving).__dict__)
+            raise
+
+    def _again(self, arriving: Mapping[str, Arriving]) -> Pipeline:
+        """Another pipeline in place of this one, started from the same checkpoint."""
+        known = next(each for each in known_pipelines(self.ground.checkpoint) if each.name == self.name)
+        running = {n: member for n, member in self.members.items() if n in known.layouts}
+        left = {n: member for n, member in self.members.items() if n in known.ended}
+        coming = {n: each for n, each in arriving.items() if n in known.coming}
+        gone = {**self.dropped, **left}
+        made = Pipeline(self.ground, self.name, running, self.slots, known, self.patience_s, gone, coming)
+        made.start(self._trigger)
+        return made
+
+    def _running(self) -> dict[str, tuple[Query, Distribution]]:
+        queries = self.host.driver.queries
+        return {name: (query.query, query.distribution) for name, query in queries.items()}
+
+    def _comes(self) -> dict[str, Distribution]:
+        """How queries are spread that are to come."""
+        known, found = self._known_layouts, dict[str, Distribution]()
+        if not self.arriving:
+            return found
+        running = restored(Workload(tuple(m.query for m in self.members.values())), known, self.slots)
+        others = {name: (member.query, running[name]) for name, member in self.members.items()}
+        for name, each in self.arriving.items():
+            found[name] = join_others(each.member.query, others, self.slots)
+            others[name] = each.member.query, found[name]
+        return found
+
     @property
     def _known_layouts(self) -> dict[str, Layout]:
         """How rows are spread of the queries that the checkpoint knows, also of those that have left."""
         return {**self.known.ended, **self.known.layouts} if self.known is not None else {}
 
     def _delivery(self, filesystem: Filesystem, slots: int, spread: Mapping[str, Distribution]) -> Delivery:
-        ground, outlets, texts = self.ground, dict[str, Outlet](), QueryTexts(self.ground.checkpoint)
-        for name, member in {**self.members, **self.dropped}.items():
-            spans, queries = spread[name].groups_span_slots, Readings(member.query, texts)
-            outlets[name] = outlet_of(Destination(queries, spans, member.sink, filesystem, slots), ground.spark)
+        ground, outlets = self.ground, dict[str, Outlet]()
+        for name, member in self._everyone.items():
+            outlets[name] = self._outlet(member, spread[name].groups_span_slots, slots, filesystem)
         outlets |= {name: SetAsideOutlet(sink) for name, sink in self._aside.items()}
         leaves = [name for name, member in self.members.items() if member.leaves]
         held = ground.holder.require_held
         return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves)
+
+    def _outlet(
+        self, member: Member, groups_span_slots: bool, slots: int, filesystem: Filesystem | None = None
+    ) -> Outlet:
+        queries = Readings(member.query, QueryTexts(self.ground.checkpoint))
+        folder = filesystem or self.host.delivery.filesystem
+        return outlet_of(Destination(queries, groups_span_slots, member.sink, folder, slots), self.ground.spark)
+
+    @property
+    def _everyone(self) -> dict[str, Member]:
+        """The queries that have a sink here: those that run, that are to come, and that are gone."""
+        coming = {name: each.member for name, each in self.arriving.items()}
+        return {**self.dropped, **coming, **self.members}
 
     def _streams_of_spark(self, filesystem: Filesystem) -> list[str]:
         """The streams in the order in which Spark's log counts them, also those that nobody reads any more: queries that
@@ -241,7 +365,7 @@ class Pipeline:
     def _spread(self, filesystem: Filesystem, tables: Mapping[str, str]) -> dict[str, Distribution]:
         """How rows are spread: as they were when the pipeline first started."""
         if self.known is not None and self.known.is_committed:
-            everyone = [*self.workload.queries, *(member.query for member in self.dropped.values())]
+            everyone = [member.query for member in {**self.members, **self.dropped}.values()]
             return restored(Workload(tuple(everyone)), self._known_layouts, self.slots)
         are_small = sum(filesystem.size_bytes(path) for path in tables.values()) <= MOST_COPIED_BYTES
         return choose_together(self.workload, self.slots, are_small)
@@ -261,11 +385,10 @@ class Pipeline:
             if name in sources.refresh_us and isinstance(source, Table)
         ]
 
-    def _open_sinks(self) -> None:
+    def _open_sinks(self, sinks: Mapping[str, Sink]) -> None:
         """Marks what sinks write to as this checkpoint's, and refuses what workers do not see."""
         ground = self.ground
         signs = {str(ground.checkpoint): Sign(ground.checkpoint, "id", ground.checkpoint_id)}
-        sinks = {name: member.sink for name, member in {**self.members, **self.dropped}.items()} | self._aside
         for name, sink in sinks.items():
             owner = xxhash.xxh3_128_hexdigest(f"{ground.checkpoint_id}/{self.name}/{name}".encode())
             sink.open(owner)
@@ -278,9 +401,11 @@ class Pipeline:
         for name, sink in self._aside.items():
             if (folder := sink.staging()) is not None:
                 own_files[name] = ParquetStaging(folder, KEPT_ASIDE)
-        for name, member in self.members.items():
+        for name, member in self._everyone.items():
             folder = member.sink.staging()
-            if member.sink.takes is Takes.FILES and folder is not None and not spread[name].groups_span_slots:
+            if name in self.dropped or member.sink.takes is not Takes.FILES or folder is None:
+                continue
+            if not spread[name].groups_span_slots:
                 own_files[name] = ParquetStaging(folder, outward_schema(member.query))
         staging, most = Staging(filesystem, own_files), self.ground.results_per_batch
         return Task(uuid.uuid4().hex, self.slots, packing, filesystem, staging, self.ground.checkpoint, most)
@@ -326,10 +451,13 @@ class Pipeline:
 
     def stop(self) -> None:
         """Stops it. What was committed stays."""
+        self._halt()
+        if not self.is_over:
+            self.host.end("stopped", "by request")
+
+    def _halt(self) -> None:
         # A batch may wait for a slow sink, and Spark, or who watches for pauses, waits for the batch.
         self.host.delivery.stop()
         if self.pauses is not None:
             self.pauses.stop()
         self.streaming.stop()
-        if not self.is_over:
-            self.host.end("stopped", "by request")

@@ -22,7 +22,7 @@ from anabranch.control.records import SourceStatistics, Statistics
 from anabranch.errors import StateError
 from anabranch.plan.demand import Asked
 from anabranch.plan.expression import Call, Column, Expr, Literal
-from anabranch.plan.query import BEGINNING_US, Stream
+from anabranch.plan.query import BEGINNING_US, Query, Stream
 from anabranch.plan.workload import Workload
 from anabranch.spark.pack import SOURCE, Packing
 from anabranch.spark.types import to_spark
@@ -92,6 +92,12 @@ class Pushdown:
                 found[group, place] = known[texts]
         self._most_switches = max(self._most_switches, len(known))
         return found
+
+    def add_reader(self, query: Query) -> None:
+        """Has a query read streams, which comes while others run: rows that are late for it go on, to be counted."""
+        for source in query.base_sources:
+            if source.name in self._readers and query.name not in self._readers[source.name]:
+                self._readers[source.name] = [*self._readers[source.name], query.name]
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """The frame without the rows that are of no use, in all batches."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from anabranch.control.sink_notes import SinkNote
 from anabranch.errors import StateError, UnsupportedSinkError, known_names
 from anabranch.show.rows import rows_text
 from anabranch.spark.published import MARKER, OWNER, held_columns, is_mark_of, other_owner, other_results, read
@@ -263,6 +264,29 @@ def table(name: str) -> CallableSink:
         results.write.mode("append").saveAsTable(name)
 
     return CallableSink(append, name=f"table {name}")
+
+
+def note_of(sink: Sink) -> SinkNote:
+    """A sink as the checkpoint notes it."""
+    if isinstance(sink, ParquetSink):
+        return SinkNote("parquet", os.path.abspath(sink.path))
+    if isinstance(sink, RemoteParquetSink):
+        return SinkNote("store", str(sink.folder))  # how it is reached is not written down: that may be a secret
+    name = getattr(sink, "name", "")
+    if isinstance(sink, ArrowSink) and name == "console":
+        return SinkNote("console")
+    if isinstance(sink, CallableSink) and name.startswith("table "):
+        return SinkNote("table", name.removeprefix("table "))
+    return SinkNote("function")
+
+
+def from_note(note: SinkNote, query: str) -> Sink | None:
+    """The sink that a note tells of; None if that is not enough to make it."""
+    if note.kind == "parquet":
+        return parquet(note.place)
+    if note.kind == "table":
+        return table(note.place)
+    return console(query=query) if note.kind == "console" else None
 
 
 _PARTS = ("guarantee", "takes", "open", "staging", "deliver", "publish")

@@ -19,6 +19,8 @@ from bench.processes import TreeCpu
 from bench.workload import Workload
 
 SHARED, SEPARATE, BY_HAND, SPARK, DUCKDB = WAYS = ("shared", "separate", "by hand", "Spark's own", "DuckDB loop")
+ONLINE = "online"
+"""Queries come and go."""
 WARM = 6
 """Batches until windows are full and the first rows have ended."""
 POLL_S, LOOK_S = 0.05, 3.0

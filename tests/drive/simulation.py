@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -316,7 +317,7 @@ class Simulation:
         ended = latest[1].ended if latest is not None else {}
         gone = [n for n in read_dropped(self.checkpoint) if n not in ended] if latest is not None else []  # type: ignore[arg-type]
         steerings = [self.steering(query) for query in self.queries if query.name not in (*ended, *gone)]
-        driver = Driver(steerings, self.checkpoint, files, holder)  # type: ignore[arg-type]
+        driver = self.make(steerings, files, holder)
         driver.open(dropped=gone)
         for name, query in driver.queries.items():
             outlet = self.outlets[name]
@@ -336,6 +337,13 @@ class Simulation:
 
         runner.settle(lambda: tasks({}))
         return driver, runner, tasks
+
+    def make(self, steerings: Sequence[Steering], files: Mapping[str, str], holder: Holder) -> Driver:
+        driver = Driver(steerings, self.checkpoint, files, holder)  # type: ignore[arg-type]
+        for name, rows in self.tables.items():
+            given = conform(self.sources[name], rows, self.columns[name])
+            driver.read_table[name] = partial(encode, given)
+        return driver
 
     def steering(self, query: Query) -> Steering:
         graph = self.forms[query.name].graphs[None]

@@ -111,7 +111,7 @@ test_leaving, test_leaving_long = properties(
 def dropping(name: str) -> Callable[[Run], None]:
     def drop(run: Run) -> None:
         if name in run.queries:
-            run.drop_query(name)
+            run.pipelines[0].host.runner.drop(name)
 
     return drop
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.control.commands import Command, give
 from anabranch.control.ledger import controls_in
 from anabranch.drive import delivery
 from anabranch.drive.driver import Driver
@@ -130,9 +131,14 @@ def test_a_first_batch_that_was_never_committed_is_no_other_query_s(
     other.check()
 
 
-def test_queries_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
+def dropped(folder: Path, name: str) -> None:
+    """Has a query leave with the next start."""
+    give(LocalFilesystem(str(folder / "checkpoint")), Command("drop", name))
+
+
+def test_queries_come_and_go(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A new query reads from the beginning, in a pipeline of its own, while the others stay where they are and go on. One
-    that was dropped stays so until it is asked to start anew; one that is no longer declared is refused by name."""
+    that was dropped stays so until it is asked to start anew; one that is no longer declared runs on, if its sink is known."""
     piped = piped_in(tmp_path, "pairs counts triples", triples="parquet")
     piped.write(range(2))
     session = piped.session(spark, ["counts"], share=False)
@@ -144,11 +150,11 @@ def test_queries_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
     piped.check(batches=2)
 
     piped.write(range(2, 3))
-    with pytest.raises(SessionError, match=r"runs counts, triples too: .*start\(drop=\['counts', 'triples'\]\)"):
+    with pytest.raises(SessionError, match=r"the checkpoint runs counts, whose sink cannot be made again .*: declare"):
         piped.session(spark, ["pairs"]).start(availableNow=True)
-    with pytest.raises(SessionError, match=r"other cannot be dropped: .* it runs counts, pairs, triples"):
-        piped.session(spark, ["pairs"]).start(drop=["other"], availableNow=True)
-    run = piped.run(spark, ["pairs", "triples"], drop=["counts"])
+    dropped(tmp_path, "counts")
+    run = piped.run(spark, ["pairs"])
+    assert "query triples is not declared, and runs on; to have it leave: anabranch drop triples" in capfd.readouterr().err
     assert [list(p.members) for p in run.pipelines] == [["pairs", "triples"]], "nothing is left of the other pipeline"
     piped.check(["pairs", "triples"], batches=3)
 
@@ -158,10 +164,11 @@ def test_queries_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
         columns, late = piped.streams[name].fields, f"{piped.streams[name].lateness_us} microseconds"
         without_c.stream(name, f"{tmp_path}/{name}/*.parquet", "ts", late, columns=columns, max_files_per_trigger=1)
     without_c.query("pairs", piped.texts["pairs"], piped.target("pairs").sink)
+    dropped(tmp_path, "triples")
     with pytest.raises(SessionError, match="has read the stream c, for a query that is gone: declare the stream"):
-        without_c.start(drop=["triples"], availableNow=True)
+        without_c.start(availableNow=True)
     piped.targets["counts"] = Target("memory", "")
-    run = piped.run(spark, ["counts", "pairs"], drop=["triples"])
+    run = piped.run(spark, ["counts", "pairs"], fresh=["counts"])
     assert [list(p.members) for p in run.pipelines] == [["pairs"], ["counts"]]
     assert "resumed" in [entry.event for entry in run.journal["pairs"]]
     piped.check(["counts", "pairs"])
@@ -218,7 +225,8 @@ def test_streams_keep_their_places_when_a_query_is_dropped(
     piped.run(spark)
     piped.write([2], "b")
     piped.write([3])
-    piped.run(spark, ["second"], drop=["first"])
+    dropped(tmp_path, "first")
+    piped.run(spark, ["second"])
     piped.run(spark, ["second"])
     cuts = [{n: given[n][0] for n in "ab"}, {n: given[n][1] for n in "ab"}, {"a": given["a"][2]},
             {"a": given["a"][3], "b": given["b"][2]}, {"b": given["b"][3]}]  # fmt: skip

@@ -55,9 +55,12 @@ class Acceptance:
     early: list[dict[str, int]] = field(default_factory=list)
 
 
-def accepted(batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequence[int] = ()) -> Acceptance:
-    """The rows of each stream that count. `clocks` has for each batch the time at which it was first planned; if it has
-    more, batches without rows follow. Without clocks no row is early, and no stream idle."""
+def accepted(
+    batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequence[int] = (), since: int = 0
+) -> Acceptance:
+    """The rows of each stream that count: those that came in batch `since` or later. `clocks` has for each batch the time at
+    which it was first planned; if it has more, batches without rows follow. Without clocks no row is early, and no stream
+    idle."""
     found = Acceptance({})
     kept: dict[str, list[pa.Table]] = {s.name: [] for s in streams}
     largest: dict[str, int] = {}
@@ -86,7 +89,8 @@ def accepted(batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequen
             found.untimed[-1][stream.name] = fates.count("untimed")
             found.late[-1][stream.name] = fates.count("late")
             found.early[-1][stream.name] = fates.count("early")
-            kept[stream.name].append(rows.filter(pa.array([f == "accepted" for f in fates], pa.bool_())))
+            if number >= since:
+                kept[stream.name].append(rows.filter(pa.array([f == "accepted" for f in fates], pa.bool_())))
             seen[stream.name] = [t for t in times_us(rows, stream) if t is not None and t <= limit]
         for name, times in seen.items():
             if times:
@@ -126,6 +130,23 @@ def expected(
     streams = [s for s in query.base_sources if isinstance(s, Stream)]
     rows: dict[str, pa.Table] = {**accepted(batches, streams, clocks).rows, **tables}
     return bag(results_of(query, rows, final_watermark(batches, streams, clocks), ulps))
+
+
+def expected_of_stay(
+    query: Query, batches: Sequence[Batch], tables: Batch, first: int, since: int, closes: bool = True
+) -> Bag:
+    """All results of a query that came in batch `first`, and left after the last of `batches`, if not all came to their end
+    (`closes`). It has the combinations of rows that came in batch `since` or later, of which one at least came in batch
+    `first` or later; `since` is less than that only with history, which groups cannot have."""
+    streams = [s for s in query.base_sources if isinstance(s, Stream)]
+    steps = [*batches, {}] if closes else batches
+    watermark = accepted(steps, streams).watermarks[-1]
+    rows = {**accepted(batches, streams, since=since).rows, **tables}
+    found = bag(results_of(query, rows, ALWAYS_US if watermark is None else watermark))
+    if since < first:
+        before = {**accepted(batches[:first], streams, since=since).rows, **tables}
+        found -= bag(results_of(query, before, ALWAYS_US))
+    return found
 
 
 def bounds(query: Query, batches: Sequence[Batch], tables: Batch) -> tuple[Bag, Bag]:

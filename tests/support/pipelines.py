@@ -164,12 +164,11 @@ class Piped:
         self,
         spark: SparkSession,
         names: Sequence[str] | None = None,
-        drop: Sequence[str] = (),
         fresh: Sequence[str] = (),
         **more: Any,
     ) -> Run:
         """Processes what is there."""
-        run = self.session(spark, names, **more).start(drop=drop, fresh=fresh, availableNow=True)
+        run = self.session(spark, names, **more).start(fresh=fresh, availableNow=True)
         finish(run)
         return run
 

@@ -1,0 +1,217 @@
+"""Queries that come, change and go while a session runs.
+
+A query that is added comes into the pipeline whose queries read all its streams. Where there is none, because it would
+connect two pipelines, reads a stream that nobody reads, or runs alone, it gets a pipeline of its own, and reads its streams
+from the beginning, as a query that is new at a start. Commands from outside (`anabranch add`, `alter`, `drop`) are files in
+the checkpoint (`anabranch.control.commands`), which a thread takes up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from anabranch.control import commands
+from anabranch.control.commands import Answer, Command
+from anabranch.control.pipelines import ComingNote, known_pipelines, new_name
+from anabranch.control.query_texts import text_of
+from anabranch.errors import AnabranchError, SessionError
+from anabranch.plan.query import Query, Stream
+from anabranch.share.common_plan import joined_execution
+from anabranch.spark.failures import told
+from anabranch.spark.pipeline import Arriving, Ground, Member, Pipeline
+from anabranch.spark.sinks import Sink, as_sink, console, parquet
+from anabranch.storage.location import Folder
+
+LOOK_EVERY_S = 1.0
+"""How often the checkpoint is looked at for commands."""
+
+
+def answer_drops(checkpoint: Folder, dropped: Collection[str]) -> None:
+    """Answers the commands by which queries were dropped that a start leaves behind: they came while no run had the
+    checkpoint."""
+    for name, command in commands.given(checkpoint):
+        if command.do == "drop" and command.query in dropped:
+            commands.answer(checkpoint, name, Answer(True, f"{command.query} was dropped"))
+
+
+class Declares(Protocol):
+    """What a session does for a query that comes."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks a batch of a new pipeline has."""
+
+    def bind(self, name: str, sql: str) -> Query:
+        """The query of a text over the sources of the session."""
+
+    def declare(self, query: Query, sink: Sink, plan: str | None) -> Member:
+        """A query as one of the session's, as it is to run."""
+
+    def forget(self, name: str) -> None:
+        """Takes a query back."""
+
+
+class Runs(Protocol):
+    """What a run is to those who have its queries come and go."""
+
+    pipelines: list[Pipeline]
+    stopped: bool
+    changing: threading.RLock
+    command_error: Exception | None
+
+    def pipeline(self, name: str) -> Pipeline:
+        """The pipeline that a query runs in."""
+
+
+class Online:
+    """Has queries of a run come, change and go, one at a time."""
+
+    def __init__(
+        self, session: Declares, run: Runs, ground: Ground, trigger: Mapping[str, Any], patience_s: float | None
+    ) -> None:
+        self._session, self._run, self._ground, self._trigger = session, run, ground, trigger
+        self._patience_s = patience_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="anabranch-commands", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes up no more commands."""
+        self._stopped.set()
+
+    def add(self, name: str, sql: str, sink: object, plan: str | None, history: bool) -> str:
+        """Has a query come in. What is told of it."""
+        made = as_sink(console(query=name) if sink is None else sink, name)
+        with self._run.changing:
+            self._require_running()
+            self._require_new(name)
+            query = self._session.bind(name, sql)
+            place, why = self._pipeline_for(query)
+            if place is None and history:
+                raise SessionError(f"{name} cannot have history: {why}; add it without")
+            member = self._session.declare(query, made, plan)
+            try:
+                if place is None:
+                    self._start_apart(member)
+                    return f"{name} has a pipeline of its own, from the beginning of its streams: {why}"
+                note = ComingNote(name, text_of(query).digest, plan, history)
+                self._join(place, self._with_others(place, member, plan), note)
+            except BaseException:
+                self._session.forget(name)
+                raise
+            return f"{name} comes with the next batch"
+
+    def alter(self, name: str, sql: str) -> str:
+        """Has a query take the place of the one of its name."""
+        with self._run.changing:
+            place = self._run.pipeline(name)
+            self._require_running(place)
+            query, before = self._session.bind(name, sql), place.members[name]
+            if query.output_schema != before.query.output_schema and before.sink.staging() is not None:
+                columns = ", ".join(before.query.output_schema.names)
+                raise SessionError(
+                    f"{name} cannot be altered: its sink holds results with the columns {columns}; drop it, and add a query "
+                    "of another name with a sink of its own"
+                )
+            self._session.forget(name)
+            try:
+                member = self._session.declare(query, before.sink, None)
+                note = ComingNote(name, text_of(query).digest, None, history=True)
+                self._join(place, self._with_others(place, member, None), note)
+            except BaseException:
+                self._session.forget(name)
+                self._session.declare(before.query, before.sink, None)
+                raise
+            return f"{name} is another query from the next batch on"
+
+    def drop(self, name: str) -> str:
+        """Has a query leave."""
+        with self._run.changing:
+            place = self._run.pipeline(name)
+            self._require_running(place)
+            place.host.runner.drop(name)
+            return f"{name} leaves with the next batch"
+
+    # -- where a query comes in --------------------------------------------------------------------------------------
+
+    def _require_running(self, pipeline: Pipeline | None = None) -> None:
+        """Refuses a change where nobody is there to carry it out."""
+        if self._run.stopped or all(each.is_over for each in self._run.pipelines):
+            raise SessionError("the run is over: start it again first")
+        if pipeline is not None and pipeline.is_over:
+            raise SessionError(f"{', '.join(pipeline.members)} ended, and nothing of them runs any more")
+
+    def _require_new(self, name: str) -> None:
+        for pipeline in self._run.pipelines:
+            if name in pipeline.members or name in pipeline.arriving or name in pipeline.host.driver.ended:
+                raise SessionError(f"there is, or was, a query {name} already: give this one another name")
+
+    def _pipeline_for(self, query: Query) -> tuple[Pipeline | None, str]:
+        """The pipeline that a query comes into; or None, and why it has one of its own."""
+        wanted = {source.name for source in query.base_sources if isinstance(source, Stream)}
+        read = []
+        for pipeline in self._run.pipelines:
+            streams = {s for steering in pipeline.host.driver.queries.values() for s in steering.streams}
+            if pipeline.is_over:
+                continue
+            if wanted <= streams and not pipeline.host.driver.needs_no_exchange:
+                return pipeline, ""
+            read.append(streams)
+        nobody = wanted - set().union(*read)
+        if nobody:
+            return None, f"no query that runs reads {', '.join(sorted(nobody))}"
+        return None, "no pipeline has all its streams, or none whose rows cross an exchange; pipelines never merge"
+
+    def _with_others(self, pipeline: Pipeline, member: Member, plan: str | None) -> Member:
+        """A query with the plan of those whose join it runs with them, unless it has one of its own."""
+        if plan is not None:
+            return member
+        queries = pipeline.host.driver.queries.values()
+        shared = joined_execution(member.query, [each.running for each in queries if each.name != member.query.name])
+        return member if shared is None else member.under(shared[1])
+
+    def _join(self, place: Pipeline, member: Member, note: ComingNote) -> None:
+        made = place.join(Arriving(member, note))
+        if made is not place:
+            self._run.pipelines[self._run.pipelines.index(place)] = made
+
+    def _start_apart(self, member: Member) -> None:
+        ground, query = self._ground, member.query
+        name = new_name(ground.checkpoint, known_pipelines(ground.checkpoint))
+        made = Pipeline(ground, name, {query.name: member}, self._session.slots, None, self._patience_s)
+        made.start(self._trigger)
+        self._run.pipelines.append(made)
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Takes up commands until the run is over."""
+        while not self._stopped.wait(LOOK_EVERY_S):
+            try:
+                commands.tidy(self._ground.checkpoint)
+                for name, command in commands.given(self._ground.checkpoint):
+                    if self._stopped.is_set():
+                        return
+                    commands.answer(self._ground.checkpoint, name, self._answer(command))
+            except Exception as error:  # a store that fails for a moment: commands wait
+                self._run.command_error = told(error)
+
+    def _answer(self, command: Command) -> Answer:
+        ways: dict[str, Callable[[], str]] = {
+            "add": lambda: self.add(
+                command.query, command.sql, parquet(command.output) if command.output else None, command.plan,
+                command.history,
+            ),
+            "alter": lambda: self.alter(command.query, command.sql),
+            "drop": lambda: self.drop(command.query),
+        }  # fmt: skip
+        if command.do not in ways:
+            return Answer(False, f"{command.do} is no command: it is one of {', '.join(ways)}")
+        try:
+            return Answer(True, ways[command.do]())
+        except AnabranchError as error:
+            return Answer(False, str(error))
+        except Exception as error:
+            return Answer(False, f"{type(error).__name__}: {told(error)}")

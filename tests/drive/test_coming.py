@@ -1,0 +1,265 @@
+"""Queries that come, change and go while others run, under a driver that may die at any put."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.balance.together import join_others, restored
+from anabranch.control.ledger import commits_in
+from anabranch.control.lease import Holder
+from anabranch.control.pipelines import COMING, ComingNote, read_coming, read_dropped
+from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.records import Commit, Control
+from anabranch.drive.coming import Coming
+from anabranch.drive.driver import Driver
+from anabranch.drive.runner import Computed, Runner
+from anabranch.errors import SessionError
+from anabranch.plan.demand import read_columns
+from anabranch.plan.eager import Forms
+from anabranch.plan.query import Query, Stream
+from anabranch.plan.workload import Workload as Plans
+from anabranch.run import Run
+from anabranch.sql import bind_query, parse_script
+from tests.drive.simulation import Simulation
+from tests.support import oracle
+from tests.support.cases import Part
+from tests.support.faulty import Fault
+from tests.support.kin import kin
+from tests.support.scenarios import properties
+from tests.support.workloads import Workload, workloads
+
+
+@dataclass
+class Growing(Simulation):
+    """A simulation whose queries are those that the checkpoint says, among all versions of queries that there ever are."""
+
+    versions: dict[str, Query] = field(default_factory=dict)
+    """Queries by the digests of their texts, also those that are to come."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for query in self.queries:
+            self.versions[text_of(query).digest] = query
+        self.first = list(self.queries)
+        named = [replace(query, name=f"{query.name}_{place}") for place, query in enumerate(self.versions.values())]
+        workload = Plans(tuple(named))
+        self.sources, self.columns = workload.sources, read_columns(workload)
+
+    def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
+        """The queries that the newest commit has, and those that were about to come."""
+        latest = commits_in(self.checkpoint).latest()  # type: ignore[arg-type]
+        self.queries, self.arriving = self.first, dict[str, Coming]()
+        if latest is not None:
+            self.take_over(latest[1])
+        self.forms = {query.name: Forms(query) for query in self.queries}
+        driver, runner, tasks = super().started(holder)
+        return driver, runner, tasks
+
+    def take_over(self, commit: Commit) -> None:
+        gone = [*commit.ended, *read_dropped(self.checkpoint)]  # type: ignore[arg-type]
+        self.queries = [self.versions[own.text] for own in commit.queries.values()]
+        layouts = {name: own.layout for name, own in commit.queries.items()}
+        self.spread = restored(Plans(tuple(self.queries)), layouts, self.slots)
+        self.notes = {
+            note.name: note
+            for note in read_coming(self.checkpoint)  # type: ignore[arg-type]
+            if note.name not in gone and getattr(commit.queries.get(note.name), "text", "") != note.text
+        }
+
+    def make(self, steerings: Any, files: Any, holder: Holder) -> Driver:
+        driver = super().make(steerings, files, holder)
+        running = {query.name: (query, self.spread[query.name]) for query in self.queries}
+        for name, note in getattr(self, "notes", {}).items():
+            query = self.versions[note.text]
+            driver.coming[name] = Coming(self.joining(query, running), note.history)
+        return driver
+
+    def joining(self, query: Query, running: Any) -> Any:
+        """A query as it is to come in."""
+        spread = join_others(query, running, self.slots)
+        before, forms = self.spread.get(query.name), self.forms.get(query.name)
+        self.spread[query.name], self.forms[query.name] = spread, Forms(query)
+        made = self.steering(query)
+        if query.name not in self.outlets:
+            self.outlets[query.name] = self.called(query)
+        if before is not None and forms is not None:  # the one of its name runs on until then
+            self.spread[query.name], self.forms[query.name] = before, forms
+        self.later = {**getattr(self, "later", {}), text_of(query).digest: spread}
+        return made
+
+    def asking(self, query: Query, history: bool) -> Callable[[Run], None]:
+        """Has a query come in, if it can."""
+        self.versions[text_of(query).digest] = query
+
+        def ask(run: Run) -> None:
+            host = run.pipelines[0].host
+            queries = host.driver.queries
+            read = {s for name, each in queries.items() if name != query.name for s in each.streams}
+            is_read = {s.name for s in query.base_sources if isinstance(s, Stream)} <= read
+            if host.driver.needs_no_exchange or query.name in host.driver.ended or not (is_read or query.name in queries):
+                return
+            running = {name: (each.query, each.distribution) for name, each in queries.items()}
+            coming = Coming(self.joining(query, running), history)
+            coming.query.texts.keep(coming.query.text)
+            host.delivery.add(query.name, self.outlets[query.name])
+            try:
+                host.runner.add(coming, ComingNote(query.name, coming.query.text.digest, None, history))
+            except SessionError:
+                assert history, "any query can come without history"
+
+        return ask
+
+    def work(self, driver: Driver, run: str, kept: Any, rows: Any, control: Control) -> Computed:
+        self.queries = [self.versions[own.text] for own in control.queries.values()]
+        for own in control.queries.values():
+            name = self.versions[own.text].name
+            self.spread[name] = self.later.get(own.text, self.spread[name]) if hasattr(self, "later") else self.spread[name]
+        return super().work(driver, run, kept, rows, control)
+
+    def wanted(self) -> dict[str, oracle.Bag]:
+        """What each query has to give for its stay, by the commits."""
+        stays: dict[str, list[tuple[str, int, int, int]]] = {}
+        for commit, _ in self.steps:
+            for name, own in commit.queries.items():
+                of_name = stays.setdefault(name, [])
+                if of_name and of_name[-1][0] == own.text:
+                    text, first, since, _ = of_name[-1]
+                    assert since == own.since
+                    of_name[-1] = text, first, since, commit.batch
+                else:
+                    of_name.append((own.text, commit.batch, own.since, commit.batch))
+        newest = self.steps[-1][0].batch
+        return {name: self.given(of_name, newest) for name, of_name in stays.items()}
+
+    def given(self, stays: list[tuple[str, int, int, int]], newest: int) -> oracle.Bag:
+        found: oracle.Bag = Counter()
+        for text, first, since, last in stays:
+            query = self.versions[text]
+            read = {source.name for source in query.base_sources}
+            batches = [{n: r for n, r in batch.items() if n in read} for batch in self.batches[: last + 1]]
+            tables = {n: r for n, r in self.tables.items() if n in read}
+            found += oracle.expected_of_stay(query, batches, tables, first, since, last == newest)
+        return found
+
+    def check(self, what: str = "") -> None:
+        found, wanted = self.run(), self.wanted()
+        for name, bag in wanted.items():
+            assert not (wrong := oracle.difference(found[name], bag)), f"{what} {name}: {wrong}"
+        for name in found.keys() - wanted.keys():
+            assert not found[name], f"{name} never came"
+        self.verify()
+        assert not self.checkpoint.list(COMING), "all who are noted have come"
+
+
+SCRIPT = """
+CREATE STREAM a (k BIGINT, j BIGINT, x BIGINT, s STRING, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;
+CREATE STREAM b (k BIGINT, j BIGINT, x BIGINT, s STRING, ts TIMESTAMP) TIME ts LATENESS 1 SECOND;
+"""
+JOIN = "SELECT p.x AS x0, q.x AS x1 FROM a [RANGE 5 SECONDS] AS p, b [RANGE 5 SECONDS] AS q WHERE p.k = q.k"
+OTHER = "SELECT p.x AS x0, q.x AS x1 FROM a [RANGE 2 SECONDS] AS p, b [RANGE 3 SECONDS] AS q WHERE p.k = q.k AND q.x > 3"
+GROUPS = "SELECT p.k, COUNT(*) AS n FROM b [RANGE 3 SECONDS] AS p GROUP BY p.k"
+
+
+def kin_of(script: Workload) -> Any:
+    return parse_script(script.script).catalog
+
+
+def query_of(workload: Workload, name: str, sql: str) -> Query:
+    return bind_query(name, sql, kin_of(workload))
+
+
+def fixed(faults: dict[int, Fault] | None = None, **settings: Any) -> Growing:
+    """One query runs; one of the same join comes in, one with history, one with groups; the first is altered, one goes."""
+    drawn = Workload(35, 0, batches=7)
+    first = [query_of(drawn, "q0", JOIN)]
+    batches = [drawn.batch(number) for number in range(drawn.batches)]
+    case = Growing(first, batches, {}, slots=2, faults=faults or {}, **settings)
+    come = {
+        1: case.asking(query_of(drawn, "later", OTHER), history=False),
+        2: case.asking(query_of(drawn, "old", OTHER), history=True),
+        3: case.asking(query_of(drawn, "q0", OTHER), history=True),
+        4: case.asking(query_of(drawn, "groups", GROUPS), history=False),
+        5: lambda run: run.pipelines[0].host.runner.drop("later") if "later" in run.queries else None,
+    }
+    case.before.update(come)
+    workload = Plans(tuple(replace(q, name=f"{q.name}_{n}") for n, q in enumerate(case.versions.values())))
+    case.sources, case.columns = workload.sources, read_columns(workload)
+    return case
+
+
+def test_queries_come_change_and_go() -> None:
+    case = fixed()
+    case.check()
+    newest = case.steps[-1][0]
+    assert newest.queries.keys() == {"q0", "old", "groups"}
+    assert newest.ended.keys() == {"later"}
+    assert {name: own.since for name, own in newest.queries.items()} == {"q0": 0, "old": 0, "groups": 4}
+    assert newest.queries["q0"].declared == text_of(case.first[0]).sql_digest
+    assert all(case.found()[name] for name in ("q0", "old", "later", "groups")), "each has results"
+
+
+def test_a_driver_dies_at_any_put_while_queries_come(part: Part) -> None:
+    calm = fixed()
+    calm.run()
+    first = next(n for n, path in enumerate(calm.world.puts) if path.startswith("checkpoint/coming/"))
+    for ordinal in part.of(range(first - 1, len(calm.world.puts) + 1)):
+        for kind in ("lose", "tear", "crash_after"):
+            fixed({ordinal: Fault(kind)}).check(f"{kind} {ordinal}")  # type: ignore[arg-type]
+
+
+def check_coming_and_dying(
+    workload: Workload, slots: int, count: int, comes: dict[int, tuple[int, bool]], faults: dict[int, Fault]
+) -> None:
+    """Queries of a workload come before some triggers, with history or without, while drivers die."""
+    count = min(count, workload.count - 1)
+    batches = [workload.batch(number) for number in range(workload.batches)]
+    case = Growing(workload.queries[:count], batches, {"t": workload.table}, slots=slots, faults=faults, workers=2)
+    for query in workload.queries:
+        case.versions[text_of(query).digest] = query
+    plans = Plans(tuple(workload.queries))
+    case.sources, case.columns, case.tables = plans.sources, read_columns(plans), {"t": workload.table}
+    case.tables = {name: rows for name, rows in case.tables.items() if name in case.sources}
+    for at, (which, history) in comes.items():
+        query = workload.queries[count + which % (workload.count - count)]
+        case.before[at] = case.asking(query, history)
+    case.check(workload.script)
+
+
+KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
+
+test_coming_and_dying, test_coming_and_dying_long = properties(
+    check_coming_and_dying, 20, 3_000, workload=st.one_of(kin(5), workloads(5)), slots=st.sampled_from([1, 2, 3]),
+    count=st.integers(1, 3), comes=st.dictionaries(st.integers(1, 5), st.tuples(st.integers(0, 4), st.booleans()), min_size=1),
+    faults=st.dictionaries(st.integers(20, 160), KINDS, max_size=2),
+)  # fmt: skip
+
+
+def test_who_cannot_have_history() -> None:
+    drawn = Workload(35, 0, batches=3)
+    case = Growing([query_of(drawn, "q0", OTHER)], [drawn.batch(n) for n in range(3)], {}, slots=2)
+    asked = {
+        "longer": (JOIN, "no query keeps all rows that it would have"),
+        "grouped": (GROUPS, "groups count rows of an instant"),
+    }
+    seen = []
+
+    def ask(run: Run) -> None:
+        host = run.pipelines[0].host
+        for name, (sql, why) in asked.items():
+            query = query_of(drawn, name, sql)
+            running = {n: (each.query, each.distribution) for n, each in host.driver.queries.items()}
+            coming = Coming(case.joining(query, running), True)
+            with pytest.raises(SessionError, match=f"{name} cannot have history: {why}"):
+                host.runner.add(coming, ComingNote(name, coming.query.text.digest, None, True))
+            seen.append(name)
+
+    case.before[1] = ask
+    case.run()
+    assert seen == [*asked]
+    assert not case.checkpoint.list(COMING), "nothing is noted of who is refused"

@@ -1,0 +1,194 @@
+"""Queries that come, change and go while a session runs on Spark; commands from outside; what a restart makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from anabranch.cli import main
+from anabranch.control.commands import COMMANDS, REFUSED
+from anabranch.control.ledger import commits_in
+from anabranch.drive.runner import Runner
+from anabranch.errors import AnabranchError, SessionError
+from anabranch.plan.query import Query
+from anabranch.run import Run
+from anabranch.sql import bind_query, parse_script
+from anabranch.storage.filesystem import LocalFilesystem
+from tests.support import oracle
+from tests.support.feeding import wait_until
+from tests.support.pipelines import Piped, Target
+from tests.support.workloads import Workload
+
+PAIRS = "SELECT i0.x AS x0, i1.s AS s1 FROM a [RANGE 5 SECONDS] AS i0, b [RANGE 5 SECONDS] AS i1 WHERE i0.k = i1.k"
+SHORT = PAIRS.replace("5 SECONDS", "2 SECONDS") + " AND i0.x > 2"
+COLUMN = "SELECT i0.s AS s0, i1.j AS j1 FROM a [RANGE 5 SECONDS] AS i0, b [RANGE 5 SECONDS] AS i1 WHERE i0.k = i1.k"
+THIRD = "SELECT i0.x AS x0, i1.x AS x1 FROM a [RANGE 3 SECONDS] AS i0, c [RANGE 3 SECONDS] AS i1 WHERE i0.k = i1.k"
+BATCHES = 8
+
+
+class Gate:
+    """Lets triggers pass up to one. All files are there from the start, one of each stream a trigger."""
+
+    allowed, is_shut = -1, False
+
+    def through(self, step: Callable[..., None]) -> Callable[..., None]:
+        def gated(runner: Runner, trigger: int, tasks: Any) -> None:
+            while trigger > self.allowed and not runner._is_over:
+                if self.is_shut:
+                    raise RuntimeError("the test is over")
+                sleep(0.01)
+            step(runner, trigger, tasks)
+
+        return gated
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    made = Gate()
+    monkeypatch.setattr(Runner, "step", made.through(Runner.step))
+    return made
+
+
+class Growing(Piped):
+    """A session that runs, to which batches are brought one by one."""
+
+    gate: Gate
+
+    def bring(self, run: Run, number: int) -> None:
+        """A batch, and waits until all pipelines have it."""
+        self.gate.allowed = number
+        wait_until(lambda: all(self.batch_of(p.name) >= number for p in run.pipelines))
+
+    def end(self, run: Run) -> None:
+        self.gate.is_shut = True
+        run.stop()
+        self.gate.is_shut = False
+
+    def batch_of(self, pipeline: str) -> int:
+        """How many batches of input a pipeline has committed, but one; closing steps are none."""
+        latest = commits_in(LocalFilesystem(f"{self.folder}/checkpoint/{pipeline}")).latest()
+        return -1 if latest is None else latest[1].trigger
+
+    def bound(self, name: str, sql: str) -> Query:
+        return bind_query(name, sql, parse_script(self.drawn.script).catalog)
+
+    def stay(self, name: str, sql: str, first: int, since: int, last: int = BATCHES, closes: bool = True) -> oracle.Bag:
+        """What a query gives from its first batch on."""
+        query = self.bound(name, sql)
+        read = {source.name for source in query.base_sources}
+        own = [{n: r for n, r in batch.items() if n in read} for batch in self.batches[:last]]
+        return oracle.expected_of_stay(query, own, {}, first, since, closes)
+
+    def require(self, name: str, wanted: oracle.Bag) -> None:
+        assert wanted
+        assert not (wrong := oracle.difference(self.target(name).found(), wanted)), f"{name}: {wrong}"
+
+
+def growing(folder: Path, gate: Gate) -> Growing:
+    made = Growing(Workload(35, 0, BATCHES), str(folder), "files", {"pairs": PAIRS}, {"idle_close": None})
+    made.gate = gate
+    made.write(range(BATCHES))
+    made.targets["pairs"] = Target("parquet", str(folder / "out" / "pairs"))
+    return made
+
+
+def test_queries_come_change_and_go(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], gate: Gate
+) -> None:
+    """One shares the join of the query that runs, one reads a column that nobody has read, one a stream that nobody has. A
+    restart goes on with all of them."""
+    case = growing(tmp_path, gate)
+    case.targets["short"], case.targets["column"] = Target("arrow", ""), Target("parquet", str(tmp_path / "out" / "column"))
+    case.targets["third"] = Target("memory", "")
+    run = case.session(spark).start()
+    try:
+        case.bring(run, 0)
+        case.bring(run, 1)
+        with pytest.raises(SessionError, match="short cannot have history: no query keeps all"):
+            run.add_query("short", SHORT.replace("2 SECONDS", "9 SECONDS"), case.target("short").sink, history=True)
+        with pytest.raises(AnabranchError, match="unknown column"):
+            run.add_query("short", SHORT.replace("i1.s", "i1.z"), case.target("short").sink)
+        with pytest.raises(SessionError, match="there is, or was, a query pairs already"):
+            run.add_query("pairs", SHORT)
+        streaming = run.pipelines[0].streaming
+        assert run.add_query("short", SHORT, case.target("short").sink, history=True) == "short comes with the next batch"
+        case.bring(run, 2)
+        assert run.pipelines[0].streaming is streaming, "nothing is started anew"
+        run.add_query("column", COLUMN, case.target("column").sink)
+        assert run.pipelines[0].streaming is not streaming, "a column that nobody has read"
+        case.bring(run, 3)
+        told = run.add_query("third", THIRD, case.target("third").sink)
+        assert told == "third has a pipeline of its own, from the beginning of its streams: no query that runs reads c"
+        case.bring(run, 4)
+        assert run.alter_query("pairs", SHORT) == "pairs is another query from the next batch on"
+        case.bring(run, 5)
+        assert run.drop_query("short") == "short leaves with the next batch"
+        case.bring(run, 6)
+        events = [entry.event for entry in run.journal["pairs"]]
+        assert "restarting" in events
+        assert "altered" in events
+        assert "added" in [entry.event for entry in run.journal["column"]]
+    finally:
+        case.end(run)
+    with pytest.raises(SessionError, match="the run is over"):
+        run.add_query("late", SHORT)
+
+    with pytest.raises(SessionError, match="the checkpoint runs third, whose sink cannot be made again"):
+        case.session(spark).start(availableNow=True)
+    capfd.readouterr()
+    case.more = {"pairs": PAIRS, "third": THIRD}
+    del case.__dict__["texts"]
+    gate.allowed = BATCHES
+    run = case.session(spark).start(availableNow=True)
+    assert run.await_termination(60)
+    told = capfd.readouterr().err
+    assert "query pairs was altered while it ran, and goes on so" in told
+    assert "query column is not declared, and runs on; to have it leave: anabranch drop column" in told
+    assert [sorted(p.host.driver.queries) for p in run.pipelines] == [["column", "pairs"], ["third"]]
+    case.require("pairs", case.stay("pairs", PAIRS, 0, 0, 5, closes=False) + case.stay("pairs", SHORT, 5, 0))
+    case.require("short", case.stay("short", SHORT, 2, 0, 6, closes=False))
+    case.require("column", case.stay("column", COLUMN, 3, 3))
+    case.require("third", case.stay("third", THIRD, 0, 0))
+
+
+def test_commands_from_outside(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], gate: Gate
+) -> None:
+    """A query is added, altered and dropped by commands, and a foreign file among them is set aside."""
+    case = growing(tmp_path, gate)
+    checkpoint = str(tmp_path / "checkpoint")
+    run = case.session(spark).start()
+
+    def asked(*command: str, code: int = 0) -> str:
+        assert main([*command, "--checkpoint", checkpoint]) == code
+        told = capsys.readouterr()
+        return told.out if code == 0 else told.err
+
+    try:
+        case.bring(run, 0)
+        case.bring(run, 1)
+        assert asked("add", "short", SHORT, "--history", "--output", str(tmp_path / "out" / "short")) == (
+            "short comes with the next batch\n"
+        )
+        (tmp_path / "checkpoint" / COMMANDS / "0-foreign").write_text("rubbish")
+        case.bring(run, 2)
+        assert "unknown column" in asked("add", "other", SHORT.replace("i0.x >", "i0.z >"), code=65)
+        assert "holds results" in asked("add", "other", SHORT, "--output", str(tmp_path / "out" / "short"), code=65)
+        assert "there is no query other" in asked("alter", "other", SHORT, code=65)
+        assert asked("alter", "short", SHORT + " AND i1.x > 1") == "short is another query from the next batch on\n"
+        case.bring(run, 3)
+        assert asked("drop", "short") == "short leaves with the next batch\n"
+        assert "pairs is the last query of its pipeline: stop the run instead" in asked("drop", "pairs", code=65)
+        case.bring(run, 4)
+        assert (tmp_path / "checkpoint" / REFUSED / "0-foreign").exists()
+    finally:
+        case.end(run)
+    assert "no run has the checkpoint" in asked("add", "more", SHORT, code=65)
+    case.targets["short"] = Target("parquet", str(tmp_path / "out" / "short"))
+    before = case.stay("short", SHORT, 2, 0, 3, closes=False)
+    case.require("short", before + case.stay("short", SHORT + " AND i1.x > 1", 3, 0, 4, closes=False))
