@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
     adds.add_argument("--output", help="path or URI of a folder for its results, as parquet (default: the run prints them)")
     adds.add_argument("--plan", help="a pinned plan, like '((a b) c)'")
     adds.add_argument(
-        "--history", action="store_true", help="also combinations of new rows with rows that came before, where they are kept"
+        "--history", action="store_true", help="also combinations of new rows with rows that came before, if these are kept"
     )
     adds.set_defaults(command=_add)
     alter = commands.add_parser("alter", help="have a query of a run that goes on be another one")
@@ -87,7 +87,7 @@ def _asked(given: argparse.Namespace, command: Command) -> int:
         raise CommandError(f"nothing has run in the checkpoint {checkpoint}: name the one of the run with --checkpoint")
     is_running = in_use_by(checkpoint) is not None
     if not is_running and command.do != "drop":
-        raise CommandError(f"no run has the checkpoint {checkpoint}: start one with anabranch run, then {command.do} the query")
+        raise CommandError(f"no run has the checkpoint {checkpoint}: start one with anabranch run first")
     name = give(checkpoint, command)
     if not is_running:
         print(f"no run has the checkpoint {checkpoint}: {command.query} is dropped when the next one starts")

@@ -367,6 +367,10 @@ class QueryRecord(msgspec.Struct, frozen=True):
 class QueryControl(QueryRecord, frozen=True):
     """What a batch starts from, of one query."""
 
+    own_folder: str = ""
+    """Where tasks write files for its sink, if it came while the dataflow was running, which cannot know: a folder that
+    this machine sees."""
+
 
 BY_REQUEST = "by request"
 """Why a query has left that a user had dropped."""

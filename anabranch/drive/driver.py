@@ -257,7 +257,7 @@ class Driver:
             tables = {**own.tables, **tables}
         return QueryControl(
             query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us, query.since,
-            query.declared,
+            query.declared, query.own_folder,
         )  # fmt: skip
 
     def _tables(
@@ -313,8 +313,8 @@ class Driver:
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,
-            {**before, **control.tables}, control.tables_read_us, control.since, control.declared, tuple(a.slot for a in staged),
-            sum(a.staged[name] for a in staged), self.queries[name].has_own_files,
+            {**before, **control.tables}, control.tables_read_us, control.since, control.declared,
+            tuple(a.slot for a in staged), sum(a.staged[name] for a in staged), self.queries[name].has_own_files,
             summed(a.statistics[name] for a in attempts if name in a.statistics),
         )  # fmt: skip
 

@@ -131,7 +131,8 @@ def restart_of(
     slots: int | None = None,
 ) -> Restart:
     """What a start does with a checkpoint. `slots` is how many were asked for. Queries that nobody declares are those of the
-    checkpoint's texts, over the sources of the catalog. Who is to be dropped was asked for while no run had the checkpoint."""
+    checkpoint's texts, over the sources of the catalog. Who is to be dropped was asked for while no run had the
+    checkpoint."""
     known = known_pipelines(checkpoint)
     committed = [each for each in known if each.is_committed]
     places = {name: each for each in committed for name in each.layouts}

@@ -14,7 +14,7 @@ from itertools import pairwise
 from time import monotonic, perf_counter
 
 from anabranch import errors
-from anabranch.control.pipelines import ComingNote, forget_coming, write_coming, write_dropped
+from anabranch.control.pipelines import COMING, ComingNote, forget_coming, write_coming, write_dropped
 from anabranch.control.progress import Progress, ProgressLog, Waiting, progress_of
 from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Failure, Statistics
 from anabranch.control.resume import Meaning
@@ -66,7 +66,7 @@ class Runner:
         """The queries that are to leave with the next batch, or have left."""
         self._asked: dict[str, Coming] = {}
         """The queries that are to come with the next batch."""
-        self._noted = set(driver.coming)
+        self._noted = set(driver.filesystem.list(COMING))
         """The queries of which it is noted that they are to come."""
         self._asking = threading.Lock()
         """Held by whoever asks for queries to come or to go."""

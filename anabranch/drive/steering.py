@@ -56,6 +56,8 @@ class Steering:
         """How it was written when it was last declared, if it was altered since."""
         self.has_own_files = False
         """Whether tasks write its results to files that its sink takes as they are."""
+        self.own_folder = ""
+        """Where they write them, if they are told so with each batch."""
         self.is_pinned = False
         """Whether the plan stays unless a user asks for another."""
         self.needs_approval = False

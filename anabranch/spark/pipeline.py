@@ -250,11 +250,14 @@ class Pipeline:
         member, name = arriving.member, arriving.note.name
         distribution = join_others(member.query, self._running(), self.slots)
         coming = Coming(self._steering(member, distribution), arriving.note.history)
+        if name not in self.members:
+            self._open_sinks({name: member.sink})
         coming.query.texts.keep(coming.query.text)
         write_sink(self.ground.checkpoint, name, note_of(member.sink))
         lacking = self._lacking(member, distribution)
-        if name not in self.members:
-            self._open_sinks({name: member.sink})
+        coming.query.has_own_files = _has_own_files(member, distribution)
+        if coming.query.has_own_files and isinstance(folder := member.sink.staging(), LocalFilesystem):
+            coming.query.own_folder = folder.root
         if lacking is None:
             self.host.delivery.add(name, self._outlet(member, distribution.groups_span_slots, self.host.driver.slots))
             self.host.pushdown.add_reader(member.query)
@@ -266,9 +269,9 @@ class Pipeline:
 
     def _lacking(self, member: Member, distribution: Distribution) -> str | None:
         """Why the streaming query must be started anew for a query; None if it need not."""
-        takes_files = member.sink.takes is Takes.FILES and not distribution.groups_span_slots
-        if takes_files and member.query.name not in self.host.task.staging.own_files:
-            return "tasks are to write files for its sink"
+        name, is_local = member.query.name, isinstance(member.sink.staging(), LocalFilesystem)
+        if _has_own_files(member, distribution) and not is_local and name not in self.host.task.staging.own_files:
+            return "tasks are to write files to the store of its sink"
         return self._carried.lacks(member.query, distribution)
 
     def _started_anew(self, arriving: Arriving, why: str) -> Pipeline:
@@ -403,9 +406,7 @@ class Pipeline:
                 own_files[name] = ParquetStaging(folder, KEPT_ASIDE)
         for name, member in self._everyone.items():
             folder = member.sink.staging()
-            if name in self.dropped or member.sink.takes is not Takes.FILES or folder is None:
-                continue
-            if not spread[name].groups_span_slots:
+            if name not in self.dropped and folder is not None and _has_own_files(member, spread[name]):
                 own_files[name] = ParquetStaging(folder, outward_schema(member.query))
         staging, most = Staging(filesystem, own_files), self.ground.results_per_batch
         return Task(uuid.uuid4().hex, self.slots, packing, filesystem, staging, self.ground.checkpoint, most)
@@ -461,3 +462,8 @@ class Pipeline:
         if self.pauses is not None:
             self.pauses.stop()
         self.streaming.stop()
+
+
+def _has_own_files(member: Member, distribution: Distribution) -> bool:
+    """Whether tasks write the results of a query to files that its sink takes as they are."""
+    return member.sink.takes is Takes.FILES and not distribution.groups_span_slots

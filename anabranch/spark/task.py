@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from time import perf_counter_ns, thread_time_ns
 
@@ -23,11 +23,13 @@ from anabranch.drive.queries import BoundQueries
 from anabranch.drive.staging import Result, Staging, set_aside_of, staged_name
 from anabranch.drive.work import Kept, Order, SlotWork
 from anabranch.errors import DamagedStateError, QueryFailedError, StateError
-from anabranch.plan.query import FOREVER_US, Stream
+from anabranch.plan.outward import outward_schema
+from anabranch.plan.query import FOREVER_US, Query, Stream
 from anabranch.spark.pack import Packing, unpack
+from anabranch.spark.stage import ParquetStaging
 from anabranch.spark.visible import require_seen
 from anabranch.spark.workers import settle
-from anabranch.storage.filesystem import Filesystem
+from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
 REPORT = "report"
 BATCH, EPOCH = "anabranch.batch", "anabranch.epoch"
@@ -76,7 +78,7 @@ class Task:
         assert context is not None
         slot = context.partitionId()
         began = perf_counter_ns()
-        work, order = self._order(batch_of(context), _told(context, EPOCH))
+        work, order, staging = self._order(batch_of(context), _told(context, EPOCH))
         told = perf_counter_ns()
         unpacked = unpack(self.packing, batches)
         received = perf_counter_ns()
@@ -85,9 +87,9 @@ class Task:
         attached, attached_cpu = perf_counter_ns(), thread_time_ns()
         results = Clocked(work.step(order, slot, boxes, unpacked.rows))
         try:
-            kept = self._kept_aside(unpacked.set_aside)
+            kept = self._kept_aside(staging, unpacked.set_aside)
             name = staged_name(order.batch, order.token, slot, token)
-            staged = self.staging.stage(name, chain(kept, results), boxes.sharing)
+            staged = staging.stage(name, chain(kept, results), boxes.sharing)
         except QueryFailedError as error:
             yield self._row(work.failed(slot, token, error))
             return
@@ -104,26 +106,35 @@ class Task:
         }  # fmt: skip
         yield self._row(msgspec.structs.replace(attempt, staged=staged))
 
-    def _kept_aside(self, set_aside: Mapping[str, list[pa.RecordBatch]]) -> Iterator[Result]:
+    def _kept_aside(self, staging: Staging, set_aside: Mapping[str, list[pa.RecordBatch]]) -> Iterator[Result]:
         """The rows that were set aside and are kept, by the names under which they are delivered."""
         for stream, told in set_aside.items():
-            if (name := set_aside_of(stream)) in self.staging.own_files:
+            if (name := set_aside_of(stream)) in staging.own_files:
                 yield from ((name, rows) for rows in told)
 
     def _row(self, attempt: Attempt) -> pa.RecordBatch:
         report = msgspec.json.encode(attempt)
         return pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=[REPORT])
 
-    def _order(self, batch: int, epoch: int) -> tuple[SlotWork, Order]:
-        """What a batch asks for, and of which queries. Those whose results go to files of their own stand first."""
+    def _order(self, batch: int, epoch: int) -> tuple[SlotWork, Order, Staging]:
+        """What a batch asks for, of which queries, and where results go. Queries whose results go to files of their own stand
+        first."""
         try:
             control = controls_in(self.filesystem).read(batch, epoch)
-            queries = _BOUND.of(control, self.slots, self.root, [*self.staging.own_files])
+            folders = {name: own.own_folder for name, own in control.queries.items() if own.own_folder}
+            queries = _BOUND.of(control, self.slots, self.root, [*self.staging.own_files, *folders])
             work = SlotWork(self.run, queries, self.filesystem, _KEPT, self.results_per_batch)
-            return work, work.order(control)
+            came = {n: _parquet_in(at, queries[n][0]) for n, at in folders.items()}
+            staging = replace(self.staging, own_files={**self.staging.own_files, **came}) if came else self.staging
+            return work, work.order(control), staging
         except DamagedStateError:
             require_seen(self.root)
             raise
+
+
+def _parquet_in(folder: str, query: Query) -> ParquetStaging:
+    """Writes the results of a query to files in a folder of this machine."""
+    return ParquetStaging(LocalFilesystem(folder, shared=True), outward_schema(query))
 
 
 class Clocked:

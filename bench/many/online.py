@@ -1,8 +1,8 @@
 """Queries that come and go while others run: what the batches take in which they do, beside the others.
 
 Twelve queries run in one pipeline. Every few batches one comes, is altered, or goes. Most that come need nothing but the
-next control record; now and then one comes with a parquet sink, or reads a column that nobody has read: then Spark's
-streaming query is started anew between two batches, and what that takes from the call to the first commit is told apart.
+next control record. The last one reads a column that nobody has read: then Spark's streaming query is started anew between
+two batches, and what that takes from the call to the first commit is told apart.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 RUNNING, EVERY = 12, 4
 """So many queries run at first, and one comes or goes every so many batches."""
-CHANGES = ("add", "drop", "alter", "add with history", "drop", "add")
+CHANGES = ("add", "drop", "alter", "add with history", "drop", "add to files")
 """What happens, in turn."""
-RESTARTS = ("add to files", "add a column")
+RESTARTS = ("add a column",)
 """What happens at the end: the streaming query is started anew for it."""
 MOST, MOST_RESTART_S = 1.5, 6.0
 
@@ -78,11 +78,11 @@ class Changes:
         from anabranch.spark import sinks
 
         query = self.query()
-        sql, sink = query.sql(self.case.workload), sinks.arrow(_take)
-        if what == "add to files":
-            sink = sinks.parquet(str(self.work / "out" / query.name))
+        sql = query.sql(self.case.workload)
+        to_files = what == "add to files"
+        sink = sinks.parquet(str(self.work / "out" / query.name)) if to_files else sinks.arrow(_take)
         if what == "add a column":
-            sql = sql.replace("SELECT ", "SELECT b.ts AS b_ts, ", 1).replace("b.ts AS", "c.v * 2 + b.j AS", 1)
+            sql = sql.replace("SELECT ", "SELECT a.k3 AS a_k3, ", 1)
         self.run.add_query(query.name, sql, sink, history=what == "add with history")
 
 

@@ -111,7 +111,7 @@ def test_queries_come_change_and_go(
         case.bring(run, 1)
         with pytest.raises(SessionError, match="short cannot have history: no query keeps all"):
             run.add_query("short", SHORT.replace("2 SECONDS", "9 SECONDS"), case.target("short").sink, history=True)
-        with pytest.raises(AnabranchError, match="unknown column"):
+        with pytest.raises(AnabranchError, match="i1 has no column z"):
             run.add_query("short", SHORT.replace("i1.s", "i1.z"), case.target("short").sink)
         with pytest.raises(SessionError, match="there is, or was, a query pairs already"):
             run.add_query("pairs", SHORT)
@@ -177,8 +177,8 @@ def test_commands_from_outside(
         )
         (tmp_path / "checkpoint" / COMMANDS / "0-foreign").write_text("rubbish")
         case.bring(run, 2)
-        assert "unknown column" in asked("add", "other", SHORT.replace("i0.x >", "i0.z >"), code=65)
-        assert "holds results" in asked("add", "other", SHORT, "--output", str(tmp_path / "out" / "short"), code=65)
+        assert "i0 has no column z" in asked("add", "other", SHORT.replace("i0.x >", "i0.z >"), code=65)
+        assert "write to another folder" in asked("add", "other", SHORT, "--output", str(tmp_path / "out" / "short"), code=65)
         assert "there is no query other" in asked("alter", "other", SHORT, code=65)
         assert asked("alter", "short", SHORT + " AND i1.x > 1") == "short is another query from the next batch on\n"
         case.bring(run, 3)

@@ -138,7 +138,7 @@ def dropped(folder: Path, name: str) -> None:
 
 def test_queries_come_and_go(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A new query reads from the beginning, in a pipeline of its own, while the others stay where they are and go on. One
-    that was dropped stays so until it is asked to start anew; one that is no longer declared runs on, if its sink is known."""
+    that was dropped stays so until it is asked to start anew; one that is no longer declared runs on."""
     piped = piped_in(tmp_path, "pairs counts triples", triples="parquet")
     piped.write(range(2))
     session = piped.session(spark, ["counts"], share=False)
@@ -168,7 +168,7 @@ def test_queries_come_and_go(spark: SparkSession, tmp_path: Path, capfd: pytest.
     with pytest.raises(SessionError, match="has read the stream c, for a query that is gone: declare the stream"):
         without_c.start(availableNow=True)
     piped.targets["counts"] = Target("memory", "")
-    run = piped.run(spark, ["counts", "pairs"], fresh=["counts"])
+    run = piped.run(spark, ["counts", "pairs"])
     assert [list(p.members) for p in run.pipelines] == [["pairs"], ["counts"]]
     assert "resumed" in [entry.event for entry in run.journal["pairs"]]
     piped.check(["counts", "pairs"])
