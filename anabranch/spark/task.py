@@ -117,8 +117,7 @@ class Task:
         return pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=[REPORT])
 
     def _order(self, batch: int, epoch: int) -> tuple[SlotWork, Order, Staging]:
-        """What a batch asks for, of which queries, and where results go. Queries whose results go to files of their own stand
-        first."""
+        """What a batch asks for, of which queries, and where results go. Those with files of their own stand first."""
         try:
             control = controls_in(self.filesystem).read(batch, epoch)
             folders = {name: own.own_folder for name, own in control.queries.items() if own.own_folder}

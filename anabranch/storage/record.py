@@ -31,7 +31,7 @@ def seal(kind: str, payload: bytes) -> bytes:
     """Put a payload into its envelope.
 
     >>> seal("commit", b"{}")
-    b'anabranch 6 commit 2 87f1ec4de31def2c\\n{}'
+    b'anabranch 7 commit 2 04a48a0240d42ed5\\n{}'
     """
     return first_line(kind, payload) + payload
 

@@ -232,4 +232,4 @@ def test_the_watermark_never_goes_back() -> None:
     own = QueryCommit("", "", 50 * SECOND_US, ExecutionRecord("(a b)"))
     base = Commit(4, 4, {query.name: own}, seen, last_seen_us={"a": 0, "b": 0})
     assert watermark_of(query, seen) == 11 * SECOND_US
-    assert next_watermark(query, base, 1) == 50 * SECOND_US
+    assert next_watermark(query, base, 1, [query.name]) == 50 * SECOND_US

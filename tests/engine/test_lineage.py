@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -57,22 +58,48 @@ def rows(*x: int) -> pa.RecordBatch:
     return pa.record_batch({"k": pa.array(x), "x": pa.array(x)})
 
 
+def test_a_member_is_in_no_set_of_a_row_that_came_before_it():
+    """Nor are its predicates asked of such a row, whose segment may lack the column."""
+    found = replace(shared("", " AND a.x > 3", ""), since=(0, 5, 7))
+    made, bare = Lineage(found), pa.record_batch({"k": pa.array([1, 2])})
+    assert [bin(made.sets.masks[n]) for n in made.number("a", 4, bare)] == ["0b1", "0b1"]
+    assert [bin(made.sets.masks[n]) for n in made.number("a", 5, rows(1, 4))] == ["0b1", "0b11"]
+    assert [bin(made.sets.masks[n]) for n in made.number("a", 7, rows(1, 4))] == ["0b101", "0b111"]
+    assert made.number("b", 7, rows(1)) is None
+
+
+def test_sets_are_taken_over_when_members_come_and_go():
+    """As another lineage tells them of the rows that are stored; rows of a batch with a new member are told anew."""
+    before = Lineage(replace(shared("", " AND a.x > 3", " AND a.x > 5"), since=(0, 0, 2)))
+    stored = {batch: rows(*x) for batch, x in enumerate([(1, 4, 7), (6, 2), (7, 0), (9, 4)])}
+    for batch, there in stored.items():
+        before.learn("a", batch, before.number("a", batch, there))
+    members = shared("", " AND a.x > 3", " AND a.x > 5", " AND a.x < 2").members
+    now = replace(before.shared, members=(members[0], members[2], members[3]), since=(0, 2, 3))
+    after, anew = Lineage(now), Lineage(now)
+    after.inherit(before)
+    assert after._known["a"].keys() == {0, 1, 2}
+    for batch, numbers in after._known["a"].items():
+        told = anew.number("a", batch, stored[batch])
+        assert [after.sets.masks[n] for n in numbers] == [anew.sets.masks[n] for n in told], batch
+
+
 def test_the_set_of_a_row_is_who_can_use_it():
     made = Lineage(shared("", " AND a.x > 3", " AND a.x > 3 AND a.x < 6", " AND b.x = 1"))
-    numbers = made.number("a", rows(1, 4, 7))
+    numbers = made.number("a", 0, rows(1, 4, 7))
     assert [bin(made.sets.masks[n]) for n in numbers] == ["0b1001", "0b1111", "0b1011"]
-    assert [bin(made.sets.masks[n]) for n in made.number("b", rows(0, 1))] == ["0b111", "0b1111"]
+    assert [bin(made.sets.masks[n]) for n in made.number("b", 0, rows(0, 1))] == ["0b111", "0b1111"]
 
 
 def test_what_a_segment_has_passed_is_not_asked_again_and_may_lack_its_columns():
     made = Lineage(shared("", " AND a.x > 3"))
-    assert made.number("a", rows(1, 4), {"(a.x > 3)"}) is None
-    assert made.number("a", pa.record_batch({"k": pa.array([1])}), {"(a.x > 3)"}) is None
+    assert made.number("a", 0, rows(1, 4), {"(a.x > 3)"}) is None
+    assert made.number("a", 0, pa.record_batch({"k": pa.array([1])}), {"(a.x > 3)"}) is None
 
 
 def test_more_than_64_predicates():
     made = Lineage(shared(*(f" AND a.x > {n}" for n in range(80))))
-    numbers = made.number("a", rows(0, 40, 100))
+    numbers = made.number("a", 0, rows(0, 40, 100))
     assert [made.sets.masks[n] for n in numbers] == [0, (1 << 40) - 1, (1 << 80) - 1]
     assert numbers[0] == NOBODY
 
@@ -95,7 +122,7 @@ def test_sets_do_not_grow_with_batches():
     with mock.patch.object(lineage, "MOST_SETS", 64):
         made._most_sets = 64
         for batch in range(60):
-            made.learn("a", batch, made.number("a", rows(*range(40 * batch, 40 * batch + 40))))
+            made.learn("a", batch, made.number("a", batch, rows(*range(40 * batch, 40 * batch + 40))))
             made.forget("a", range(batch - 2, batch + 1))
             made.settle()
             assert len(made.sets) <= 2 * (3 * 40 + 2) + 64

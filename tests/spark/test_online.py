@@ -178,7 +178,8 @@ def test_commands_from_outside(
         (tmp_path / "checkpoint" / COMMANDS / "0-foreign").write_text("rubbish")
         case.bring(run, 2)
         assert "i0 has no column z" in asked("add", "other", SHORT.replace("i0.x >", "i0.z >"), code=65)
-        assert "write to another folder" in asked("add", "other", SHORT, "--output", str(tmp_path / "out" / "short"), code=65)
+        to = str(tmp_path / "out" / "short")
+        assert "write to another folder" in asked("add", "other", SHORT, "--output", to, code=65)
         assert "there is no query other" in asked("alter", "other", SHORT, code=65)
         assert asked("alter", "short", SHORT + " AND i1.x > 1") == "short is another query from the next batch on\n"
         case.bring(run, 3)
