@@ -184,7 +184,7 @@ def come_and_go(given: argparse.Namespace) -> None:
     measured = given.measured or (16 if given.quick else MEASURED_ONLINE)
     folder, warm_ups = os.path.join(given.data, f"many-queries-{rate}"), 0 if given.quick else WARM_UPS
     case = Case(online.RUNNING, ONLINE, rate, measured, folder, given.plan, warm_ups)
-    write_files(case.workload, case.folder, case.batches)
+    write_files(case.workload, case.folder, case.batches + online.EVERY)
     found = watched(case.command(), given.limit, pss=True)
     print(report.table(found["changes"]))
     rows = online.rows_of(found)

@@ -92,21 +92,29 @@ def _take(results: pa.Table, batch: int) -> None:
 
 def run(case: Case, spark: SparkSession, work: Path) -> dict[str, Any]:
     """Runs the case; what batches took with changes and without."""
+    from anabranch.control.journal import journals_in
+    from anabranch.storage.filesystem import LocalFilesystem
+
     for place in range(case.warm_ups):
         folder = work / f"warm-up-{place}"
         declared(case, spark, folder, case.folder, asked(1)).start(availableNow=True).await_termination()
         shutil.rmtree(folder)
-    session = declared(case, spark, work, case.folder, asked(RUNNING))
+    case.link(range(case.batches), work / "in" / "first")
+    case.link(range(case.batches, case.batches + EVERY), work / "rest")
+    session = declared(case, spark, work, f"{work}/in/*", asked(RUNNING))
     started = session.start(processingTime="0 seconds")
     try:
         changes = Changes(started, case, work)
         for place, what in enumerate(wanted(case)):
             changes.reach(WARM + place * EVERY)
             changes.make(what)
-        steps = {step.batch: step.seconds for step in next(iter(started.progress.values()))}
-        entries = [entry for journal in started.journal.values() for entry in journal]
-        with_change = {e.batch + 1 for e in entries if e.event in ("added", "altered")}
-        with_change |= {ended.batch for ended in started.failures.values()}
+        changes.reach(case.batches)
+        steps = {step.batch: step.seconds for step in started.progress["q0"]}
+        journals = journals_in(LocalFilesystem(str(work / "checkpoint"))).values()
+        came = [entry for journal in journals for entry in journal.entries() if entry.event in ("added", "altered")]
+        ended = started.pipelines[0].host.driver.ended.values()
+        with_change = {entry.batch + 1 for entry in came} | {each.batch for each in ended}
+        (work / "rest").rename(work / "in" / "rest")
         restarts = []
         for what in RESTARTS:
             changes.make(what)
