@@ -171,8 +171,8 @@ class Box:
         if own is not None and own in self.arrival.sorted_rows:
             found = sample(str(term), self.arrival.sorted_rows[own][:, 0], is_sorted=True)
         else:
-            rows = delta.combination(self.arrival.batch)
-            found = sample(str(term), hash_keys(self.keys((term,), rows), len(rows)), is_sorted=False)
+            keys = self.keys((term,), delta.combination(self.arrival.batch))[0].drop_null()
+            found = sample(str(term), hash_keys([keys], len(keys)), is_sorted=False)
         self.statistics.samples.append(found)
 
     # -- rows go their way -------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Box:
         stage = route.stages[place]
         if stage.is_root and not emit:
             return
-        for combined in self.stage(route, stage, rows):
+        for combined in self.stage(route, stage, rows, emit=emit):
             if not stage.is_root:
                 began = thread_time_ns()
                 self.keep(self.arrival.batch, stage, combined)
@@ -211,16 +211,30 @@ class Box:
                 self.rebuild.done.cpu_ns += thread_time_ns() - began
 
     def stage(
-        self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0
+        self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0, emit: bool = False
     ) -> Iterator[Combination]:
-        """The combinations that the probes of a stage make of some rows, in pieces; with rows that came `since` only."""
+        """The combinations that the probes of a stage make of some rows, in pieces; with rows that came `since` only. With
+        `emit` what is found on the way may be some query's result already."""
         if not len(rows):
             return
         if step == len(stage.probes):
             yield self._selected(stage, rows) if stage.selects else rows
             return
         for found in self.lookup.probe(route, stage, step, rows):
-            yield from self.stage(route, stage, self.rebuild.new_only(found, since), since, step + 1)
+            found = self.on_way(self.rebuild.new_only(found, since), emit)
+            if self.is_full:
+                # Nothing of a piece without rows goes on; what waits is handed out meanwhile.
+                yield found.slice(0, 0)
+            yield from self.stage(route, stage, found, since, step + 1, emit)
+
+    def on_way(self, rows: Combination, emit: bool) -> Combination:
+        """What goes on of rows that one more lookup has combined: all of them, if nobody takes them here."""
+        return rows
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be handed out that it must go before more is found."""
+        return False
 
     def _selected(self, stage: Stage, rows: Combination) -> Combination:
         """What the selects leave that stand above a join."""

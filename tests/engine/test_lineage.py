@@ -59,20 +59,20 @@ def rows(*x: int) -> pa.RecordBatch:
 
 def test_the_set_of_a_row_is_who_can_use_it():
     made = Lineage(shared("", " AND a.x > 3", " AND a.x > 3 AND a.x < 6", " AND b.x = 1"))
-    numbers = made.number("a", rows(1, 4, 7))
+    numbers = made.number("a", 0, rows(1, 4, 7))
     assert [bin(made.sets.masks[n]) for n in numbers] == ["0b1001", "0b1111", "0b1011"]
-    assert [bin(made.sets.masks[n]) for n in made.number("b", rows(0, 1))] == ["0b111", "0b1111"]
+    assert [bin(made.sets.masks[n]) for n in made.number("b", 0, rows(0, 1))] == ["0b111", "0b1111"]
 
 
 def test_what_a_segment_has_passed_is_not_asked_again_and_may_lack_its_columns():
     made = Lineage(shared("", " AND a.x > 3"))
-    assert made.number("a", rows(1, 4), {"(a.x > 3)"}) is None
-    assert made.number("a", pa.record_batch({"k": pa.array([1])}), {"(a.x > 3)"}) is None
+    assert made.number("a", 0, rows(1, 4), {"(a.x > 3)"}) is None
+    assert made.number("a", 0, pa.record_batch({"k": pa.array([1])}), {"(a.x > 3)"}) is None
 
 
 def test_more_than_64_predicates():
     made = Lineage(shared(*(f" AND a.x > {n}" for n in range(80))))
-    numbers = made.number("a", rows(0, 40, 100))
+    numbers = made.number("a", 0, rows(0, 40, 100))
     assert [made.sets.masks[n] for n in numbers] == [0, (1 << 40) - 1, (1 << 80) - 1]
     assert numbers[0] == NOBODY
 
@@ -95,7 +95,7 @@ def test_sets_do_not_grow_with_batches():
     with mock.patch.object(lineage, "MOST_SETS", 64):
         made._most_sets = 64
         for batch in range(60):
-            made.learn("a", batch, made.number("a", rows(*range(40 * batch, 40 * batch + 40))))
+            made.learn("a", batch, made.number("a", batch, rows(*range(40 * batch, 40 * batch + 40))))
             made.forget("a", range(batch - 2, batch + 1))
             made.settle()
             assert len(made.sets) <= 2 * (3 * 40 + 2) + 64
