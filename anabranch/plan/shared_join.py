@@ -197,7 +197,7 @@ def loosened(member: Query, base: Query) -> Query:
     """A member with no other keys than a join has that it follows from: its further equalities are predicates on what the
     join gives. What follows from them for single inputs is asked of rows.
 
-    Example: of `a.k = b.k AND a.j = b.j` and a join by k, the key k stays, `a.j = b.j` is a residual, and rows must have a j.
+    Example: of `a.k = b.k AND a.j = b.j` and a join by k, the key k stays, `a.j = b.j` is a residual; rows must have a j.
     """
     inside, graph = set(member.aliases), JoinGraph(member)
     keys = {frozenset(t for t in terms if aliases_of(t) <= inside) for terms in JoinGraph(base).classes}

@@ -10,7 +10,7 @@ own runs by itself for as long as that plan is another one. So what is shared fo
 alone, and no result depends on it. Not shared are the routes of queries with subqueries in FROM, stored tables, groups
 below a join, or selects above one: these share logs and indexes.
 
-A query whose join is *contained* in that of a company (`anabranch.share.contained`), one with further equalities, or over
+A query whose join is *contained* in that of a company (`anabranch.plan.contained`), one with further equalities, or over
 some of its streams, is a member of that company too. Companies are looked through from the largest join to the smallest, and
 from few equalities to many: so whoever asks for the most general join is there before those that it contains.
 """
@@ -23,6 +23,7 @@ from functools import cached_property
 from itertools import groupby, permutations, product
 from math import factorial, prod
 
+from anabranch.plan.contained import is_as_narrow, narrowing, ways_into
 from anabranch.plan.distribution import Distribution, way_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import Aliases, JoinGraph
@@ -30,7 +31,6 @@ from anabranch.plan.jtree import Join, Leaf, Plan, part_of
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import Derived, Query, Stream
 from anabranch.plan.shared_join import SharedJoin, key_count, normal, renamed, shared_join
-from anabranch.share.contained import is_as_narrow, narrowing, ways_into
 
 MOST_ORDERS = 720
 """Aliases of one stream are matched by trying as long as there are so many ways; else as they stand."""
@@ -112,14 +112,14 @@ class Running:
         return self._lies_with(host, names)
 
     def _lies_with(self, host: Running, names: Mapping[str, str]) -> bool:
-        """Whether its rows are where those of another query are, and combinations of its inputs arise there once: in every
-        dimension of the grid some input of its own has a coordinate."""
+        """Whether its rows are where those of another query are, and combinations of its inputs arise there once: in a
+        dimension of the grid that none of its inputs has, it uses the first part alone."""
         mine, theirs = self.distribution, host.distribution
         if mine.grid.cells != theirs.grid.cells or mine.needs_no_exchange != theirs.needs_no_exchange:
             return False
-        own = {place for alias in names.values() for place in theirs.grid.own(alias)}
-        has_all = all(place in own for place, share in enumerate(theirs.grid.shares) if share > 1)
-        return has_all and all(way_of(mine.grid, own) == way_of(theirs.grid, its) for own, its in names.items())
+        part = theirs.grid.part_of({its: own for own, its in names.items()})
+        own = self.query.aliases
+        return mine.grid.fixed == part.fixed and all(way_of(mine.grid, a) == way_of(part, a) for a in own)
 
 
 @dataclass(frozen=True)

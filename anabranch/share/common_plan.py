@@ -5,7 +5,7 @@ not routes. So all start with one: with the plan that is pinned, if some query o
 different ones; else with the plan of the query with the largest windows. Its windows are those of the shared join, so that
 its plan is the best for what is run. Queries with other pinned plans run by themselves.
 
-A query whose join is contained in another's (`anabranch.share.contained`) starts with the plan of that one, or with the part
+A query whose join is contained in another's (`anabranch.plan.contained`) starts with the plan of that one, or with the part
 of it that brings its streams together, if there is one: then it runs with that one, too.
 """
 
@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.plan.contained import ways_into
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Migration
 from anabranch.plan.query import Query
 from anabranch.share.canonical import Running, part_in_names, renamed_plan, shape_of
-from anabranch.share.contained import ways_into
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from anabranch.drive.local import LocalPipeline, Step
 from anabranch.drive.work import Kept
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError
+from anabranch.plan.contained import ways_into
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query, Stream
 from anabranch.share.canonical import part_in_names, renamed_plan, shape_of
-from anabranch.share.contained import ways_into
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.scenarios import random_plan

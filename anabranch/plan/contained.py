@@ -12,8 +12,9 @@ have fewer inputs, a *part* of the join, if the plan of the join brings these to
     b, c WHERE b.j = c.j                        is contained, but under this plan b and c never meet without a
 
 Whether it pays: the join is run for the query that asks for it anyway. What is handed out more costs less than what is found
-twice: `share.join_cost.HANDED_S` is a twentieth of the price of a pair that is looked up. But a query may not make the join
-larger for the others: where these have a predicate over several inputs that narrows the join, it must have it too.
+twice: a result that is handed out is a twentieth of the price of a pair that is looked up (`anabranch.share.join_cost`). But
+a query may not make the join larger for the others: where these have a predicate over several inputs that narrows the join,
+it must have it too.
 """
 
 from __future__ import annotations
