@@ -1,4 +1,4 @@
-"""Queries with further equalities, or over some of the streams, take their results from a larger join: as each gives alone."""
+"""Queries with further equalities, or over some of the streams, take their results from a larger join, as each alone."""
 
 from __future__ import annotations
 
