@@ -16,7 +16,7 @@ index over the source; an index over a view that is below the select is named wi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -160,7 +160,12 @@ class Reader:
         self.served_views = frozenset(views(self.routes))
         """The views of the plan that gives the results."""
         for aliases in views(self.routes + self.target_routes):
-            self.views[aliases], self.orders[aliases] = self._view(aliases)
+            key, self.orders[aliases] = self._view(aliases)
+            if key in self.views.values():
+                # Of a stream that stands in FROM four times, two views may hold the same: rows become visible to each in
+                # turn, so each has its own.
+                key = replace(key, owner=f"{query} as ({' '.join(aliases)})")
+            self.views[aliases] = key
         self.indexes: dict[Index, BoundIndex] = {}
         for index in indexes(self.routes + self.target_routes):
             self.indexes[index] = self._bound(index)

@@ -115,6 +115,7 @@ def act(run: Together, what: str, query: Query, how: int) -> None:
         run.drop(query.name)
     elif len(query.inputs) > 2:
         steering = run.pipeline.driver.queries[query.name]
+        query = steering.query  # it may have been altered
         plan: Plan = random_plan(Workload(how, 2).rng("plan"), steering.forms.graphs[None])
         strategy = STRATEGIES[how % len(STRATEGIES)]
         for other in run.queries if what == "plan of all" else [query]:
