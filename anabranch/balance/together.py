@@ -32,7 +32,7 @@ from anabranch.errors import StateError
 from anabranch.plan.contained import ways_into
 from anabranch.plan.demand import source_filters
 from anabranch.plan.distribution import Distribution, all_inputs, renamed, way_of
-from anabranch.plan.expression import Call, Column, Expr, aliases_of
+from anabranch.plan.expression import Call, Column, Expr, aliases_of, columns_of
 from anabranch.plan.grid import FIXED, Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import Input, Query, Stream
@@ -91,7 +91,8 @@ def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = Tr
         for name in sorted(candidates, key=lambda name: len(candidates[name])):
             if name in chosen:
                 copies.remove(chosen[name][1])
-            parts = _parts([(chosen[other][0], names) for other, names in larger[name] if other in chosen])
+            known = [(chosen[other][0], names) for other, names in larger[name] if other in chosen]
+            parts = _parts(queries[name], known)
             options = [*candidates[name], *((each, _ways(all_inputs(queries[name]), each.grid)) for each in parts)]
             chosen[name] = min(options, key=lambda one: (copies.more(one[1]), not copies.has(one[1])))
             copies.add(chosen[name][1])
@@ -108,7 +109,7 @@ def join_others(query: Query, running: Mapping[str, tuple[Query, Distribution]],
     for other, distribution in running.values():
         copies.add(_ways(all_inputs(other), distribution.grid))
     inputs, larger = all_inputs(query), _larger(workload.queries)[query.name]
-    options = [*_candidates(query, slots, workload), *_parts([(running[other][1], names) for other, names in larger])]
+    options = [*_candidates(query, slots, workload), *_parts(query, [(running[other][1], names) for other, names in larger])]
 
     def more(each: Distribution) -> tuple[int, bool]:
         ways = _ways(inputs, each.grid)
@@ -131,10 +132,17 @@ def _larger(queries: Sequence[Query]) -> dict[str, list[tuple[str, dict[str, str
     return found
 
 
-def _parts(larger: Iterable[tuple[Distribution, Mapping[str, str]]]) -> list[Distribution]:
-    """How a query may be spread that is contained in others, by how these are."""
-    grids = (each.grid.part_of(names) for each, names in larger if not each.needs_no_exchange)
-    return [Distribution(grid) for grid in dict.fromkeys(grids) if any(not d.is_fixed for d in grid.dimensions)]
+def _parts(query: Query, larger: Iterable[tuple[Distribution, Mapping[str, str]]]) -> list[Distribution]:
+    """How a query may be spread that is contained in others, by how these are: as far as it reads what that takes, for the
+    others may go."""
+    read = {(i.alias, column) for i in query.inputs for column in query.needed_columns(i.alias)}
+    found: dict[Grid, None] = {}
+    for each, names in larger:
+        grid = each.grid.part_of(names)
+        columns = {(c.alias, c.name) for d in grid.dimensions for term in d.terms for c in columns_of(term)}
+        if columns and columns <= read and not each.needs_no_exchange:
+            found[grid] = None
+    return [Distribution(grid) for grid in found]
 
 
 Ways = tuple[tuple[str, tuple[object, ...], int], ...]

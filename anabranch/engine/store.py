@@ -90,7 +90,7 @@ class Store:
             self.drop_view(key)
         for key in wanted - self.views.keys():
             self.views[key] = View(len(key.inputs), str(key))
-            if not key.since:
+            if key.since <= self.newest or not key.since:
                 self.waiting.add(key)
         asked = {key for reader in readers for key in reader.by_key}
         for index in self.indexes.keys() - asked - {key for reader in keeps for key in reader.by_key}:

@@ -44,7 +44,7 @@ test_contained_that_come, test_contained_that_come_long = properties(
 CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, i BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abcd")
 WHOLE = "SELECT a.x, c.x AS z FROM a, b, c WHERE a.k = b.k AND b.j = c.j WINDOW 3 SECONDS"
 FURTHER = "SELECT a.x, n.x AS y FROM a, b AS n, c WHERE n.k = a.k AND c.j = n.j AND a.i = c.i WINDOW 2 SECONDS"
-PART = "SELECT p.x, o.x AS y FROM b AS o, a AS p WHERE p.k = o.k WINDOW 2 SECONDS"
+PART = "SELECT p.x, o.x AS y, o.j FROM b AS o, a AS p WHERE p.k = o.k WINDOW 2 SECONDS"
 COUNTED = "SELECT p.k, COUNT(*) AS n FROM a AS p, b AS o WHERE p.k = o.k WINDOW 4 SECONDS GROUP BY p.k"
 
 
