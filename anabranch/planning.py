@@ -333,9 +333,8 @@ class Planning:
         starts = [self.query(query.name) for query in own.queries]
         running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
         for company in companies(running):
-            names = [each.query.name for each in company]
-            if name in names:
-                return [other for other in names if other != name]
+            if name in company.names:
+                return [other for other in company.names if other != name]
         return []
 
     def _spread(self, written: Query, parallelism: Slots | None) -> tuple[Distribution, Slots]:

@@ -42,6 +42,7 @@ def of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutation, ...]
 JOINS = "engine/test_oracle.py"
 SQL = "sql test_docs_sql.py"
 COMES = "engine/test_lineage.py engine/test_coming.py drive/test_coming.py"
+CONTAINED = "share/test_canonical.py engine/test_contained.py"
 SHARED = "engine/test_slices.py engine/test_lineage.py engine/test_shared_joins.py"
 
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
@@ -239,9 +240,9 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "sharing": (
         *of("engine/lineage.py", SHARED,
             ("if not len(ages.limits_us):", "if True:"),
-            ("if window_us > us) for us in (-1, *limits)]", "if window_us >= us) for us in (-1, *limits)]"),
+            ("if own_us > us or not own_us) for us", "if own_us >= us or not own_us) for us"),
             ("if each.text not in passed and each.members & there]", "if each.members & there]"),
-            ("mask_of &= each.lacking", "pass"),
+            ("mask_of &= left", "pass"),
             ("starts - ends + window_us)", "starts - ends + window_us + 1)"),
             ("if len(self._ages[alias].limits_us):", "if False:"),
             ("return self._known[alias][batch][:count]", "return self._known[alias][batch]"),
@@ -278,8 +279,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("engine/rebuild.py", SHARED,
             ("has_all = not before.wanted or", "has_all = True or"),
             ("if old.lineage is not None or new.lineage is not None:", "if False:")),
-        *of("plan/shared_join.py", SHARED, ("if not any(own) and windows == longest:", "if windows == longest:"),
-            ("if all(text in other for other in others))", "if any(text in other for other in others))")),
+        *of("plan/shared_join.py", SHARED, ("and not any(own) and windows == longest", "and windows == longest"),
+            ("for text, predicate in first.items() if all(text", "for text, predicate in first.items() if any(text")),
         *of("share/canonical.py", f"share {SHARED}",
             ("also = () if _is_connected(graph) else query.residuals", "also = ()"),
             ("if execution.grouped_input is not None or execution.leaving is not None or execution.selects:", "if False:"),
@@ -292,6 +293,40 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
              "for batch in known.keys() - log.segments.keys():"),
             ("(not is_cut or _is_whole(mine", "(_is_whole(mine"),
             ("tuple(Slice(*each) for each in record.slices)", "tuple(Slice(*each) for each in record.slices[:1])")),
+    ),
+    "contained": (
+        *of("engine/lineage.py", CONTAINED,
+            ("yield self._everybody & ~members, in_time", "yield self._everybody, in_time"),
+            ("there = self._there(batch) & self._over[alias]", "there = self._there(batch)"),
+            ("has_come or self.tells_late(alias)", "has_come"),
+            ("if before.tells_late(alias) == self.tells_late(alias) else ():", "if True else ():"),
+            ("is_even and len(longest) == 1", "is_even")),
+        *of("engine/arrival.py", CONTAINED, ("least_us if has_late(reader, i) else limits", "limits"),
+            ("late[streams] = limit_us", "late[reader.streams] = limit_us")),
+        *of("engine/reader.py", CONTAINED, ("if f in self.lineage.shared.asked[alias])", ")"),
+            ("        if self.lineage is not None and self.lineage.tells_late(alias):\n", "        if False:\n")),
+        *of("engine/lookup.py", CONTAINED,
+            ("if is_same and (box.reader.has_keys(route.alias, keys.terms) or keys.valid is None):", "if is_same:")),
+        *of("engine/shared_box.py", CONTAINED,
+            ("self._wait(rows, lineage.of_members(rows.sets, here, len(rows)))", "self._wait(rows, rows.sets)"),
+            ("        if emit:\n            self._wait", "        if True:\n            self._wait"),
+            ("everybody & ~here, len(rows))", "everybody, len(rows))"),
+            ("self.arrival.batch, self.watermarks[member.name],", "self.arrival.batch, watermark_us,")),
+        *of("engine/slot.py", CONTAINED, ("{name: min(members.values())}", "{name: max(members.values())}")),
+        *of("engine/box.py", CONTAINED + " engine/test_sharing.py",
+            ("found.setdefault(index.key, BoundIndex(index.key, aliases, terms))", "pass")),
+        *of("plan/shared_join.py", CONTAINED,
+            ("if aliases < set(m.aliases))", "if aliases <= set(m.aliases))"),
+            ("graph.decided_in(set(m.aliases))", "self.join.residuals"),
+            ("graph.inputs_needed(residual) <= set(m.aliases)]", "len(m.inputs) == len(lead.inputs)]"),
+            ("is_one = all(self.streams[place] == self.streams[0] for place in beyond)", "is_one = True")),
+        *of("plan/jtree.py", CONTAINED, ("any(not place_of.keys() >= set(first) for first in firsts)", "False")),
+        *of("plan/contained.py", CONTAINED, ("if not any(equal <= each for each in classes):", "if False:")),
+        *of("plan/grid.py", CONTAINED,
+            ("all(self.coordinate(cell, place) == 0 for place in fixed)", "True"),
+            ("not in (*self.own(alias), *fixed)]", "not in self.own(alias)]")),
+        *of("share/canonical.py", CONTAINED, ("mine.grid.fixed == part.fixed and all", "all"),
+            ("        return self._lies_with(host, names)\n", "        return True\n")),
     ),
     "sql": (
         *of("plan/predicates.py", f"{SQL} engine/test_rewrites.py plan",

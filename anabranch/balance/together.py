@@ -8,6 +8,10 @@ need, and once more when all have one, until nothing changes.
 Example: q1 joins a and b by k, q2 joins b and c by j, q3 joins a, b and c by k and by j. Alone, q3 over four slots would
 have a grid of two times two. Beside q1 it is better off by k: rows of a and b cross once, and those of c go to every slot.
 
+A query whose join is contained in a larger one may take the grid of that one, as far as its own streams go
+(`anabranch.plan.grid.Grid.part_of`): then no row crosses for its sake, and both can run one join. Of two grids that add as
+few copies it takes one whose ways are all there already.
+
 A query that needs no exchange by itself (one stream, no groups) takes part in the exchange of a stream that others have
 exchanged anyway, by a grid over a column: of the copies of a row it takes the one in its cell, so that no copy has to be
 numbered. It runs apart if most rows would cross for its sake alone: if all others filter the stream.
@@ -16,7 +20,7 @@ numbered. It runs apart if most rows would cross for its sake alone: if all othe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -25,12 +29,13 @@ from anabranch.balance.partition import choose_distribution, needs_exchange
 from anabranch.balance.shares import grids, is_routable
 from anabranch.control.records import Layout
 from anabranch.errors import StateError
+from anabranch.plan.contained import ways_into
 from anabranch.plan.demand import source_filters
 from anabranch.plan.distribution import Distribution, all_inputs, renamed, way_of
-from anabranch.plan.expression import Call, Column, Expr, aliases_of
-from anabranch.plan.grid import Dimension, Grid
+from anabranch.plan.expression import Call, Column, Expr, aliases_of, columns_of
+from anabranch.plan.grid import FIXED, Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import Input, Query, Stream
 from anabranch.plan.workload import Workload, connected
 
 MOST_CANDIDATES = 32
@@ -79,13 +84,17 @@ def choose_together(workload: Workload, slots: int, may_skip_exchange: bool = Tr
         inputs = all_inputs(query)
         candidates[query.name] = [(each, _ways(inputs, each.grid)) for each in _candidates(query, slots, workload)]
     copies, chosen = _Copies(slots), dict[str, tuple[Distribution, Ways]]()
+    queries, larger = {query.name: query for query in workload.queries}, _larger(workload.queries)
     for _ in range(ROUNDS):
         before = dict(chosen)
         # Queries with few grids to choose from come first, and have the others follow them.
         for name in sorted(candidates, key=lambda name: len(candidates[name])):
             if name in chosen:
                 copies.remove(chosen[name][1])
-            chosen[name] = min(candidates[name], key=lambda one: copies.more(one[1]))
+            known = [(chosen[other][0], names) for other, names in larger[name] if other in chosen]
+            parts = _parts(queries[name], known)
+            options = [*candidates[name], *((each, _ways(all_inputs(queries[name]), each.grid)) for each in parts)]
+            chosen[name] = min(options, key=lambda one: (copies.more(one[1]), not copies.has(one[1])))
             copies.add(chosen[name][1])
         if chosen == before:
             break
@@ -99,8 +108,41 @@ def join_others(query: Query, running: Mapping[str, tuple[Query, Distribution]],
     copies, workload = _Copies(slots), Workload((*(other for other, _ in running.values()), query))
     for other, distribution in running.values():
         copies.add(_ways(all_inputs(other), distribution.grid))
-    inputs = all_inputs(query)
-    return min(_candidates(query, slots, workload), key=lambda each: copies.more(_ways(inputs, each.grid)))
+    inputs, larger = all_inputs(query), _larger(workload.queries)[query.name]
+    options = [*_candidates(query, slots, workload), *_parts(query, [(running[other][1], names) for other, names in larger])]
+
+    def more(each: Distribution) -> tuple[int, bool]:
+        ways = _ways(inputs, each.grid)
+        return copies.more(ways), not copies.has(ways)
+
+    return min(options, key=more)
+
+
+def _larger(queries: Sequence[Query]) -> dict[str, list[tuple[str, dict[str, str]]]]:
+    """For each query those whose joins contain its own and have more inputs, and what it calls these. A query that groups
+    is spread by its groups."""
+    found: dict[str, list[tuple[str, dict[str, str]]]] = {query.name: [] for query in queries}
+    for query in queries:
+        if len(query.blocks) > 1 or len(query.inputs) < 2 or query.grouping is not None:
+            continue
+        for other in queries:
+            if len(other.blocks) == 1 and len(other.inputs) > len(query.inputs):
+                ways = ({there: here for here, there in way.items()} for way in ways_into(query, other))
+                found[query.name] += [(other.name, names) for names in ways]
+    return found
+
+
+def _parts(query: Query, larger: Iterable[tuple[Distribution, Mapping[str, str]]]) -> list[Distribution]:
+    """How a query may be spread that is contained in others, by how these are: as far as it reads what that takes, for the
+    others may go."""
+    read = {(i.alias, column) for i in query.inputs for column in query.needed_columns(i.alias)}
+    found: dict[Grid, None] = {}
+    for each, names in larger:
+        grid = each.grid.part_of(names)
+        columns = {(c.alias, c.name) for d in grid.dimensions for term in d.terms for c in columns_of(term)}
+        if columns and columns <= read and not each.needs_no_exchange:
+            found[grid] = None
+    return [Distribution(grid) for grid in found]
 
 
 Ways = tuple[tuple[str, tuple[object, ...], int], ...]
@@ -144,11 +186,20 @@ class _Copies:
         return found
 
 
+    def has(self, ways: Ways) -> bool:
+        """Whether rows go all the ways of another query for the sake of some."""
+        return all(way in self._ways.get(source, {}) for source, way, _ in ways)
+
+
 def _candidates(query: Query, slots: int, workload: Workload) -> list[Distribution]:
     """How a query may be spread, the best for itself first."""
     own = choose_distribution(query, slots, may_skip_exchange=False)
-    if slots == 1 or len(query.blocks) > 1 or query.grouping is not None:
+    is_spread_by_groups = query.grouping is not None and not own.groups_span_slots
+    if slots == 1 or len(query.blocks) > 1 or is_spread_by_groups:
         return [own]
+    if query.grouping is not None:
+        every = grids(JoinGraph(query), slots)[:MOST_CANDIDATES]
+        return list(dict.fromkeys([own, *(Distribution(grid, groups_span_slots=True) for grid in every)]))
     found = [own, *(Distribution(grid) for grid in _by_columns(query, slots, workload))]
     found += [Distribution(grid) for grid in grids(JoinGraph(query), slots)[:MOST_CANDIDATES]]
     return list(dict.fromkeys(found))
@@ -177,7 +228,7 @@ def restored(workload: Workload, layouts: Mapping[str, Layout], slots: int) -> d
     for query in workload.queries:
         wanted = layouts[query.name]
         every = [choose_distribution(query, slots), *_candidates(query, slots, workload), *_every_column(query, slots)]
-        same = next((each for each in every if layout_of(each) == wanted), None)
+        same = next((each for each in every if layout_of(each) == wanted), None) or _by_text(query, wanted, slots)
         if same is None:
             raise StateError(
                 f"the checkpoint has {len(wanted.slots)} slots over {layout_text(wanted)} for query {query.name}, this run "
@@ -187,11 +238,34 @@ def restored(workload: Workload, layouts: Mapping[str, Layout], slots: int) -> d
     return found
 
 
+def _by_text(query: Query, wanted: Layout, slots: int) -> Distribution | None:
+    """A query as it is spread by the grid of a larger join, which may be gone, by what a commit says of that; None if it
+    cannot be so."""
+    if len(query.blocks) > 1 or len(query.inputs) < 2 or query.grouping is not None or len(wanted.slots) != slots:
+        return None
+    terms = {str(term): term for i in query.inputs for term in _terms(i)}
+    dimensions: list[Dimension] = []
+    for text in wanted.dimensions:
+        rows_of = text.removeprefix("rows of ")
+        if text == FIXED:
+            dimensions.append(Dimension((), is_fixed=True))
+        elif rows_of != text and rows_of in query.aliases:
+            dimensions.append(Dimension((), rows_of))
+        elif all(part in terms for part in text.split(" = ")):
+            dimensions.append(Dimension(tuple(terms[part] for part in text.split(" = "))))
+    found = Distribution(Grid(tuple(dimensions), tuple(wanted.shares)))
+    return found if len(dimensions) == len(wanted.shares) and layout_of(found) == wanted else None
+
+
 def _every_column(query: Query, slots: int) -> list[Distribution]:
     if len(query.inputs) > 1 or slots == 1:
         return []
     (own,) = query.inputs
-    columns = [Column(f.type, own.alias, f.name) for f in own.source.shown_fields]
-    # Others may have compared a column with a wider one.
+    return [Distribution(Grid((Dimension((term,)),), (slots,))) for term in _terms(own)]
+
+
+def _terms(i: Input) -> list[Expr]:
+    """What rows of an input may be spread by: a column, or a column as it is compared with a wider one."""
+    columns = [Column(f.type, i.alias, f.name) for f in i.source.shown_fields]
     widened = [Call(type, "cast", (column,)) for column in columns for type in WIDER if type != column.type]
-    return [Distribution(Grid((Dimension((term,)),), (slots,))) for term in (*columns, *widened) if is_routable(term)]
+    return [term for term in (*columns, *widened) if is_routable(term)]

@@ -49,7 +49,7 @@ from anabranch.drive.steering import Steering
 from anabranch.errors import SessionError, StateError
 from anabranch.plan.distribution import parted_sources
 from anabranch.plan.query import BEGINNING_US
-from anabranch.share.canonical import companies
+from anabranch.share.canonical import Company, Running, companies
 from anabranch.storage.filesystem import Filesystem
 
 
@@ -96,6 +96,7 @@ class Driver:
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.standing = Standing()
+        self._known_companies: tuple[list[Running], list[Company]] = ([], [])
 
     @property
     def newest(self) -> Commit | None:
@@ -340,12 +341,20 @@ class Driver:
         led: set[str] = set()
         for query in self.queries.values():
             query.followers = ()
-        for lead, *others in companies(query.running for query in self.queries.values()):
-            names = [dict(zip(lead.order, other.order, strict=True)) for other in others]
-            followers = [self.queries[other.query.name] for other in others]
-            self.queries[lead.query.name].followers = [*zip(followers, names, strict=True)]
+        for company in self._companies():
+            followers = [self.queries[name] for name in company.names[1:]]
+            names = [company.names_of(place + 1) for place in range(len(followers))]
+            self.queries[company.lead.query.name].followers = [*zip(followers, names, strict=True)]
             led |= {follower.name for follower in followers}
         return led
+
+    def _companies(self) -> list[Company]:
+        """The queries that run joins together: looked for again when some query runs something else."""
+        running = [query.running for query in self.queries.values()]
+        known = self._known_companies
+        if len(known[0]) != len(running) or any(a is not b for a, b in zip(known[0], running, strict=True)):
+            self._known_companies = known = running, companies(running)
+        return known[1]
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

@@ -32,7 +32,7 @@ from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import Query, Stream
 from anabranch.plan.selects import Selects, shown_selects
-from anabranch.share.canonical import Running, renamed_plan
+from anabranch.share.canonical import Running, part_in_names, renamed_plan
 
 MOST_FAILED_RUNS = 3
 """A batch that was begun so often and never committed runs under the plan that was last committed: that one has run."""
@@ -242,8 +242,10 @@ class Steering:
         """The same proposal for the queries that go where this one goes."""
         assert isinstance(proposal.action, ChangePlan)
         for follower, names in self.followers:
-            if not follower.is_pinned:
-                action = replace(proposal.action, plan=renamed_plan(proposal.action.plan, names))
+            # A query over a part of the streams goes along where its part is another one, and stays where there is none.
+            plan = None if follower.is_pinned else part_in_names(proposal.action.plan, names)
+            if plan is not None and plan != renamed_plan(follower.plan, {alias: alias for alias in follower.plan.aliases}):
+                action = replace(proposal.action, plan=plan)
                 text = f"{self.name} leads the join of both: {proposal.text}"
                 yield follower, Proposal(action, text, proposal.details)
 

@@ -236,7 +236,7 @@ class SlotWork:
         return {
             name: Tenant(forms[name], executions[name], distribution, order.queries[name].since)
             for name, (_, distribution) in self.queries.items()
-            if name in executions and slot < distribution.grid.cells
+            if name in executions and distribution.grid.has(slot)
         }
 
     def _without_exchange(self, order: Order) -> Slot:
@@ -322,7 +322,7 @@ def slot_mask(
     mask = np.zeros(rows.num_rows, np.bool_)
     for query, distribution in queries:
         read = _source(query, source)
-        if read is not None and slot < distribution.grid.cells:
+        if read is not None and distribution.grid.has(slot):
             mask |= source_mask(distribution.grid, slot, all_inputs(query), read, rows)
     return mask
 

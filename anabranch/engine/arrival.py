@@ -65,7 +65,8 @@ class Arrival:
             return
         # Groups of a subquery are never late, nor early: they are results.
         is_timed = isinstance(source, Stream) and not isinstance(source, Derived)
-        limits = {q: watermarks[q] if is_timed else BEGINNING_US for r in readers for q in r.queries}
+        over = {q: r for r in readers[::-1] for q in r.queries_over(source.name)}
+        limits = {q: watermarks[q] if is_timed else BEGINNING_US for q in over}
         early_us = source.early_after_us(self.planned_us) if is_timed and isinstance(source, Stream) else FOREVER_US
         least_us = min(limits.values())
         columns = store.read_columns(source)
@@ -75,7 +76,7 @@ class Arrival:
         for query, limit_us in limits.items():
             late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
             seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
-            first = next(r for r in readers if query in r.queries)
+            first = over[query]
             seen = own_rows(first, first.inputs_over(source.name)[0], given, seen, limit_us, early_us)
             largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
             self.counts[query, source.name] = SourceStatistics(*seen, largest_time_us=largest_us)
@@ -99,7 +100,7 @@ class Arrival:
         sets: dict[tuple[str, str], Numbers | None] = {}
         for reader in readers:
             for i in reader.inputs_over(source.name):
-                asked = (frozenset(i.asked), limits[reader.query])
+                asked = (frozenset(i.asked), least_us if has_late(reader, i) else limits[reader.query])
                 if asked not in known:
                     with errors_of(reader.query):
                         mask = mask_of(tuple(i.asked.values()), rows)
@@ -108,7 +109,9 @@ class Arrival:
                     known[asked] = None if mask is None or mask.all() else mask
                 mask = known[asked]
                 if reader.lineage is not None:
-                    sets[reader.name, i.alias] = numbers = reader.lineage.number(i.alias, self.batch, rows)
+                    late_us = {by: limits[query] for query, by in reader.queries_over(source.name).items()}
+                    numbers = reader.lineage.number(i.alias, self.batch, rows, (), starts, late_us)
+                    sets[reader.name, i.alias] = numbers
                     if numbers is not None:
                         mask = both(mask, numbers != NOBODY)
                 (kept if reader.keeps(i) else passing).append((reader, i, mask))
@@ -156,8 +159,9 @@ class Arrival:
         if len(set(limits.values())) > 1:
             least_us = int(starts.min())
             for reader, _, _ in kept:
-                if least_us < (limit_us := limits[reader.query]):
-                    late[reader.streams] = limit_us
+                for query, streams in reader.queries_over(source.name).items():
+                    if least_us < (limit_us := limits[query]):
+                        late[streams] = limit_us
         stored_rows = Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late, slices=slices)
         log.add(self.batch, stored_rows)
         for reader, i, _ in kept:
@@ -237,12 +241,13 @@ class Arrival:
 
     def _wanted(self, reader: Reader, delta: Delta) -> dict[str, int]:
         """How many new rows each query wants. A lead counts what its shared join wants: plans are chosen by that."""
-        found = dict.fromkeys(reader.queries, len(delta.starts))
+        over = reader.queries_over(reader.input(delta.alias).source.name)
+        found = dict.fromkeys(over, len(delta.starts))
         if reader.lineage is not None and delta.sets is not None:
             counts = np.bincount(delta.sets)
             there = np.flatnonzero(counts)
             rows = counts[there] @ reader.lineage.sets.members(there, len(reader.queries))
-            found |= dict(zip(reader.queries[1:], rows[1:].tolist(), strict=True))
+            found |= {q: n for q, n in zip(reader.queries[1:], rows[1:].tolist(), strict=True) if q in found}
         return found
 
     def _pass(self, reader: Reader, i: InputState, rows: pa.RecordBatch) -> None:
@@ -297,7 +302,7 @@ def delta_of(reader: Reader, i: InputState, batch: int, stored: Stored, starts: 
     mask = mask_of(tuple(f for text, f in i.seen.items() if text not in stored.passed), stored.rows)
     if i.source.name in reader.place.parted:
         mask = both(mask, members_of(reader, i, stored.rows))
-    if (limit_us := stored.watermarks.get(reader.streams)) is not None:
+    if (limit_us := reader.late_us(i.alias, stored)) is not None:
         mask = both(mask, starts >= limit_us)
     sets = reader.lineage.of_segment(i.alias, batch, stored) if reader.lineage is not None else None
     if sets is not None:
@@ -307,6 +312,11 @@ def delta_of(reader: Reader, i: InputState, batch: int, stored: Stored, starts: 
         positions = np.flatnonzero(mask)
         starts, sets = starts[positions], None if sets is None else sets[positions]
     return Delta(i.alias, stored.rows, positions, starts, ends_of(i, starts), sets)
+
+
+def has_late(reader: Reader, i: InputState) -> bool:
+    """Whether sets tell for which members of a shared join rows of an input are late."""
+    return reader.lineage is not None and reader.lineage.tells_late(i.alias)
 
 
 def indexed_positions(reader: Reader, i: InputState, stored: Stored) -> npt.NDArray[np.int64] | None:

@@ -28,7 +28,7 @@ from anabranch.engine.keys import hash_keys
 from anabranch.engine.log import Log
 from anabranch.engine.lookup import Lookup
 from anabranch.engine.pieces import pieces
-from anabranch.engine.reader import Reader
+from anabranch.engine.reader import BoundIndex, Reader
 from anabranch.engine.rebuild import Rebuild
 from anabranch.engine.results import Found, advance, results_of, selected
 from anabranch.engine.sample import sample
@@ -39,6 +39,7 @@ from anabranch.plan.identity import named
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.query import Stream
 from anabranch.plan.routes import Route, Stage
+from anabranch.plan.shared_join import renamed as in_aliases
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ class Box:
         self.visible: set[str] = set()
         """The inputs whose new rows can be found already."""
         self._found: dict[Aliases, list[Combination]] = {}
+        self._readers: tuple[Reader, ...] = ()
+        self._known_indexes: dict[Aliases, list[BoundIndex]] = {}
+        """The indexes over each view, by these readers."""
 
     @property
     def name(self) -> str:
@@ -171,8 +175,8 @@ class Box:
         if own is not None and own in self.arrival.sorted_rows:
             found = sample(str(term), self.arrival.sorted_rows[own][:, 0], is_sorted=True)
         else:
-            rows = delta.combination(self.arrival.batch)
-            found = sample(str(term), hash_keys(self.keys((term,), rows), len(rows)), is_sorted=False)
+            keys = self.keys((term,), delta.combination(self.arrival.batch))[0].drop_null()
+            found = sample(str(term), hash_keys([keys], len(keys)), is_sorted=False)
         self.statistics.samples.append(found)
 
     # -- rows go their way -------------------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ class Box:
         stage = route.stages[place]
         if stage.is_root and not emit:
             return
-        for combined in self.stage(route, stage, rows):
+        for combined in self.stage(route, stage, rows, emit=emit):
             if not stage.is_root:
                 began = thread_time_ns()
                 self.keep(self.arrival.batch, stage, combined)
@@ -211,16 +215,30 @@ class Box:
                 self.rebuild.done.cpu_ns += thread_time_ns() - began
 
     def stage(
-        self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0
+        self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0, emit: bool = False
     ) -> Iterator[Combination]:
-        """The combinations that the probes of a stage make of some rows, in pieces; with rows that came `since` only."""
+        """The combinations that the probes of a stage make of some rows, in pieces; with rows that came `since` only. With
+        `emit` what is found on the way may be some query's result already."""
         if not len(rows):
             return
         if step == len(stage.probes):
             yield self._selected(stage, rows) if stage.selects else rows
             return
         for found in self.lookup.probe(route, stage, step, rows):
-            yield from self.stage(route, stage, self.rebuild.new_only(found, since), since, step + 1)
+            found = self.on_way(self.rebuild.new_only(found, since), emit)
+            if self.is_full:
+                # Nothing of a piece without rows goes on; what waits is handed out meanwhile.
+                yield found.slice(0, 0)
+            yield from self.stage(route, stage, found, since, step + 1, emit)
+
+    def on_way(self, rows: Combination, emit: bool) -> Combination:
+        """What goes on of rows that one more lookup has combined: all of them, if nobody takes them here."""
+        return rows
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be handed out that it must go before more is found."""
+        return False
 
     def _selected(self, stage: Stage, rows: Combination) -> Combination:
         """What the selects leave that stand above a join."""
@@ -247,7 +265,8 @@ class Box:
         return None if found is None or found.all() else found
 
     def keep(self, batch: int, stage: Stage, rows: Combination) -> None:
-        """Adds combined rows to a view and to its indexes; unless another reader of the same view does."""
+        """Adds combined rows to a view and to its indexes, also those that only other readers of the view have; unless one
+        of these does."""
         if not len(rows):
             return
         key, order = self.reader.views[stage.joined], self.reader.orders[stage.joined]
@@ -258,7 +277,7 @@ class Box:
         view = self.store.views[key]
         first = view.append(batch, [rows.ids[alias] for alias in order], int(rows.ends.max()))
         positions = np.arange(first, first + len(rows), dtype=np.int64)
-        for index in self.reader.view_indexes[stage.joined]:
+        for index in self._view_indexes(stage.joined):
             ordered = order_keys(index.is_ordered, self.keys(index.terms, rows), positions, rows.starts, rows.ends)
             self.store.indexes[index.key].arrive(batch, ordered)
             if index.is_ordered or len(ordered) != len(rows):
@@ -267,6 +286,22 @@ class Box:
                 ordered = ordered.copy()
                 ordered[:, 1] -= np.uint64(first)
             rows.ordered[index.terms] = ordered
+
+    def _view_indexes(self, aliases: Aliases) -> list[BoundIndex]:
+        """The indexes over a view, whoever has them, with their terms in the aliases of this box."""
+        if self._readers is not self.store.readers:
+            self._readers, self._known_indexes = self.store.readers, {}
+        if aliases not in self._known_indexes:
+            key, order = self.reader.views[aliases], self.reader.orders[aliases]
+            found = {index.key: index for index in self.reader.view_indexes[aliases]}
+            for other in self.store.readers:
+                for its in (a for a, view in other.views.items() if view == key and other is not self.reader):
+                    names = dict(zip(other.orders[its], order, strict=True))
+                    for index in other.view_indexes[its]:
+                        terms = tuple(in_aliases(term, names) for term in index.terms)
+                        found.setdefault(index.key, BoundIndex(index.key, aliases, terms))
+            self._known_indexes[aliases] = list(found.values())
+        return self._known_indexes[aliases]
 
     def emit(self, rows: Combination, emit: bool) -> Iterator[Found]:
         """What is selected of combined rows, in pieces; or nothing, if the query groups: then its aggregator takes them."""

@@ -36,7 +36,7 @@ def base_cells(grid: Grid, alias: str, fetch: Fetch, times: pa.Array, rows: int)
 
 def member_mask(grid: Grid, cell: int, alias: str, fetch: Fetch, times: pa.Array, rows: int) -> npt.NDArray[np.bool_]:
     """Which rows belong to a cell as rows of an input."""
-    mask = np.ones(rows, np.bool_)
+    mask = np.full(rows, grid.has(cell), np.bool_)
     for place in grid.own(alias):
         mask &= _coordinates(grid, place, alias, fetch, times, rows) == grid.coordinate(cell, place)
     return mask

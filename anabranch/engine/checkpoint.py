@@ -169,6 +169,7 @@ class Checkpoint:
         records, kept = {b.view: b for b in state.builds}, set(state.kept_views)
         tracks = {b.since for b in state.builds if not b.seed}
         self.store.waiting, self.store.builds = set(), {}
+        newest = max((segment.batch for segment in state.logs), default=-1)
         found: dict[ViewKey, ViewKey] = {}
         for key in self.store.views:
             if key.digest in kept:
@@ -181,7 +182,7 @@ class Checkpoint:
             whole = [k for k in over if k.digest in kept and self.store.is_over(k, self.store.horizon_us(key))]
             if whole and not key.since:
                 found[key] = whole[0]
-            elif not key.since:
+            elif key.since <= newest:
                 self.store.waiting.add(key)
         return found
 

@@ -18,11 +18,17 @@ Numbers are not stored: they follow from what a segment holds (`anabranch.engine
 told again when a slot is attached. So members may change without a file that does. A member that came while others ran is in
 no set of a row that came before it: predicates that it alone has are not asked of such rows, whose segments may lack the
 columns.
+
+A member over some of the inputs is in no set of rows of the others: what has met one of those is none of its own. It has
+fewer streams, and so a watermark of its own: a row that is late for some members is in none of their sets.
+
+Example: r joins trades and quotes, q trades, quotes and orders. Trades and quotes have the set {q, r}, orders {q}. The
+watermark of r has come to second 9, that of q to second 6, for orders are behind. A trade of second 7 has the set {q}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,10 +41,10 @@ from anabranch.engine.columns import ColumnStore, Ids
 from anabranch.engine.combination import Combination
 from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.kernels.lineage import add_bit, age_slices, intersect, number_rows
-from anabranch.engine.log import Log, Stored
+from anabranch.engine.log import Log, Stored, starts_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.identity import named
-from anabranch.plan.query import FOREVER_US
+from anabranch.plan.query import BEGINNING_US, FOREVER_US
 from anabranch.plan.shared_join import SharedJoin
 
 Numbers = npt.NDArray[np.integer]
@@ -141,11 +147,22 @@ class Lineage:
     def __init__(self, shared: SharedJoin) -> None:
         self.shared, self._everybody = shared, (1 << len(shared.members)) - 1
         self._last_came = max(shared.since)
+        self._over = {alias: sum(1 << place for place in shared.members_over(alias)) for alias in shared.join.aliases}
+        """The members that have each input."""
+        self._streams: dict[str, dict[str, int]] = {alias: {} for alias in shared.join.aliases}
+        """The members that have each input, by the streams whose watermark is theirs."""
+        for alias, by_streams in self._streams.items():
+            for place in shared.members_over(alias):
+                by_streams[shared.streams[place]] = by_streams.get(shared.streams[place], 0) | 1 << place
         self._asked = {alias: self._predicates(alias) for alias in shared.join.aliases}
         self._known: dict[str, dict[int, Numbers]] = {alias: {} for alias in shared.join.aliases}
         """The sets of the rows of each segment, by input; of inputs that members ask different things of."""
         self._most_sets = MOST_SETS
         self._begin(Sets())
+
+    def tells_late(self, alias: str) -> bool:
+        """Whether members over an input have watermarks of their own: then sets tell whose rows are late."""
+        return len(self._streams[alias]) > 1
 
     def inherit(self, before: Lineage) -> None:
         """Takes over the sets of rows that another lineage knows, in which there are other members: those that both have are
@@ -157,7 +174,7 @@ class Lineage:
         came = [n for m, n in zip(self.shared.members, self.shared.since, strict=True) if m not in known]
         first = min(came, default=None)
         for alias, segments in before._known.items():
-            for batch, numbers in segments.items():
+            for batch, numbers in segments.items() if before.tells_late(alias) == self.tells_late(alias) else ():
                 if first is not None and batch >= first:
                     continue
                 there, places = np.unique(numbers, return_inverse=True)
@@ -168,7 +185,8 @@ class Lineage:
         self.sets, self._stores = sets, dict[str, ColumnStore]()
         self._words = np.zeros((0, 0), np.uint64)
         self.everybody = sets.number(self._everybody)
-        self._ages = {alias: self._ages_of(alias) for alias in self.shared.join.aliases}
+        self._ages = {alias: self._ages_of(self.shared.windows_us(alias)) for alias in self.shared.join.aliases}
+        self._even_ages = self._ages_of([max(i.window.length_us for i in m.inputs) for m in self.shared.members])
 
     def _predicates(self, alias: str) -> tuple[Asked, ...]:
         own, source = self.shared.own_filters[alias], self.shared.join.input(alias).source.name
@@ -183,47 +201,71 @@ class Lineage:
             for text, members in having.items()
         )
 
-    def _ages_of(self, alias: str) -> Ages:
-        windows = self.shared.windows_us(alias)
-        limits = sorted(set(windows) - {max(windows)})
-        slices = [sum(1 << m for m, window_us in enumerate(windows) if window_us > us) for us in (-1, *limits)]
+    def _ages_of(self, windows_us: Sequence[int]) -> Ages:
+        """The age slices of windows of all members. One that does not have the input (0) is in all of them: rows tell."""
+        limits = sorted(set(windows_us) - {max(windows_us), 0})
+        slices = [sum(1 << m for m, own_us in enumerate(windows_us) if own_us > us or not own_us) for us in (-1, *limits)]
         return Ages(np.array(limits, np.int64), np.array([self.sets.number(mask) for mask in slices], np.int32))
 
     @cached_property
     def window_us(self) -> int | None:
-        """The largest window, if each member has one window for all its inputs: then the oldest row alone decides."""
-        windows = {self.shared.windows_us(alias) for alias in self.shared.join.aliases}
-        longest = max(max(each) for each in windows)
-        return longest if len(windows) == 1 and longest != FOREVER_US else None
+        """The largest window, if it is that of all inputs, and each member has one window for all its inputs: then the
+        oldest row alone decides."""
+        longest = {i.window.length_us for i in self.shared.join.inputs}
+        is_even = all(len({i.window.length_us for i in m.inputs}) == 1 for m in self.shared.members)
+        return min(longest) if is_even and len(longest) == 1 and FOREVER_US not in longest else None
 
     # -- the sets of rows ----------------------------------------------------------------------------------------------
 
-    def number(self, alias: str, batch: int, rows: pa.RecordBatch, passed: Collection[str] = ()) -> Numbers | None:
+    def number(
+        self,
+        alias: str,
+        batch: int,
+        rows: pa.RecordBatch,
+        passed: Collection[str] = (),
+        starts: Ids | None = None,
+        late_us: Mapping[str, int] | None = None,
+    ) -> Numbers | None:
         """The set of each row of an input that came in a batch; None if all members take all rows. Rows have `passed` some
-        predicates."""
-        there = self._there(batch)
+        predicates; those that start before a time in `late_us` are late for the members with such streams."""
+        there = self._there(batch) & self._over[alias]
         asked = [each for each in self._asked[alias] if each.text not in passed and each.members & there]
-        if not asked:
+        late = list(self._late(alias, starts, late_us or {}))
+        if not asked and not late:
             return None if there == self._everybody else np.full(rows.num_rows, self.sets.number(there), np.int32)
-        words = np.zeros((-(-len(asked) // WORD_BITS), rows.num_rows), np.uint64)
+        lacking = [*(each.lacking for each in asked), *(members for members, _ in late)]
+        words = np.zeros((-(-len(lacking) // WORD_BITS), rows.num_rows), np.uint64)
         for place, each in enumerate(asked):
             with errors_of(each.owner):
                 mask = predicate_mask(
                     (each.predicate,), lambda c: rows.column(rows.schema.get_field_index(c.name)), rows.num_rows
                 )
             add_bit(words[place // WORD_BITS], place % WORD_BITS, mask)
+        for place, (_, in_time) in enumerate(late, len(asked)):
+            add_bit(words[place // WORD_BITS], place % WORD_BITS, in_time)
         local, firsts = np.empty(rows.num_rows, np.int32), np.empty(rows.num_rows, np.int64)
         count = number_rows(words, local, firsts)
         found = np.empty(count, np.int32)
         for place in range(count):
             bits = [int(word) for word in words[:, firsts[place]]]
             mask_of = there
-            for at, each in enumerate(asked):
+            for at, left in enumerate(lacking):
                 if not bits[at // WORD_BITS] >> at % WORD_BITS & 1:
-                    mask_of &= each.lacking
+                    mask_of &= left
             found[place] = self.sets.number(mask_of)
         numbers: Numbers = found[local]
         return numbers
+
+    def _late(
+        self, alias: str, starts: Ids | None, late_us: Mapping[str, int]
+    ) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+        """Where some rows are late for some members: those that are left then, and which rows are in time."""
+        if starts is None or not self.tells_late(alias):
+            return
+        for streams, members in self._streams[alias].items():
+            in_time = np.asarray(starts >= late_us.get(streams, BEGINNING_US), np.bool_)
+            if not in_time.all():
+                yield self._everybody & ~members, in_time
 
     def _there(self, batch: int) -> int:
         """The members that were there when a batch came."""
@@ -233,7 +275,13 @@ class Lineage:
 
     def _is_told(self, alias: str, batches: Collection[int]) -> bool:
         """Whether rows of an input differ in whose they are, given the batches that are stored."""
-        return bool(self._asked[alias]) or (bool(batches) and min(batches) < self._last_came)
+        has_come = bool(batches) and min(batches) < self._last_came
+        return bool(self._asked[alias]) or has_come or self.tells_late(alias)
+
+    def _alike(self, alias: str, count: int) -> Numbers | None:
+        """The set of some rows of an input that all have the same; None if it is everybody."""
+        over = self._over[alias]
+        return None if over == self._everybody else np.full(count, self.sets.number(over), np.int32)
 
     def learn(self, alias: str, batch: int, numbers: Numbers | None) -> None:
         """Notes the sets of the rows of a segment."""
@@ -242,11 +290,12 @@ class Lineage:
 
     def of_segment(self, alias: str, batch: int, stored: Stored) -> Numbers | None:
         """The set of each row of a segment; None if all members take all rows."""
-        if not self._is_told(alias, (batch,)):
-            return None
         count = stored.rows.num_rows
+        if not self._is_told(alias, (batch,)):
+            return self._alike(alias, count)
         if batch not in self._known[alias]:
-            numbers = self.number(alias, batch, stored.rows, stored.passed)
+            starts = starts_of(self.shared.join.input(alias).source, stored.rows)
+            numbers = self.number(alias, batch, stored.rows, stored.passed, starts, stored.watermarks)
             self.learn(alias, batch, np.full(count, self.everybody) if numbers is None else numbers)
         # A segment loses the rows at its end that are kept least.
         return self._known[alias][batch][:count]
@@ -254,7 +303,7 @@ class Lineage:
     def of(self, alias: str, ids: Ids, log: Log) -> Numbers | None:
         """The set of each of some rows; None if all members take all rows."""
         if not self._is_told(alias, log.segments):
-            return None
+            return self._alike(alias, len(ids))
         store, wide = self._stores.get(alias), any(n.dtype == np.uint32 for n in self._known[alias].values())
         if store is None or (wide and store.type == pa.uint16()):
             store = self._stores[alias] = ColumnStore(pa.uint32() if wide else pa.uint16())
@@ -322,17 +371,23 @@ class Lineage:
             sets = self._both(sets, self.of(alias, ids, logs[alias]))
         if (window_us := self.window_us) is not None:
             # A combination ends with its oldest row.
-            sets = self._young(sets, self._ages[self.shared.join.aliases[0]], starts - ends + window_us)
+            sets = self._young(sets, self._even_ages, starts - ends + window_us)
         return sets
 
     def in_time(self, rows: Combination, logs: Mapping[str, Log]) -> Numbers | None:
-        """The sets of combinations of all inputs, less the members whose windows do not hold."""
+        """The sets of combinations, less the members whose windows do not hold."""
         sets = rows.sets
         if self.window_us is None:
             for alias, ids in rows.ids.items():
                 if len(self._ages[alias].limits_us):
                     sets = self._young(sets, self._ages[alias], rows.starts - logs[alias].times(ids))
         return sets
+
+    def of_members(self, sets: Numbers | None, members: int, count: int) -> Numbers:
+        """What is left of sets, of so many combinations, if only some members (as bits) are looked at."""
+        found = self._both(sets, np.full(count, self.sets.number(members), np.int32))
+        assert found is not None
+        return found
 
     def _young(self, sets: Numbers | None, ages: Ages, age_us: npt.NDArray[np.int64]) -> Numbers | None:
         if not len(ages.limits_us):

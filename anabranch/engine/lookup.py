@@ -225,8 +225,11 @@ class Lookup:
         if step == 0 and stage is route.stages[0] and delta is not None and len(rows) == len(delta.starts):
             own = box.reader.own_index(route.alias, keys.terms)
             ordered = box.arrival.sorted_rows.get(own) if own is not None else None
-            # An index may hold more rows of the segment, for other readers.
-            if own is not None and ordered is not None and len(ordered) == len(rows):
+            # An index may hold more rows of the segment, for other readers; and it holds none without a key.
+            is_same = own is not None and ordered is not None and len(ordered) == len(rows)
+            if is_same and (box.reader.has_keys(route.alias, keys.terms) or keys.valid is None):
+                assert own is not None
+                assert ordered is not None
                 window_us = box.reader.input(route.alias).window_us
                 if box.arrival.sorted_windows_us[own] != window_us:
                     ordered = ordered.copy()

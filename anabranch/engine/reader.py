@@ -16,7 +16,7 @@ index over the source; an index over a view that is below the select is named wi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -140,7 +140,8 @@ class Reader:
         self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
         self.lineage = lineage
         self.queries = (query,) if lineage is None else lineage.shared.names
-        """The queries that it reads for. They have the same streams, and so one watermark."""
+        """The queries that it reads for."""
+        self._queries_over: dict[str, dict[str, str]] = {}
         self.streams = " ".join(sorted(accepted_by))
         """By whose watermark its rows count, as segments tell for whom rows were late."""
         self.accepted_by, self.versions, self.closed = tuple(sorted(accepted_by)), dict(versions or {}), closed
@@ -159,7 +160,12 @@ class Reader:
         self.served_views = frozenset(views(self.routes))
         """The views of the plan that gives the results."""
         for aliases in views(self.routes + self.target_routes):
-            self.views[aliases], self.orders[aliases] = self._view(aliases)
+            key, self.orders[aliases] = self._view(aliases)
+            if key in self.views.values():
+                # Of a stream that stands in FROM four times, two views may hold the same: rows become visible to each in
+                # turn, so each has its own.
+                key = replace(key, owner=f"{query} as ({' '.join(aliases)})")
+            self.views[aliases] = key
         self.indexes: dict[Index, BoundIndex] = {}
         for index in indexes(self.routes + self.target_routes):
             self.indexes[index] = self._bound(index)
@@ -190,8 +196,34 @@ class Reader:
         return self.keeps_rows and i.alias != self.passing
 
     def windows_us(self, i: InputState) -> tuple[int, ...]:
-        """For how long rows of an input are of use: of a shared join, to each of its members."""
-        return (i.window_us,) if self.lineage is None else self.lineage.shared.windows_us(i.alias)
+        """For how long rows of an input are of use: of a shared join, to each of its members that has it."""
+        return tuple(us for _, us in self.keepers(i))
+
+    def keepers(self, i: InputState) -> list[tuple[str, int]]:
+        """For whose sake rows of an input are kept, and for how long. A lead keeps them in the name of its box."""
+        if self.lineage is None:
+            return [(self.name, i.window_us)]
+        shared = self.lineage.shared
+        windows = shared.windows_us(i.alias)
+        return [(shared.names[place] if place else self.name, windows[place]) for place in shared.members_over(i.alias)]
+
+    def queries_over(self, source: str) -> Mapping[str, str]:
+        """The queries that it reads a source for, and the streams whose watermark is theirs."""
+        if source not in self._queries_over:
+            if self.lineage is None:
+                found = {self.query: self.streams}
+            else:
+                shared = self.lineage.shared
+                places = sorted({p for i in self.inputs_over(source) for p in shared.members_over(i.alias)})
+                found = {shared.names[place]: shared.streams[place] for place in places}
+            self._queries_over[source] = found
+        return self._queries_over[source]
+
+    def late_us(self, alias: str, stored: Stored) -> int | None:
+        """Before which time rows of a segment were late; None if none was, or if the sets of rows tell for whom."""
+        if self.lineage is not None and self.lineage.tells_late(alias):
+            return None
+        return stored.watermarks.get(self.streams)
 
     def inputs_over(self, source: str) -> list[InputState]:
         return [i for i in self.inputs if i.source.name == source]
@@ -224,12 +256,25 @@ class Reader:
         raised = tuple(s.predicate for s in above if s.until_us is None)
         lowered = tuple(s.predicate for s in above if s.until_us is not None)
         kept = tuple(f for f in i.filters if f not in raised and f not in lowered)
-        implied = self.graph.implied_filters(i.alias)
+        implied = self._implied(i.alias)
         has_keys = tuple(f for f in implied if is_not_null(f))
         filters = kept + tuple(f for f in implied if not is_not_null(f))
         version = self.versions.get(i.source.name, 0) if isinstance(i.source, Table) else 0
         rows = input_rows(i, filters, self._membership(i), version)
         return InputState(i.alias, i.source, i.window.length_us, rows, filters, has_keys, kept, raised, lowered)
+
+    def _implied(self, alias: str) -> tuple[Expr, ...]:
+        """What keys ask of rows of an input: in a shared join those that all members have which have the input."""
+        implied = self.graph.implied_filters(alias)
+        return implied if self.lineage is None else tuple(f for f in implied if f in self.lineage.shared.asked[alias])
+
+    def has_keys(self, alias: str, terms: tuple[Expr, ...]) -> bool:
+        """Whether no row of an input has a NULL in some keys. In a shared join there may be rows that only members want
+        which do not join by them."""
+        if self.lineage is None:
+            return True
+        known = self.input(alias).has_keys
+        return all(Call(pa.bool_(), "not", (Call(pa.bool_(), "is_null", (term,)),)) in known for term in terms)
 
     def _membership(self, i: Input) -> list[str]:
         """What decides whether a row belongs to a cell as a row of an input, where it may be there for other reasons."""
@@ -255,7 +300,7 @@ class Reader:
             if not self.is_shown(i, batch) and isinstance(i.source, Stream):
                 self.watches[i.alias].suspects.add(batch)
                 continue
-            if (late := stored.watermarks.get(self.streams)) is not None:
+            if (late := self.late_us(i.alias, stored)) is not None:
                 self.watches[i.alias].watermarks[batch] = late
                 is_suspect = True
             if is_suspect:
@@ -309,7 +354,7 @@ class Reader:
     def _view(self, aliases: Aliases) -> tuple[ViewKey, Aliases]:
         migration = self.execution.migration
         is_new = migration is not None and self.execution.is_parallel and aliases not in self.served_views
-        rows = {a: self._written_rows(self.graph.query.input(a)) for a in aliases}
+        rows = {a: self._written_rows(self.graph.query.input(a), aliases) for a in aliases}
         owner = self.query if self.selects else ""
         since = migration.since if is_new and migration is not None else 0
         return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted, self.since)
@@ -318,10 +363,14 @@ class Reader:
         """Which combinations of inputs members of a shared join want, with numbers for the inputs; nothing: all."""
         return () if self.lineage is None else self.lineage.shared.wanted(order)
 
-    def _written_rows(self, i: Input) -> RowsKey:
-        """The rows of an input as a view counts them: all its predicates, wherever they stand, and all its keys."""
+    def _written_rows(self, i: Input, aliases: Aliases) -> RowsKey:
+        """The rows of an input as a view counts them: all its predicates, wherever they stand, and all its keys; of a shared
+        join those of the members that want what is in the view."""
         version = self.versions.get(i.source.name, 0) if isinstance(i.source, Table) else 0
-        return input_rows(i, (*i.filters, *self.graph.implied_filters(i.alias)), self._membership(i), version)
+        filters = (*i.filters, *self.graph.implied_filters(i.alias))
+        if self.lineage is not None:
+            filters = self.lineage.shared.filters_in(i.alias, aliases)
+        return input_rows(i, filters, self._membership(i), version)
 
     def _bound(self, index: Index) -> BoundIndex:
         if len(index.state) > 1:

@@ -14,7 +14,8 @@ the seed goes on with batch 5. A combination of a row of batch 3 and one of batc
 keeps only combinations all of whose rows came before batch 8.
 
 On a parallel track nothing is recomputed. Views of the new plan that the old one lacks begin empty and hold combinations of
-new rows alone, which is all there is when the last old row has ended.
+new rows alone, which is all there is when the last old row has ended. But where a shared join loses a member on the way, and
+with it the window that its views were for, they are recomputed; what has old rows in it is passed over when it is found.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ sets, its columns are fetched once, and a member takes the ranges of the sets th
 which is not copied if it is the only one. No result is compared with all members. (State-Slice, fig. 12 and 13, has a union
 of the slices for each query, or a router: here the order of sets is both.)
 
+A member over some of the inputs takes its combinations on the way: as soon as a route has joined just these
+(`SharedBox.on_way`). What only such members want goes no further. The plan of the join is one in which rows of each of these
+inputs meet the others first (`anabranch.plan.jtree.part_of`), so all of its combinations pass there, each once.
+
 Example: of five combinations three have the set {q, p}, one {q}, one {p}. In the order {q}, {q, p}, {p} the columns are
 fetched once; q takes rows 0 to 3, p rows 1 to 4.
 """
@@ -29,13 +33,14 @@ from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, Fetch
 from anabranch.engine.combination import Combination
 from anabranch.engine.kernels.lineage import count_members, expand, list_members, order_by_number
-from anabranch.engine.lineage import Lineage, wanted
+from anabranch.engine.lineage import Lineage, Numbers, wanted
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.results import Found, advance, results_of, selected
 from anabranch.engine.store import Store
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.query import FOREVER_US, Query, Stream
+from anabranch.plan.routes import Route
 
 Places = npt.NDArray[np.int64]
 
@@ -119,8 +124,12 @@ class SharedBox(Box):
     def __init__(self, reader: Reader, store: Store) -> None:
         super().__init__(reader, store)
         self.members: dict[str, Member] = {}
-        self._waiting: list[Combination] = []
-        """Combinations that passed the root: a piece of them is handed out at once."""
+        self.watermarks: Mapping[str, int] = {}
+        """Of the members, in this batch."""
+        self._parts: dict[frozenset[str], int] = {}
+        """The members that have some inputs only, as bits, by their inputs."""
+        self._waiting: dict[frozenset[str], list[Combination]] = {}
+        """Combinations that are members' results, by their inputs: a piece of them is handed out at once."""
 
     def serve(self, members: Mapping[str, tuple[Aggregator | None, bool]]) -> None:
         """Has the groups of each member, and whether they have rows elsewhere too."""
@@ -129,6 +138,11 @@ class SharedBox(Box):
             query.name: Member(query, left, *members[query.name])
             for query, left in zip(shared.members, shared.own_residuals, strict=True)
         }
+        self._parts = {}
+        for place, query in enumerate(shared.members):
+            if len(query.inputs) < len(shared.join.inputs):
+                inputs = frozenset(query.aliases)
+                self._parts[inputs] = self._parts.get(inputs, 0) | 1 << place
 
     @property
     def lineage(self) -> Lineage:
@@ -141,14 +155,16 @@ class SharedBox(Box):
             member.statistics = Statistics()
 
     def step(self, watermark_us: int) -> Iterator[Found]:
-        """Takes the rows of a batch along their routes, and gives the results of all members as they are found."""
+        """Takes the rows of a batch along their routes, and gives the results of all members as they are found: groups by
+        the `watermarks` of each."""
         yield from self._run(emit=True)
         for member in self.members.values():
             if member.aggregator is not None:
                 with errors_of(member.name):
                     pieces = advance(
-                        member.aggregator, member.statistics, self.arrival.batch, watermark_us, member.gives_parts
-                    )
+                        member.aggregator, member.statistics, self.arrival.batch, self.watermarks[member.name],
+                        member.gives_parts,
+                    )  # fmt: skip
                     for piece in pieces:
                         yield member.name, piece
         self.lineage.settle()
@@ -157,26 +173,57 @@ class SharedBox(Box):
         yield from super()._run(emit)
         yield from self._routed()
 
+    def _follow(self, route: Route, place: int, rows: Combination, emit: bool) -> Iterator[Found]:
+        yield from super()._follow(route, place, rows, emit)
+        if self.is_full:
+            yield from self._routed()
+
+    @property
+    def is_full(self) -> bool:
+        return sum(len(rows) for several in self._waiting.values() for rows in several) >= bounds.RESULT_ROWS
+
+    def on_way(self, rows: Combination, emit: bool) -> Combination:
+        """Combinations of the inputs of some members, to these; what others want too goes on."""
+        if not self._parts or not len(rows) or not (here := self._parts.get(frozenset(rows.ids), 0)):
+            return rows
+        began, lineage = thread_time_ns(), self.lineage
+        if emit:
+            self._wait(rows, lineage.of_members(rows.sets, here, len(rows)))
+        if rows.sets is not None:
+            everybody = (1 << len(self.members)) - 1
+            rows.sets = lineage.of_members(rows.sets, everybody & ~here, len(rows))
+            if not (kept := wanted(rows.sets)).all():
+                rows = rows.where(kept)
+        self._spent("route", began)
+        return rows
+
     def emit(self, rows: Combination, emit: bool) -> Iterator[Found]:
         """Combinations that passed the root, each to the members that want it."""
         if not emit or not len(rows):
             return
         began = thread_time_ns()
+        self._wait(rows, rows.sets)
+        self._spent("route", began)
+        if self.is_full:
+            yield from self._routed()
+
+    def _wait(self, rows: Combination, sets: Numbers | None) -> None:
+        """Has combinations wait that are handed out to the members that want them, by their sets and windows."""
         logs = {alias: self.log_of(alias) for alias in rows.ids}
+        rows = Combination(rows.ids, rows.starts, rows.ends, sets=sets)
         sets = rows.sets = self.lineage.in_time(rows, logs)
         if sets is not None and not (kept := wanted(sets)).all():
             rows = rows.where(kept)
-        self._waiting.append(rows)
-        self._spent("route", began)
-        if sum(map(len, self._waiting)) >= bounds.RESULT_ROWS:
-            yield from self._routed()
+        if len(rows):
+            self._waiting.setdefault(frozenset(rows.ids), []).append(rows)
 
     def _routed(self) -> Iterator[Found]:
         """Hands out what waits."""
-        waiting, self._waiting = self._waiting, []
-        for rows in self._joined(waiting):
-            for piece in pieces(self, rows, bounds.RESULT_ROWS, bounds.RESULT_BYTES):
-                yield from self._handed_out(piece)
+        waiting, self._waiting = self._waiting, {}
+        for alike in waiting.values():
+            for rows in self._joined(alike):
+                for piece in pieces(self, rows, bounds.RESULT_ROWS, bounds.RESULT_BYTES):
+                    yield from self._handed_out(piece)
 
     def _handed_out(self, piece: Combination) -> Iterator[Found]:
         began = thread_time_ns()

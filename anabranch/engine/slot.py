@@ -292,10 +292,14 @@ class Slot:
         box.aggregator, box.gives_parts = groups(block.name, block.query), block.is_whole and gives_parts
 
     def _horizons(self, times: Mapping[str, Times]) -> dict[str, int]:
+        """What is valid from then on may still be of use to each box, and to each member of a shared join."""
         found = {}
         for name, box in self.boxes.items():
             own = times[box.reader.query]
             found[name] = horizon_us(box, own.watermark_us, own.emitted_us)
+            if box.reader.lineage is not None:
+                members = {query: times[query].watermark_us for query in box.reader.queries}
+                found |= members | {name: min(members.values())}
         return found
 
     # -- from one execution to another -------------------------------------------------------------------------------
@@ -466,17 +470,16 @@ class Slot:
     def _begin(self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int) -> Arrival:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
         arrival = Arrival(batch, planned_us)
-        for member, lead in self._leads.items():
-            same = times[member].watermark_us == times[lead].watermark_us
-            assert same, f"{member} and {lead} share a join, and have different watermarks"
+        watermarks = {name: own.watermark_us for name, own in times.items()}
         for box in self.boxes.values():
             box.begin(arrival)
+            if isinstance(box, SharedBox):
+                box.watermarks = watermarks
         began = thread_time_ns()
         self.store.purge(self._horizons(times))
         arrival.cpu_ns["purge"] = thread_time_ns() - began
         for name, box in self.boxes.items():
             box.rebuild.advance(batch, self.store.horizons[name])
-        watermarks = {name: own.watermark_us for name, own in times.items()}
         for source in self._sources.values():
             if source.name in rows:
                 arrival.take(self.store, source, rows[source.name], watermarks)
@@ -507,7 +510,10 @@ class Slot:
                 whole = main.statistics
         whole.preparing = main.rebuild.done if tenant is lead else Preparing()
         whole.preparing.left = main.rebuild.left()
-        for name in {source.name for box in own for source in box.reader.sources}:
+        read = {source.name for box in own for source in box.reader.sources}
+        if isinstance(main, SharedBox):
+            read = {source.name for source in tenant.forms.written.base_sources}
+        for name in read:
             log, counts = self.store.logs[name], arrival.counts.get((tenant.name, name), SourceStatistics())
             counts.state_rows, counts.state_bytes = log.rows, log.bytes
             whole.sources[name] = counts

@@ -50,7 +50,7 @@ class Store:
     to them."""
     readers: tuple[Reader, ...] = ()
     horizons: dict[str, int] = field(default_factory=dict)
-    """For each reader the time at or after which what is valid may still be of use to it."""
+    """For each reader, and each member of a shared join, the time at or after which what is valid may be of use to it."""
     slices: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """For how long rows of each source are kept, shortest first: by who wants them."""
     kept: dict[ViewKey, tuple[int, str]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Store:
     _viewers: dict[ViewKey, set[str]] = field(default_factory=dict)
     """The readers of each view."""
     _keepers: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    """For each source the readers that need its rows after their batch, and for how long."""
+    """For each source who needs its rows after their batch, and for how long: readers, and members of shared joins."""
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -79,8 +79,7 @@ class Store:
                 self._viewers.setdefault(view, set()).add(reader.name)
             for i in reader.inputs:
                 if reader.keeps(i):
-                    kept = self._keepers.setdefault(i.source.name, set())
-                    kept.update((reader.name, window_us) for window_us in reader.windows_us(i))
+                    self._keepers.setdefault(i.source.name, set()).update(reader.keepers(i))
         sources = {source.name: source for reader in readers for source in reader.sources}
         for name in self.logs.keys() - sources.keys():
             del self.logs[name]
@@ -91,7 +90,7 @@ class Store:
             self.drop_view(key)
         for key in wanted - self.views.keys():
             self.views[key] = View(len(key.inputs), str(key))
-            if not key.since:
+            if key.since <= self.newest or not key.since:
                 self.waiting.add(key)
         asked = {key for reader in readers for key in reader.by_key}
         for index in self.indexes.keys() - asked - {key for reader in keeps for key in reader.by_key}:

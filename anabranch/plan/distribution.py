@@ -66,7 +66,7 @@ def grid_of(query: Query, grid: Grid, place: int) -> Grid:
             if term is not None:
                 terms.append(renamed(term, i.alias))
         own = next((i.alias for i in query.blocks[place].inputs if name_of(place, i.alias) == dimension.rows_of), "")
-        dimensions.append(Dimension(tuple(terms), own))
+        dimensions.append(Dimension(tuple(terms), own, dimension.is_fixed))
     return Grid(tuple(dimensions), grid.shares)
 
 
@@ -82,7 +82,11 @@ def in_form(distribution: Distribution, written: Query, form: Query) -> Distribu
             new = places.get(f"{block.name}.{i.alias}", places[block.name]) if block is written else places[block.name]
             renames[i.alias if len(written.blocks) == 1 else name_of(place, i.alias)] = name_of(new, i.alias)
     dimensions = [
-        Dimension(tuple(renamed(t, renames[next(iter(aliases_of(t)))]) for t in d.terms), renames.get(d.rows_of, ""))
+        replace(
+            d,
+            terms=tuple(renamed(t, renames[next(iter(aliases_of(t)))]) for t in d.terms),
+            rows_of=renames.get(d.rows_of, ""),
+        )
         for d in distribution.grid.dimensions
     ]
     return replace(distribution, grid=Grid(tuple(dimensions), distribution.grid.shares))

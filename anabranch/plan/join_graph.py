@@ -104,15 +104,16 @@ class JoinGraph:
         return tuple(
             r
             for r in self.query.residuals
-            if (needs := self._inputs_needed(r)) <= both and not needs <= bound and not needs <= target
+            if (needs := self.inputs_needed(r)) <= both and not needs <= bound and not needs <= target
         )
 
     def decided_in(self, aliases: Set[str]) -> tuple[Expr, ...]:
         """The residual predicates that combined rows of some inputs have passed."""
-        return tuple(r for r in self.query.residuals if self._inputs_needed(r) <= aliases)
+        return tuple(r for r in self.query.residuals if self.inputs_needed(r) <= aliases)
 
-    def _inputs_needed(self, residual: Expr) -> frozenset[str]:
-        """A predicate on RESULT_TIME, or on no input at all, is decided on whole results."""
+    def inputs_needed(self, residual: Expr) -> frozenset[str]:
+        """The inputs that must be joined to decide a predicate. One on RESULT_TIME, or on no input at all, is decided on
+        whole results."""
         aliases = aliases_of(residual)
         if not aliases or any(isinstance(node, ResultTime) for node in walk(residual)):
             return frozenset(self.query.aliases)

@@ -12,7 +12,7 @@ no cartesian product is made where none is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,6 +97,35 @@ def joins_of(plan: Plan) -> Iterator[Join]:
         for child in plan.inputs:
             yield from joins_of(child)
         yield plan
+
+
+def part_of(plan: Plan, aliases: Set[str]) -> Plan | None:
+    """The plan by which combinations of some inputs arise under a larger plan, on the way of rows of each of these inputs;
+    None if rows of one of them meet another input first, or at the same time.
+
+    >>> a, b, c = Leaf("a"), Leaf("b"), Leaf("c")
+    >>> str(part_of(Join((Join((a, b), ((1,), (0,))), c), ((1,), (0,))), {"a", "b"}))
+    '(a b)'
+    >>> flat = Join((a, b, c), ((1, 2), (0, 2), (1, 0)))
+    >>> str(part_of(flat, {"a", "b"})), part_of(flat, {"b", "c"})
+    ('(a b)', None)
+    """
+    if plan.aliases == aliases:
+        return plan
+    if isinstance(plan, Leaf) or not aliases <= plan.aliases:
+        return None
+    for child in plan.inputs:
+        if aliases <= child.aliases:
+            return part_of(child, aliases)
+    inside = [place for place, child in enumerate(plan.inputs) if child.aliases <= aliases]
+    if sum(len(plan.inputs[place].aliases) for place in inside) != len(aliases):
+        return None
+    others, place_of = len(inside) - 1, {old: new for new, old in enumerate(inside)}
+    firsts = [plan.orders[place][:others] for place in inside]
+    if any(not place_of.keys() >= set(first) for first in firsts):
+        return None
+    orders = tuple(tuple(place_of[other] for other in first) for first in firsts)
+    return Join(tuple(plan.inputs[place] for place in inside), orders)
 
 
 def check(plan: Plan, graph: JoinGraph) -> None:

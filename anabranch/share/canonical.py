@@ -9,23 +9,28 @@ on the same way to the same other plan, and have their rows spread in the same w
 own runs by itself for as long as that plan is another one. So what is shared follows from the queries and their executions
 alone, and no result depends on it. Not shared are the routes of queries with subqueries in FROM, stored tables, groups
 below a join, or selects above one: these share logs and indexes.
+
+A query whose join is *contained* in that of a company (`anabranch.plan.contained`), one with further equalities, or over
+some of its streams, is a member of that company too. Companies are looked through from the largest join to the smallest, and
+from few equalities to many: so whoever asks for the most general join is there before those that it contains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, permutations, product
 from math import factorial, prod
 
+from anabranch.plan.contained import is_as_narrow, narrowing, ways_into
 from anabranch.plan.distribution import Distribution, way_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import Aliases, JoinGraph
-from anabranch.plan.jtree import Join, Leaf, Plan
+from anabranch.plan.jtree import Join, Leaf, Plan, part_of
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import Derived, Query, Stream
-from anabranch.plan.shared_join import SharedJoin, normal, renamed, shared_join
+from anabranch.plan.shared_join import SharedJoin, key_count, normal, renamed, shared_join
 
 MOST_ORDERS = 720
 """Aliases of one stream are matched by trying as long as there are so many ways; else as they stand."""
@@ -81,6 +86,63 @@ class Running:
         ways = tuple(way_of(grid, alias) for alias in self.order)
         return renamed_plan(execution.plan, names), going, (grid.shares, ways, self.distribution.needs_no_exchange)
 
+    @cached_property
+    def key_count(self) -> int:
+        return key_count(self.query)
+
+    def goes_with(self, host: Running, names: Mapping[str, str]) -> bool:
+        """Whether it takes its combinations where they arise on the routes of another query, in whose join it is contained:
+        `names` are those that its inputs have there."""
+        part = set(names.values())
+        plan = part_of(host.execution.plan, part)
+        if plan is None or renamed_plan(plan, _itself(part)) != renamed_plan(self.execution.plan, names):
+            return False
+        mine, theirs = self.execution.migration, host.execution.migration
+        if mine is not None:
+            # On the same way, or, if it is a part that stays as it is, on none.
+            target = None if theirs is None else part_of(theirs.target, part)
+            if theirs is None or target is None:
+                return False
+            if replace(theirs, target=renamed_plan(target, _itself(part))) != replace(
+                mine, target=renamed_plan(mine.target, names)
+            ):
+                return False
+        elif theirs is not None and part == host.execution.plan.aliases:
+            return False
+        return self._lies_with(host, names)
+
+    def _lies_with(self, host: Running, names: Mapping[str, str]) -> bool:
+        """Whether its rows are where those of another query are, and combinations of its inputs arise there once: in a
+        dimension of the grid that none of its inputs has, it uses the first part alone."""
+        mine, theirs = self.distribution, host.distribution
+        if mine.grid.cells != theirs.grid.cells or mine.needs_no_exchange != theirs.needs_no_exchange:
+            return False
+        part = theirs.grid.part_of({its: own for own, its in names.items()})
+        own = self.query.aliases
+        return mine.grid.fixed == part.fixed and all(way_of(mine.grid, a) == way_of(part, a) for a in own)
+
+
+@dataclass(frozen=True)
+class Company:
+    """Queries that run a join together. The first leads: it has all inputs, and the largest windows of those that join just
+    that."""
+
+    members: tuple[Running, ...]
+    orders: tuple[Aliases, ...]
+    """The inputs of each, those of one place for one another; nothing ("") where a query has none."""
+
+    @property
+    def lead(self) -> Running:
+        return self.members[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.query.name for each in self.members)
+
+    def names_of(self, place: int) -> dict[str, str]:
+        """What a member calls the inputs of the lead, as far as it has them."""
+        return {its: own for its, own in zip(self.orders[0], self.orders[place], strict=True) if own}
+
 
 def shape_of(query: Query) -> Shape | None:
     """What a query joins; None if its join cannot be shared."""
@@ -135,22 +197,62 @@ def _orders(query: Query) -> Iterator[Aliases]:
 def shared_joins(running: Iterable[Running]) -> tuple[SharedJoin, ...]:
     """The joins that two or more queries run together, as these run now."""
     return tuple(
-        shared_join([each.query for each in company], [each.order for each in company], [each.since for each in company])
+        shared_join([each.query for each in company.members], company.orders, [each.since for each in company.members])
         for company in companies(running)
     )
 
 
-def companies(running: Iterable[Running]) -> list[list[Running]]:
-    """The queries that run a join together, two or more. The one with the largest windows leads, and stands first."""
+def companies(running: Iterable[Running]) -> list[Company]:
+    """The queries that run a join together, two or more."""
     found: dict[tuple[object, ...], list[Running]] = {}
     for each in running:
         if each.shape is not None and (way := each.way) is not None:
             found.setdefault((each.shape.text, way), []).append(each)
-    parts = []
-    for alike in found.values():
+    hosts: list[_Host] = []
+    for alike in sorted(found.values(), key=lambda some: (-len(some[0].query.inputs), some[0].key_count)):
         alike.sort(key=lambda each: each.span_us, reverse=True)
-        parts += [alike[first : first + MOST_MEMBERS] for first in range(0, len(alike), MOST_MEMBERS)]
-    return [part for part in parts if len(part) > 1]
+        left = [each for each in alike if not any(host.takes(each) for host in hosts)]
+        hosts += [_Host(left[first : first + MOST_MEMBERS]) for first in range(0, len(left), MOST_MEMBERS)]
+    return [host.company for host in hosts if len(host.orders) > 1]
+
+
+class _Host:
+    """Queries with the same join under the same plan, and those whose joins are contained in it."""
+
+    def __init__(self, alike: Sequence[Running]) -> None:
+        """The query with the largest windows stands first."""
+        self.lead = alike[0]
+        self.members, self.orders = list(alike), [each.order for each in alike]
+        names = [dict(zip(each.order, self.lead.order, strict=True)) for each in alike]
+        self._common = narrowing(zip((each.query for each in alike), names, strict=True))
+
+    def takes(self, other: Running) -> bool:
+        """Takes in a query whose join is contained, if it goes the same way."""
+        join = self.lead.query
+        if len(self.members) == MOST_MEMBERS or len(other.query.inputs) > len(join.inputs):
+            return False
+        for names in ways_into(other.query, join):
+            if other.goes_with(self.lead, names) and is_as_narrow(other.query, names, join, self._common):
+                own = {there: here for here, there in names.items()}
+                self.members.append(other)
+                self.orders.append(tuple(own.get(alias, "") for alias in self.lead.order))
+                return True
+        return False
+
+    @property
+    def company(self) -> Company:
+        return Company(tuple(self.members), tuple(self.orders))
+
+
+def part_in_names(plan: Plan, names: Mapping[str, str]) -> Plan | None:
+    """A plan as a query has it that calls its inputs by other names; of a query over some inputs the part that brings these
+    together, None if there is none."""
+    part = part_of(plan, names.keys())
+    return None if part is None else renamed_plan(part, names)
+
+
+def _itself(aliases: Iterable[str]) -> dict[str, str]:
+    return {alias: alias for alias in aliases}
 
 
 def renamed_plan(plan: Plan, names: Mapping[str, str]) -> Plan:

@@ -4,19 +4,23 @@ Alone, each query would start with the plan that is best for itself, and queries
 not routes. So all start with one: with the plan that is pinned, if some query of them has a pinned plan and no two have
 different ones; else with the plan of the query with the largest windows. Its windows are those of the shared join, so that
 its plan is the best for what is run. Queries with other pinned plans run by themselves.
+
+A query whose join is contained in another's (`anabranch.plan.contained`) starts with the plan of that one, or with the part
+of it that brings its streams together, if there is one: then it runs with that one, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.plan.contained import ways_into
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.jtree import Plan
-from anabranch.plan.migration import Execution
+from anabranch.plan.migration import Execution, Migration
 from anabranch.plan.query import Query
-from anabranch.share.canonical import Running, renamed_plan, shape_of
+from anabranch.share.canonical import Running, part_in_names, renamed_plan, shape_of
 
 
 @dataclass(frozen=True)
@@ -63,17 +67,49 @@ class Gathering:
 
 def common_plans(starting: Mapping[str, Starting]) -> dict[str, Taken]:
     """The queries that start with another query's plan."""
-    found = {}
+    found, leads = {}, list[Starting]()
     for each in gathered(starting.values()):
-        if len(each.members) < 2:
+        if not each.orders:
             continue
         common = each.in_numbers(each.lead.execution.plan, each.lead.query.name)
+        leads.append(each.lead)
         for member, order in zip(each.members, each.orders, strict=True):
             name, numbers = member.query.name, _numbers(order)
             if not member.is_pinned and renamed_plan(member.execution.plan, numbers) != common:
                 plan = renamed_plan(common, {number: alias for alias, number in numbers.items()})
                 found[name] = Taken(replace(member.execution, plan=plan), each.lead.query.name)
+    return found | _contained(starting, found, leads)
+
+
+def _contained(
+    starting: Mapping[str, Starting], taken: Mapping[str, Taken], leads: Sequence[Starting]
+) -> dict[str, Taken]:
+    """The queries that start with the plan of one in whose join theirs is contained, or with a part of it."""
+    found: dict[str, Taken] = {}
+    running = [Running(lead.query, lead.execution, Distribution()) for lead in leads]
+    order = sorted(running, key=lambda each: (-len(each.query.inputs), each.key_count))
+    for name, each in starting.items():
+        own = taken[name].execution if name in taken else each.execution
+        mine = Running(each.query, own, Distribution())
+        if each.is_pinned or mine.shape is None or mine.way is None:
+            continue
+        for lead in order:
+            is_other = lead.shape is not None and lead.shape.text != mine.shape.text
+            if is_other and lead.query.name not in found and (plan := contained_plan(each.query, lead)) is not None:
+                if not any(mine.goes_with(lead, names) for names in ways_into(each.query, lead.query)):
+                    found[name] = Taken(replace(own, plan=plan), lead.query.name)
+                break
     return found
+
+
+def contained_plan(query: Query, lead: Running) -> Plan | None:
+    """The plan by which combinations of a query arise that is contained in the join of another; None if it is not, or they
+    do not arise by themselves."""
+    for names in ways_into(query, lead.query):
+        plan = part_in_names(lead.execution.plan, {there: here for here, there in names.items()})
+        if plan is not None:
+            return plan
+    return None
 
 
 def gathered(starting: Iterable[Starting]) -> list[Gathering]:
@@ -105,19 +141,38 @@ def gathered(starting: Iterable[Starting]) -> list[Gathering]:
 
 def joined_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
     """What a query starts with that comes while others run, to run its join with one of them, and whose plan that is: the
-    plan, and the way to another one, that the query with the largest windows has which joins the same. None if there is
-    none, or none that shares its routes."""
+    plan, and the way to another one, that the query with the largest windows has which joins the same; else one of those
+    whose join contains its own. None if there is none, or none that shares its routes."""
     shape = shape_of(query)
     if shape is None:
         return None
-    alike = [each for each in running if each.shape is not None and each.shape.text == shape.text and each.way is not None]
+    others = [each for each in running if each.shape is not None and each.way is not None]
+    alike = [each for each in others if each.shape is not None and each.shape.text == shape.text]
     if not alike:
-        return None
+        return _contained_execution(query, others)
     lead = max(alike, key=lambda each: each.span_us)
     names = dict(zip(lead.order, shape.order, strict=True))
-    execution, migration = lead.execution, lead.execution.migration
-    going = None if migration is None else replace(migration, target=renamed_plan(migration.target, names))
-    return lead.query.name, replace(execution, plan=renamed_plan(execution.plan, names), migration=going)
+    plan = renamed_plan(lead.execution.plan, names)
+    return lead.query.name, replace(lead.execution, plan=plan, migration=_going(lead, names))
+
+
+def _contained_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
+    for lead in sorted(running, key=lambda each: (-len(each.query.inputs), each.key_count, -each.span_us)):
+        for way in ways_into(query, lead.query):
+            names = {there: here for here, there in way.items()}
+            if (plan := part_in_names(lead.execution.plan, names)) is not None:
+                return lead.query.name, replace(lead.execution, plan=plan, migration=_going(lead, names))
+    return None
+
+
+def _going(lead: Running, names: Mapping[str, str]) -> Migration | None:
+    """The way to another plan that a query is on, for one that goes with it; none, if the other one stays as it is, or has
+    no part in the plan to come."""
+    migration = lead.execution.migration
+    target = None if migration is None else part_in_names(migration.target, names)
+    if migration is None or target is None or target == part_in_names(lead.execution.plan, names):
+        return None
+    return replace(migration, target=target)
 
 
 def _numbers(order: Aliases) -> dict[str, str]:

@@ -46,6 +46,9 @@ def spread_text(query: Query, distribution: Distribution, slots: Slots) -> str:
     if grid.cells < slots.count:
         lines.append("  all rows go to one of them: there is no key by which every part of the query can be spread")
     for dimension, share in zip(grid.dimensions, grid.shares, strict=True):
+        if dimension.is_fixed:
+            lines.append(f"  in the first of {share} parts, by which only others are spread that run a larger join")
+            continue
         lines.append(f"  {dimension} in {share} parts")
     for alias in inputs.aliases:
         if (copies := len(grid.offsets(alias))) > 1:

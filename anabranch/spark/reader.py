@@ -460,7 +460,7 @@ class CellRouter:
         for cell in range(max(grid.cells for grid, _ in self.ways)):
             mask = np.zeros(rows.num_rows, np.bool_)
             for grid, alias, values in bases:
-                if cell < grid.cells:
+                if grid.has(cell):
                     mask |= values == self._base_of(grid, alias, cell)
             positions = np.flatnonzero(mask)
             if len(positions):

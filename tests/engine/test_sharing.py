@@ -97,24 +97,33 @@ def test_a_subquery_over_the_stream_of_its_outer_query_stores_it_once() -> None:
     assert len(stored) == len(set(stored)) == len(two.store.logs["a"].segments), "one segment for each batch"
 
 
+def with_plan(run: Together, name: str, plan: str) -> Together:
+    run.pipeline.change(name, plan)
+    return run
+
+
+APART = "(a b c){a: c b}"
+"""Rows of a do not meet b first: the query does not run its join with one of a and b."""
+
+
 def test_indexes_are_shared_whatever_windows_aliases_and_other_keys() -> None:
-    run = fed(shared_of(
+    run = fed(with_plan(shared_of(
         "SELECT a.x FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS] WHERE a.k = b.k",
         "SELECT p.x FROM b [RANGE 1 SECOND] AS o, a [RANGE 2 SECONDS] AS p WHERE p.k = o.k",
         "SELECT a.x FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS], c [NOW] WHERE a.k = b.k AND a.j = c.j AND a.x > 7",
-    ), missing=7)  # fmt: skip
+    ), "q2", APART), missing=7)  # fmt: skip
     assert keys_of(run) == {
-        "a by (a.k)", "b by (b.k)", "a by (a.k) where (a.x > 7)", "c by (c.j)",
+        "a by (a.k)", "b by (b.k)", "a by (a.k) where (a.x > 7)", "a by (a.j) where (a.x > 7)", "c by (c.j)",
     }  # fmt: skip
 
 
 def test_a_row_without_another_key_is_stored_once_and_seen_by_who_may() -> None:
     """q0 joins a by k, q1 by k and j: rows without a j are in the index that both look up."""
-    run = fed(shared_of(
+    run = fed(with_plan(shared_of(
         "SELECT a.x, b.x AS y FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS] WHERE a.k = b.k",
         "SELECT a.x, b.x AS y FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS], c [NOW] WHERE a.k = b.k AND a.j = c.j",
-    ), missing=7)  # fmt: skip
-    assert keys_of(run) == {"a by (a.k)", "b by (b.k)", "c by (c.j)"}
+    ), "q1", APART), missing=7)  # fmt: skip
+    assert keys_of(run) == {"a by (a.k)", "a by (a.j)", "b by (b.k)", "c by (c.j)"}
     watches = {name: box.reader.watches for name, box in run.slot.boxes.items()}
     assert not watches["q0"]["a"].suspects
     assert watches["q1"]["a"].suspects >= set(run.slot.store.logs["a"].segments)
@@ -157,6 +166,24 @@ def test_equal_views_are_kept_by_one_of_their_readers() -> None:
     (view,) = run.slot.store.views.values()
     (own,) = alone.slot.store.views.values()
     assert view.rows == own.rows > 0
+
+
+def test_who_keeps_a_view_keeps_the_indexes_of_all_who_read_it() -> None:
+    """Both keep (a b); one looks it up by k, the other by j. Random cases of joins that contain others found it."""
+    sql = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND a.j = b.j AND c.{key} = a.{key} WINDOW 3 SECONDS"
+    run = shared_of(sql.format(key="k"), sql.format(key="j"))
+    alone = [shared_of(sql.format(key=key)) for key in "kj"]
+    for each in (run, *alone):
+        for query in each.queries:
+            each.pipeline.change(query.name, "((a b) c)")
+    for number in range(5):
+        keys = pa.array([n % 4 for n in range(8)], pa.int64())
+        ts = pa.array([number * 1_000_000 + n for n in range(8)], pa.timestamp("us"))
+        rows = {s: pa.table({"k": keys, "j": keys, "x": pa.array([number] * 8), "ts": ts}) for s in "abc"}
+        found = run.step(rows)
+        for name, own in zip(("q0", "q1"), alone, strict=True):
+            assert not (wrong := oracle.difference(found[name], own.step(rows)["q0"])), f"{name} in {number}: {wrong}"
+    assert len(run.slot.store.views) == 1
 
 
 def test_a_view_is_kept_for_a_reader_of_groups() -> None:

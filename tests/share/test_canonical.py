@@ -90,7 +90,7 @@ def kin(*windows: int) -> list[Query]:
 
 def test_the_largest_windows_lead() -> None:
     (company,) = companies(map(running, kin(1, 60, 5)))
-    assert [each.query.name for each in company] == ["q1", "q2", "q0"]
+    assert company.names == ("q1", "q2", "q0")
     (shared,) = shared_joins(map(running, kin(1, 60, 5)))
     assert shared.names[0] == "q1"
     assert {i.window.length_us for i in shared.join.inputs} == {60_000_000}
@@ -143,7 +143,7 @@ def test_what_a_shared_join_has_in_common() -> None:
 def test_what_is_kept_in_a_view_of_a_shared_join() -> None:
     """What some member wants: all, if one of them has the largest windows and no filter of its own."""
     wheres = ("a.x > 3 WINDOW 9 SECONDS", "b.x > 5 WINDOW 9 SECONDS", "a.j = 1 WINDOW 2 SECONDS")
-    found = queries(*(f"SELECT a.x FROM a, b WHERE a.k = b.k AND {where}" for where in wheres))
+    found = queries(*(f"SELECT a.x FROM a, b, c WHERE a.k = b.k AND b.k = c.k AND {where}" for where in wheres))
     (shared,) = shared_joins(map(running, found))
     assert {str(each) for each in shared.wanted(("a", "b"))} == {
         "[9000000] and (.x > 3); [9000000]", "[9000000]; [9000000] and (.x > 5)", "[2000000] and (.j = 1); [2000000]",
@@ -153,7 +153,7 @@ def test_what_is_kept_in_a_view_of_a_shared_join() -> None:
 
 
 def kin_of_two() -> list[Query]:
-    (found,) = queries("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS")
+    (found,) = queries("SELECT a.x FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 9 SECONDS")
     return [found]
 
 
@@ -183,3 +183,92 @@ def test_queries_with_different_pins_keep_them() -> None:
     one, two, three = kin(1, 60, 5)
     pinned = {"q0": starting(one, "(a b c)", True), "q1": starting(two, "((a b) c)", True)}
     assert not common_plans({**pinned, "q2": starting(three, "(a (b c))")})
+
+
+# Joins that are contained in others.
+
+CHAIN = "a, b, c WHERE a.k = b.k AND b.j = c.j"
+CONTAINED = [
+    (CHAIN, "a, b, c WHERE a.k = b.k AND b.j = c.j AND a.x = c.x", "((a b) c)", "((a b) c)"),
+    (CHAIN, "a, b WHERE a.k = b.k", "((a b) c)", "(a b)"),
+    (CHAIN, "b AS p, a AS q WHERE q.k = p.k AND p.x = q.x", "((a b) c)", "(p q)"),
+    (CHAIN, "b, c WHERE b.j = c.j", "(a (b c))", "(b c)"),
+    (CHAIN, "a, b WHERE a.k = b.k", "(a b c){a: b c; b: a c}", "(a b)"),
+    (CHAIN, "b, c WHERE b.j = c.j", "(a b c){a: b c; b: c a; c: b a}", "(b c)"),
+    ("a, b, c WHERE a.k = b.k AND b.k = c.k", "a, b WHERE b.k = a.k", "((a b) c)", "(a b)"),
+    ("a AS m, a AS n, b WHERE m.k = n.j AND n.k = b.k", "a AS x, a AS y WHERE x.j = y.k", "((m n) b)", "(x y)"),
+    ("a, b WHERE a.k = b.k", "a, b WHERE a.k = b.k AND a.j = b.k", "(a b)", "(a b)"),
+    ("a, b, c, a AS d WHERE a.k = b.k AND b.k = c.k AND c.j = d.j", CHAIN.replace("b.j = c.j", "b.k = c.k"),
+     "(((a b) c) d)", "((a b) c)"),
+]  # fmt: skip
+NOT_CONTAINED = [
+    (CHAIN, "b, c WHERE b.j = c.j", "((a b) c)", "(b c)"),
+    (CHAIN, "a, b WHERE a.k = b.k", "(a b c){a: b c; b: c a}", "(a b)"),
+    (CHAIN, "a, b, c WHERE a.k = b.k AND b.j = c.j AND a.x = c.x", "((a b) c)", "((b c) a)"),
+    (CHAIN, "a, c WHERE a.k = c.k", "((a b) c)", "(a c)"),
+    (CHAIN, "a, b WHERE a.k = b.j", "((a b) c)", "(a b)"),
+    ("a, b, c WHERE a.k = b.k AND b.j = c.j AND a.x < b.x", "a, b WHERE a.k = b.k", "((a b) c)", "(a b)"),
+    ("a, b WHERE a.k = b.k AND a.j = b.j", "a, b WHERE a.k = b.k AND a.x = b.x", "(a b)", "(a b)"),
+]
+
+
+@pytest.mark.parametrize(("whole", "other", "plan", "its"), CONTAINED)
+def test_a_join_that_is_contained_in_another_runs_with_it(whole: str, other: str, plan: str, its: str) -> None:
+    one, two = queries(*(f"SELECT 1 AS one FROM {each} WINDOW {n} SECONDS" for n, each in enumerate((whole, other), 2)))
+    for given in ([running(one, plan), running(two, its)], [running(two, its), running(one, plan)]):
+        (company,) = companies(given)
+        assert company.names == ("q0", "q1"), "the larger join leads"
+        (shared,) = shared_joins(given)
+        assert shared.join.equalities == one.equalities
+        assert len(shared.members[1].inputs) == len(two.inputs)
+
+
+@pytest.mark.parametrize(("whole", "other", "plan", "its"), NOT_CONTAINED)
+def test_a_join_that_is_not_contained_in_another_runs_by_itself(whole: str, other: str, plan: str, its: str) -> None:
+    one, two = queries(*(f"SELECT 1 AS one FROM {each} WINDOW {n} SECONDS" for n, each in enumerate((whole, other), 2)))
+    assert not companies([running(one, plan), running(two, its)])
+
+
+def test_what_a_member_asks_for_more_than_the_join() -> None:
+    found = queries(*(f"SELECT a.x FROM {each} WINDOW 2 SECONDS" for each in (
+        CHAIN, f"{CHAIN} AND a.x = c.x AND a.j = b.k", "a, b WHERE a.k = b.k AND b.x = 1",
+    )))  # fmt: skip
+    (shared,) = shared_joins([running(each) for each in found])
+    assert [[str(r) for r in own] for own in shared.own_residuals] == [[], ["(a.x = c.x)", "(a.j = b.k)"], []]
+    assert [sorted(own) for own in shared.own_filters["a"]] == [[], ["(a.j = a.k)", "not(is_null(a.x))"], []]
+    assert [sorted(own) for own in shared.own_filters["b"]] == [["not(is_null(b.j))"], ["not(is_null(b.j))"], ["(1 = b.x)"]]
+    assert [str(f) for f in shared.asked["b"]] == ["not(is_null(b.k))"]
+    assert shared.windows_us("c") == (2_000_000, 2_000_000, 0)
+    assert shared.members_over("c") == (0, 1)
+    assert shared.wanted(("a", "b")) == (), "what only the part wants is not kept"
+    assert [str(f) for f in shared.filters_in("b", ("a", "b"))] == ["not(is_null(b.k))", "not(is_null(b.j))"]
+
+
+def test_a_part_goes_with_a_join_that_goes_over_to_another_plan() -> None:
+    """As long as the plan that gives the results brings it together; one of three streams goes over to its part."""
+    four = "a, b, c, a AS d WHERE a.k = b.k AND b.k = c.k AND c.j = d.j"
+    one, two, three = queries(*(f"SELECT 1 AS one FROM {each} WINDOW 2 SECONDS" for each in (
+        four, "a, b WHERE a.k = b.k", "a, b, c WHERE a.k = b.k AND b.k = c.k"
+    )))  # fmt: skip
+    target, its = parse("(((b c) a) d)", JoinGraph(one)), parse("((b c) a)", JoinGraph(three))
+    whole = running(one, "(((a b) c) d)", migration=Migration(target, Strategy.GRADUAL, 7))
+    (company,) = companies([whole, running(two), running(three, "((a b) c)")])
+    assert set(company.names) == {"q0", "q1", "q2"}
+    going = running(three, "((a b) c)", migration=Migration(its, Strategy.GRADUAL, 7))
+    assert companies([whole, going])
+    assert not companies([whole, running(three, "((a b) c)", migration=Migration(its, Strategy.GRADUAL, 8))])
+    assert not companies([running(one, "(((a b) c) d)"), going])
+    assert not companies([running(one, "(((b c) a) d)"), running(two)])
+
+
+def test_queries_that_are_contained_start_with_the_plan_of_the_larger_join() -> None:
+    four = "a, b, c, a AS d WHERE a.k = b.k AND b.k = c.k AND c.j = d.j"
+    one, two, three = queries(*(f"SELECT 1 AS one FROM {each} WINDOW 2 SECONDS" for each in (
+        four, f"{four} AND a.x = d.x", "c AS n, b AS m, a WHERE a.k = m.k AND m.k = n.k"
+    )))  # fmt: skip
+    plans = {"q0": starting(one, "(((b c) a) d)"), "q1": starting(two, "(a b c d)"), "q2": starting(three, "(a m n)")}
+    taken = common_plans(plans)
+    assert {name: (str(each.execution.plan), each.lead) for name, each in taken.items()} == {
+        "q1": ("((a (b c)) d)", "q0"), "q2": ("(a (m n))", "q0"),
+    }  # fmt: skip
+    assert not common_plans({**plans, "q1": starting(two, "(a b c d)", True), "q2": starting(three, "(a m n)", True)})

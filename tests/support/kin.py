@@ -44,7 +44,7 @@ class Kin(Workload):
             where.append(str(rng.choice(ALSO)).format(p=aliases[-1], q=aliases[-2]))
         where += [str(rng.choice(FILTERS)).format(p=a) for a in aliases for _ in range(2) if rng.integers(4) == 0]
         if rng.integers(2):
-            where = [_mirrored(each) for each in where]
+            where = [mirrored(each) for each in where]
         if rng.integers(4) == 0:
             key = f"{aliases[-1]}.k"
             select, tail = f"{key}, COUNT(*) AS n, SUM({aliases[0]}.x) AS y", f" GROUP BY {key}"
@@ -54,7 +54,7 @@ class Kin(Workload):
         return f"SELECT {select} FROM {', '.join(inputs)} WHERE {' AND '.join(where)}{tail}"
 
 
-def _mirrored(predicate: str) -> str:
+def mirrored(predicate: str) -> str:
     """A comparison with its sides exchanged, if it is one of two columns."""
     for sign, other in MIRRORED.items():
         left, found, right = predicate.partition(sign)

@@ -12,10 +12,11 @@ from anabranch.drive.local import LocalPipeline, Step
 from anabranch.drive.work import Kept
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError
+from anabranch.plan.contained import ways_into
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query, Stream
-from anabranch.share.canonical import renamed_plan, shape_of
+from anabranch.share.canonical import part_in_names, renamed_plan, shape_of
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.scenarios import random_plan
@@ -114,16 +115,27 @@ def act(run: Together, what: str, query: Query, how: int) -> None:
         run.drop(query.name)
     elif len(query.inputs) > 2:
         steering = run.pipeline.driver.queries[query.name]
+        query = steering.query  # it may have been altered
         plan: Plan = random_plan(Workload(how, 2).rng("plan"), steering.forms.graphs[None])
-        strategy, shape = STRATEGIES[how % len(STRATEGIES)], shape_of(query)
-        for other in run.queries if what == "plan of all" and shape is not None else [query]:
-            its = shape_of(other)
-            if other is not query and (its is None or shape is None or its.text != shape.text):
+        strategy = STRATEGIES[how % len(STRATEGIES)]
+        for other in run.queries if what == "plan of all" else [query]:
+            its = _same_plan(plan, query, other)
+            if its is None or len(other.inputs) < 3:
                 continue
-            names = {a: a for a in query.aliases}
-            if its is not None and shape is not None:
-                names = dict(zip(shape.order, its.order, strict=True))
             try:
-                run.pipeline.change(other.name, renamed_plan(plan, names), strategy, how % 3)
+                run.pipeline.change(other.name, its, strategy, how % 3)
             except MigrationError:
-                run.pipeline.change(other.name, renamed_plan(plan, names))
+                run.pipeline.change(other.name, its)
+
+
+def _same_plan(plan: Plan, query: Query, other: Query) -> Plan | None:
+    """The plan of a query as another has it: one with the same join, or one whose join is contained in the query's."""
+    if other is query:
+        return plan
+    shape, its = shape_of(query), shape_of(other)
+    if shape is None or its is None:
+        return None
+    if shape.text == its.text:
+        return renamed_plan(plan, dict(zip(shape.order, its.order, strict=True)))
+    ways = ({there: here for here, there in way.items()} for way in ways_into(other, query))
+    return next((found for names in ways if (found := part_in_names(plan, names)) is not None), None)

@@ -1,0 +1,152 @@
+"""Queries with further equalities, or over some of the streams, take their results from a larger join, as each alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.drive.local import LocalPipeline
+from anabranch.engine.shared_box import SharedBox
+from anabranch.plan.query import Query
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support import oracle
+from tests.support.coming import check_coming
+from tests.support.contained import contained
+from tests.support.scenarios import properties
+from tests.support.together import Together, check_sharing
+
+SECOND_US = 1_000_000
+WHAT = ["plan of all", "plan", "restart", "plan of all", "drop"]
+COMING = ["add", "add", "history", "leave", "alter", "plan of all", "plan", "restart"]
+TURNS = st.lists(st.integers(0, 1), min_size=1, max_size=5)
+
+
+def actions(what: list[str], most: int) -> st.SearchStrategy[list[tuple[int, str, int, int]]]:
+    one = st.tuples(st.integers(1, 9), st.sampled_from(what), st.integers(0, 7), st.integers(0, 99))
+    return st.lists(one, max_size=most)
+
+
+test_contained, test_contained_long = properties(
+    check_sharing, 30, 6_000, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), actions=actions(WHAT, 5),
+    turns=TURNS,
+)  # fmt: skip
+
+test_contained_that_come, test_contained_that_come_long = properties(
+    check_coming, 20, 4_000, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), count=st.integers(1, 4),
+    actions=actions(COMING, 9), turns=TURNS,
+)  # fmt: skip
+
+
+CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, i BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abcd")
+WHOLE = "SELECT a.x, c.x AS z FROM a, b, c WHERE a.k = b.k AND b.j = c.j WINDOW 3 SECONDS"
+FURTHER = "SELECT a.x, n.x AS y FROM a, b AS n, c WHERE n.k = a.k AND c.j = n.j AND a.i = c.i WINDOW 2 SECONDS"
+PART = "SELECT p.x, o.x AS y, o.j FROM b AS o, a AS p WHERE p.k = o.k WINDOW 2 SECONDS"
+COUNTED = "SELECT p.k, COUNT(*) AS n FROM a AS p, b AS o WHERE p.k = o.k WINDOW 4 SECONDS GROUP BY p.k"
+
+
+def queries(*selects: str, create: str = CREATE) -> list[Query]:
+    script = create + "".join(f"CREATE QUERY q{n} AS {select};" for n, select in enumerate(selects))
+    return [declared.query for declared in parse_script(script).queries]
+
+
+def rows(second: int, names: str = "abcd", count: int = 40) -> dict[str, pa.Table]:
+    """Equal rows of some streams; every seventh has no j, every eighth no i."""
+    numbers = range(second, second + count)
+    j = pa.array([None if n % 7 == 0 else n % 5 for n in numbers], pa.int64())
+    i = pa.array([None if n % 8 == 0 else n % 3 for n in numbers], pa.int64())
+    ts = pa.array([second * SECOND_US + n for n in numbers], pa.timestamp("us"))
+    table = {"k": pa.array([n % 9 for n in numbers]), "j": j, "i": i, "x": pa.array(numbers), "ts": ts}
+    return {s: pa.table(table) for s in names}
+
+
+def checked(run: Together, batches: list[dict[str, pa.Table]]) -> None:
+    """Runs batches, and compares what each query gives with the oracle."""
+    whole: dict[str, oracle.Bag] = {query.name: Counter() for query in run.queries}
+    for each in [*batches, {}]:
+        for name, found in run.step(each).items():
+            whole[name] += found
+    for query in run.queries:
+        read = {source.name for source in query.base_sources}
+        own = [{name: table for name, table in each.items() if name in read} for each in batches]
+        assert not (wrong := oracle.difference(whole[query.name], oracle.expected(query, own, {}))), wrong
+        assert whole[query.name]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 8])
+def test_who_runs_the_join_together(slots: int) -> None:
+    selects = [WHOLE, FURTHER, PART, *([COUNTED] if slots < 8 else [])]  # groups by k are best spread by k
+    run = Together(queries(*selects), pa.table({}), slots)
+    checked(run, [rows(number) for number in range(5)])
+    box = run.slot.boxes["q0"]
+    assert isinstance(box, SharedBox)
+    assert list(run.slot.boxes) == ["q0"]
+    assert set(box.members) == {query.name for query in run.queries}
+
+
+def probes(*selects: str) -> tuple[int, int]:
+    """How many rows are looked up in all, and how many results there are."""
+    made, found = queries(*selects), [0, 0]
+    pipeline, read = LocalPipeline(made, MemoryFilesystem()), {s.name for query in made for s in query.base_sources}
+    for number in range(6):
+        for step in pipeline.step(number, rows(number, "".join(read))).values():
+            found[0] += sum(each.probes for each in step.statistics.steps)
+            found[1] += step.statistics.results
+    return found[0], found[1]
+
+
+def test_the_join_is_run_once() -> None:
+    """Rows with no j are looked up for the sake of the part alone, and go no further."""
+    alone, own = probes(WHOLE), [probes(each) for each in (FURTHER, PART)]
+    together, part = probes(WHOLE, FURTHER, PART), probes(WHOLE, PART)
+    assert together[1] == alone[1] + sum(results for _, results in own)
+    assert together[0] == part[0] < alone[0] + sum(count for count, _ in own)
+    assert probes(WHOLE, FURTHER)[0] == alone[0]
+
+
+@pytest.mark.parametrize("ahead", ["abc", "bca", "acb"])
+def test_a_row_may_be_late_for_a_part_and_not_for_the_whole(ahead: str) -> None:
+    """Of two streams that are ahead, rows that are behind are late for who does not wait for the third."""
+    lateness = "".join(
+        f"CREATE STREAM {s} (k BIGINT, j BIGINT, i BIGINT, x BIGINT, ts TIMESTAMP) TIME ts LATENESS {lag} SECONDS;"
+        for s, lag in zip(ahead, (0, 0, 4), strict=True)
+    )
+    parts = ["SELECT m.x, n.x AS y FROM a AS m, b AS n WHERE m.k = n.k WINDOW 3 SECONDS",
+             "SELECT m.x FROM b AS n, c AS m WHERE m.j = n.j WINDOW 2 SECONDS",
+             "SELECT n.k, COUNT(*) AS y FROM a AS m, b AS n WHERE m.k = n.k WINDOW 3 SECONDS GROUP BY n.k"]  # fmt: skip
+    run = Together(queries(WHOLE, *parts, create=lateness), pa.table({}))
+    order = [0, 1, 2, 5, 3, 4, 7, 5, 6, 9]
+    checked(run, [rows(second, "abc", 12) for second in order])
+    (box,) = [box for box in run.slot.boxes.values() if isinstance(box, SharedBox)]
+    assert set(box.members) == {"q0", "q1", "q3"}
+    segments = [stored for name in "ab" for stored in run.slot.store.logs[name].segments.values()]
+    is_late = any("a b" in stored.watermarks for stored in segments)
+    assert is_late == (ahead == "abc"), "only where the third stream is not one of the part"
+
+
+def test_rows_go_by_the_watermark_of_each_who_wants_them() -> None:
+    """Orders stand still, so the watermark of the whole does; rows that only the part wants go nevertheless."""
+    whole, part = WHOLE.replace("WHERE", "WHERE a.x < 0 AND"), PART
+    run = Together(queries(whole, part), pa.table({}))
+    run.step(rows(0, "abc"))
+    for second in range(1, 12):
+        run.step(rows(second, "ab"))
+    assert isinstance(run.slot.boxes["q0"], SharedBox)
+    assert len(run.slot.store.logs["a"].segments) < 6
+    assert len(run.slot.store.logs["b"].segments) == 12, "the whole wants them all"
+
+
+@pytest.mark.parametrize("slots", [4, 8, 16])
+def test_a_part_gives_a_result_once_whatever_the_grid_of_the_whole(slots: int) -> None:
+    """In a dimension that no input of the part has, it uses the first part alone."""
+    chain = "SELECT a.x, d.x AS z FROM a, b, c, d WHERE a.k = b.k AND b.j = c.j AND c.i = d.i WINDOW 1 SECOND"
+    found = queries(chain, PART.replace("2 SECONDS", "1 SECOND"))
+    run = Together(found, pa.table({}), slots)
+    grids = [steering.distribution.grid for steering in run.pipeline.driver.queries.values()]
+    assert grids[0].cells == grids[1].cells
+    assert grids[1].fixed
+    checked(run, [rows(number, count=12) for number in range(4)])
+    assert isinstance(run.slot.boxes["q0"], SharedBox)
