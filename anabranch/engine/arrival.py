@@ -59,26 +59,27 @@ class Arrival:
     """What came of each source, by the query that counts it and the source."""
 
     def take(self, store: Store, source: Stream | Table, rows: Rows, watermarks: Mapping[str, int]) -> None:
-        """Takes in the rows of a source; `watermarks` has those of the queries."""
+        """Takes in the rows of a source; `watermarks` has those of the queries: queries that share a join have the same."""
         began, readers = thread_time_ns(), [r for r in readers_of(store.readers, source.name) if r.is_open(source)]
         if not readers:
             return
         # Groups of a subquery are never late, nor early: they are results.
         is_timed = isinstance(source, Stream) and not isinstance(source, Derived)
-        limits = {q: watermarks[q] if is_timed else BEGINNING_US for r in readers for q in r.queries}
+        limits = {r.query: watermarks[r.query] if is_timed else BEGINNING_US for r in readers}
         early_us = source.early_after_us(self.planned_us) if is_timed and isinstance(source, Stream) else FOREVER_US
         least_us = min(limits.values())
         columns = store.read_columns(source)
         given = conform(source, rows, columns)
         accepted = accept(source, given, columns, least_us, early_us)
         starts = starts_of(source, accepted.rows)
-        for query, limit_us in limits.items():
+        largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
+        for reader in {r.query: r for r in reversed(readers)}.values():  # the first of each query
+            limit_us = limits[reader.query]
             late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
             seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
-            first = next(r for r in readers if query in r.queries)
-            seen = own_rows(first, first.inputs_over(source.name)[0], given, seen, limit_us, early_us)
-            largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
-            self.counts[query, source.name] = SourceStatistics(*seen, largest_time_us=largest_us)
+            seen = own_rows(reader, reader.inputs_over(source.name)[0], given, seen, limit_us, early_us)
+            for query in reader.queries:
+                self.counts[query, source.name] = SourceStatistics(*seen, largest_time_us=largest_us)
         self._admit(store, source, accepted.rows, starts, readers, limits, began)
 
     def _admit(
