@@ -274,9 +274,9 @@ class SlotWork:
         now = self._tenants(order, _executions(order), slot)
         if not now or not order.parted <= boxes.parted:
             return False
-        if not all(_is_spread_alike(boxes.tenants.get(name), tenant) for name, tenant in now.items()):
-            if not parted_by(now.values()) <= boxes.parted:
-                return False
+        is_known = all(_is_spread_alike(boxes.tenants.get(name), tenant) for name, tenant in now.items())
+        if not is_known and not parted_by(now.values()) <= boxes.parted:
+            return False
         if not is_latest:
             before = {name: query.before for name, query in order.queries.items() if query.before is not None}
             there = self._tenants(order, before, slot)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from time import thread_time_ns
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Statistics
@@ -32,12 +31,11 @@ from anabranch.engine.lineage import Lineage, wanted
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.results import Found, advance, results_of, selected
-from anabranch.engine.shares import Kind, Share, Shares, all_of, in_ranges, kinds_of
+from anabranch.engine.shares import Kind, Places, Share, Shares, TimesUs, all_of, in_ranges, kinds_of
 from anabranch.engine.store import Store
 from anabranch.plan.expression import Expr
 from anabranch.plan.query import FOREVER_US, Query, Stream
 
-Places = npt.NDArray[np.int64]
 
 @dataclass
 class Member:
@@ -135,7 +133,7 @@ class SharedBox(Box):
     def _handed_out(self, piece: Combination) -> Iterator[Found]:
         began = thread_time_ns()
         rows, shares = self._by_bits(piece) if piece.sets is not None and piece.sets.ndim == 2 else self._by_sets(piece)
-        fetch, ends = self.fetch(rows), dict[tuple[int, ...], Places]()
+        fetch, ends = self.fetch(rows), dict[tuple[int, ...], TimesUs]()
         self._spent("route", began)
         alone = self._alone
         for kind in self._kinds:
@@ -166,7 +164,7 @@ class SharedBox(Box):
             self._in_order[place].statistics.spent(what, int(each_ns * results.num_rows))
 
     def _handed_alone(
-        self, member: Member, rows: Combination, fetch: Fetch, places: Places, ends: dict[tuple[int, ...], Places]
+        self, member: Member, rows: Combination, fetch: Fetch, places: Places, ends: dict[tuple[int, ...], TimesUs]
     ) -> Iterator[Found]:
         """What a member makes of its rows by itself."""
         began = thread_time_ns()
@@ -189,7 +187,7 @@ class SharedBox(Box):
         offsets = np.zeros(len(self.members) + 1, np.int64)
         count_members(piece.sets, offsets)
         offsets = np.cumsum(offsets)
-        places, ends = np.empty(int(offsets[-1]), np.int64), offsets[:-1].copy()
+        places, ends = np.empty(int(offsets[-1]), np.int32), offsets[:-1].copy()
         list_members(piece.sets, ends, places)
         return piece, Shares(places, None, offsets, np.diff(offsets))
 
@@ -223,7 +221,7 @@ class SharedBox(Box):
                 rows.sets = None if rows.sets is None else self.lineage.bits(rows.sets)
         return _joined(several)
 
-    def _member_ends(self, rows: Combination, member: Member, known: dict[tuple[int, ...], Places]) -> Places:
+    def _member_ends(self, rows: Combination, member: Member, known: dict[tuple[int, ...], TimesUs]) -> TimesUs:
         """Until when combinations are valid for a member: its groups count them so long."""
         windows = tuple(i.window.length_us for i in member.query.inputs)
         if windows not in known:

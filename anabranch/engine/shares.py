@@ -30,7 +30,9 @@ from anabranch.engine.expressions import evaluate
 from anabranch.engine.kernels.lineage import expand
 from anabranch.plan.expression import Column, Expr
 
-Places = npt.NDArray[np.int64]
+Places = npt.NDArray[np.integer]
+"""Places of rows in a piece, or of members among the members."""
+TimesUs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -91,18 +93,18 @@ class Share:
     piece: Fetch
     places: Places
     """In order, each once."""
-    member_ends: Places | None = None
+    member_ends: TimesUs | None = None
     """Until when combinations of the piece are valid for the member, if that matters."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     @property
-    def starts(self) -> Places:
+    def starts(self) -> TimesUs:
         return self._taken(self.piece.starts)
 
     @property
-    def ends(self) -> Places:
+    def ends(self) -> TimesUs:
         return self._taken(self.piece.ends if self.member_ends is None else self.member_ends)
 
     def __call__(self, column: Column) -> pa.Array:
@@ -120,10 +122,10 @@ class Share:
     def _indices(self) -> pa.Array:
         return pa.array(self.places)
 
-    def _taken(self, values: Places) -> Places:
+    def _taken(self, values: TimesUs) -> TimesUs:
         if self._is_one_range:
             return values[self.places[0] : self.places[-1] + 1]
-        taken: Places = values[self.places]
+        taken: TimesUs = values[self.places]
         return taken
 
 

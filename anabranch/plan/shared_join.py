@@ -62,7 +62,11 @@ class SharedJoin:
 
     def windows_us(self, alias: str) -> tuple[int, ...]:
         """The window of an input, of each member."""
-        return tuple(m.input(alias).window.length_us for m in self.members)
+        return self._windows_us[alias]
+
+    @cached_property
+    def _windows_us(self) -> dict[str, tuple[int, ...]]:
+        return {a: tuple(m.input(a).window.length_us for m in self.members) for a in self.join.aliases}
 
     def wanted(self, aliases: Aliases) -> tuple[Wanted, ...]:
         """Which combinations of some inputs are kept in a view: those that some member wants, told as what members ask of
