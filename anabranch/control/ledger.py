@@ -138,6 +138,10 @@ class Ledger(Generic[T]):
             if number < keep_from:
                 self._filesystem.delete(self.path(number, epoch))
 
+    def drop(self, number: int) -> None:
+        """Delete a record that was written under this epoch."""
+        self._filesystem.delete(self.path(number))
+
     def drop_superseded(self) -> None:
         """Delete records of which a higher epoch has one that is whole: each driver may have left one."""
         for number in {number for number, _ in self._written()}:

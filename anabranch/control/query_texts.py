@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 import pyarrow as pa
@@ -89,7 +90,7 @@ def source_text(source: Stream | Table) -> SourceText:
     return SourceText(source.name, schema, source.time, source.lateness_us, source.ahead_us, source.idle_us)
 
 
-class QueryText(msgspec.Struct, frozen=True):
+class QueryText(msgspec.Struct, frozen=True, dict=True):
     """A query as data: what a worker binds, and what the result must be."""
 
     name: str
@@ -101,17 +102,17 @@ class QueryText(msgspec.Struct, frozen=True):
     """The digest of the text whose state it goes on with, if that is written in another way: the query has its shape then
     (`anabranch.plan.adoption`)."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Names the text."""
         return xxhash.xxh3_128_hexdigest(msgspec.json.encode(self))
 
-    @property
+    @cached_property
     def state_digest(self) -> str:
         """Names what state belongs to: the same however the query is written, and whatever it selects of its state."""
         return xxhash.xxh3_128_hexdigest(f"{self.name}\n{self.identity}".encode())
 
-    @property
+    @cached_property
     def sql_digest(self) -> str:
         """Names how the query is written, whatever its sources are."""
         return xxhash.xxh3_128_hexdigest(f"{self.name}\n{self.sql}".encode())

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.control.records import SourceStatistics, StateStatistics, Statistics, StepStatistics
-
-COUNTED = (
-    "rows", "late_rows", "early_rows", "untimed_rows", "skipped_rows", "skipped_files", "stored_rows", "state_rows",
-    "state_bytes",
-)  # fmt: skip
+from anabranch.control.records import Preparing, SourceStatistics, StateStatistics, Statistics, StepStatistics
 
 
 def summed(slots: Iterable[Statistics]) -> Statistics:
@@ -22,35 +17,49 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
             _add_source(whole.sources.setdefault(name, SourceStatistics()), source)
         for step in slot.steps:
             counts = steps.setdefault((step.route, step.target), StepStatistics(step.route, step.target))
-            for each in ("probes", "lookups", "candidates", "matches", "cpu_ns"):
-                setattr(counts, each, getattr(counts, each) + getattr(step, each))
+            counts.probes += step.probes
+            counts.lookups += step.lookups
+            counts.candidates += step.candidates
+            counts.matches += step.matches
+            counts.cpu_ns += step.cpu_ns
         for state in slot.states:
             known = states.setdefault(
                 (state.kind, state.name), StateStatistics(state.name, state.kind, inputs=state.inputs)
             )
-            known.rows, known.bytes, known.runs = (
-                known.rows + state.rows,
-                known.bytes + state.bytes,
-                known.runs + state.runs,
-            )
+            known.rows += state.rows
+            known.bytes += state.bytes
+            known.runs += state.runs
         whole.samples += slot.samples
         whole.add_cpu(slot)
-        for what, spent_ns in {**slot.cpu_ns, **slot.slowest_ns}.items():
+        spent = {**slot.cpu_ns, **slot.slowest_ns} if slot.slowest_ns else slot.cpu_ns
+        for what, spent_ns in spent.items():
             whole.slowest_ns[what] = max(whole.slowest_ns.get(what, 0), spent_ns)
         whole.results += slot.results
         whole.files_written += slot.files_written
         whole.bytes_written += slot.bytes_written
-        for each in ("left", "pieces", "rows", "cpu_ns"):
-            setattr(whole.preparing, each, getattr(whole.preparing, each) + getattr(slot.preparing, each))
-        slowest_ns = max(slot.preparing.cpu_ns, slot.preparing.slowest_ns)
-        whole.preparing.slowest_ns = max(whole.preparing.slowest_ns, slowest_ns)
+        _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole
 
 
 def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
-    for each in COUNTED:
-        setattr(total, each, getattr(total, each) + getattr(source, each))
+    total.rows += source.rows
+    total.late_rows += source.late_rows
+    total.early_rows += source.early_rows
+    total.untimed_rows += source.untimed_rows
+    total.skipped_rows += source.skipped_rows
+    total.skipped_files += source.skipped_files
+    total.stored_rows += source.stored_rows
+    total.state_rows += source.state_rows
+    total.state_bytes += source.state_bytes
     if source.largest_time_us is not None:
         known = total.largest_time_us
         total.largest_time_us = source.largest_time_us if known is None else max(known, source.largest_time_us)
+
+
+def _add_preparing(total: Preparing, done: Preparing) -> None:
+    total.left += done.left
+    total.pieces += done.pieces
+    total.rows += done.rows
+    total.cpu_ns += done.cpu_ns
+    total.slowest_ns = max(total.slowest_ns, done.cpu_ns, done.slowest_ns)

@@ -4,8 +4,8 @@ Each query has a *line* of batches that are committed and have not arrived, and 
 (`delivered/<query>/n`). What has not arrived when a driver dies is delivered first by the next one, from the same files: no
 batch is computed again for it. A batch in which a query has no results is none of its line.
 
-A line is served by a thread of its own while there is something in it. A batch waits for the first try of its results, for
-`patience_s` at most; then it is over, whatever the sinks do:
+Lines are served by threads, one line after the other; where a call takes long, other threads take the lines that wait for
+one. A batch waits for the first try of its results, for `patience_s` at most; then it is over, whatever the sinks do:
 
 - a call that takes longer is left to finish, and never made a second time while it runs; later results wait in line;
 - a call that fails is made again, with growing pauses.
@@ -50,6 +50,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 FINISH_S = 30.0
 """When input has ended, a sink that fails is tried again for so long."""
 SWEEP_EVERY = 8
+HELP_S = 0.02
+"""While lines wait for a thread, one more is started whenever this has passed: one serves all sinks that answer at once."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ class Line:
     arrived: Ledger[Delivered]
     waiting: deque[Results] = field(default_factory=deque)
     is_served: bool = False
-    """Whether a thread is at it."""
+    """Whether a thread is at it, or about to be."""
+    noted: int | None = None
+    """The last batch that was noted to have arrived by this driver."""
     error: Exception | None = None
     """Why the last call failed; None if it did not, or none was made."""
     tries: int = 0
@@ -151,6 +155,11 @@ class Delivery:
         """Is told how many results of a query in a batch were delivered."""
         self.lines = {name: Line(outlet, deliveries_in(filesystem, name)) for name, outlet in outlets.items()}
         self._changed, self._stopped = threading.Condition(), False
+        self._due: deque[Line] = deque()
+        """Lines that wait for a thread."""
+        self._awaited, self._untried = -1, set[str]()
+        """The batch whose results are waited for, and the queries of which some of it, or of a batch before it, were not
+        tried yet."""
         self._files: dict[int, StagedFiles] = {}
         """For each batch of which results wait the files that hold them, but for those that one query has for itself."""
         self._offered, self._newest = 0, -1
@@ -238,26 +247,48 @@ class Delivery:
                     pass
             return
         with self._changed:
-            for name, line in self.lines.items():
+            self._awaited = self._newest if batch is None else batch
+            for line in self.lines.values():
                 if line.waiting and not line.is_served:
                     line.is_served = True
-                    thread = threading.Thread(target=self._work, args=(line,), name=f"deliver-{name}", daemon=True)
-                    thread.start()
-            self._changed.wait_for(lambda: self._stopped or self._are_tried(batch), timeout=self.patience_s)
+                    self._due.append(line)
+            self._untried = {name for name, line in self.lines.items() if not self._is_tried(line)}
+            until_s = monotonic() + self.patience_s
+            while self._untried and not self._stopped and (left_s := until_s - monotonic()) > 0:
+                if self._due:
+                    self._start_thread()
+                self._changed.wait(min(left_s, HELP_S) if self._due else left_s)
+            for _ in range(len(self._due)):  # what is not taken up yet waits for no other line any longer
+                self._start_thread()
 
-    def _are_tried(self, batch: int | None) -> bool:
-        return all(
-            line.error is not None or not line.waiting or (batch is not None and line.waiting[0].batch > batch)
-            for line in self.lines.values()
-        )
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._work, name="deliver", daemon=True).start()
 
-    def _work(self, line: Line) -> None:
+    def _is_tried(self, line: Line) -> bool:
+        return line.error is not None or not line.waiting or line.waiting[0].batch > self._awaited
+
+    def _tell(self, query: str, line: Line) -> None:
+        """Wakes who waits, if something of a line that was just tried may have been waited for."""
+        if self._is_tried(line):
+            self._untried.discard(query)
+        if not self._untried:
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        """Serves lines that wait for a thread."""
+        while True:
+            with self._changed:
+                if self._stopped or not self._due:
+                    return
+                line = self._due.popleft()
+            self._serve_line(line)
+
+    def _serve_line(self, line: Line) -> None:
         """Serves a line until nothing is in it."""
         while True:
             with self._changed:
                 if self._stopped or not line.waiting:
                     line.is_served = False
-                    self._changed.notify_all()
                     return
             if not self._try(line):
                 pause_s = min(FIRST_PAUSE_S * 2 ** (line.tries - 1), LONGEST_PAUSE_S)
@@ -276,15 +307,19 @@ class Delivery:
         except Exception as error:
             with self._changed:
                 line.error, line.tries = error, line.tries + 1
-                self._changed.notify_all()
+                self._tell(results.query, line)
             return False
         with self._changed:
             line.pop()
             over = self._read(results)
-            self._changed.notify_all()
+            self._tell(results.query, line)
         if count is not None:
             self.counted(results.query, results.batch, count)
-        line.arrived.prune(results.batch)
+        if line.noted is None:
+            line.arrived.prune(results.batch)
+        else:
+            line.arrived.drop(line.noted)
+        line.noted = results.batch
         self._delete(over)
         return True
 

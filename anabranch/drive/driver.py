@@ -18,6 +18,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from time import time
 from typing import Any
 
@@ -49,7 +50,7 @@ from anabranch.drive.steering import Steering
 from anabranch.errors import SessionError, StateError
 from anabranch.plan.distribution import parted_sources
 from anabranch.plan.query import BEGINNING_US
-from anabranch.share.canonical import Company, Running, companies
+from anabranch.share.canonical import Running, companies
 from anabranch.storage.filesystem import Filesystem
 
 
@@ -96,7 +97,8 @@ class Driver:
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.standing = Standing()
-        self._known_companies: tuple[list[Running], list[Company]] = ([], [])
+        self._led: tuple[list[Running], set[str]] = [], set()
+        """The queries as they ran when it was last seen who leads whom, and those that are led."""
 
     @property
     def newest(self) -> Commit | None:
@@ -161,12 +163,13 @@ class Driver:
 
     def watermarks(self, base: Commit | None, planned_us: int) -> dict[str, int]:
         """The watermark of each query in the batch after a commit."""
-        alike: dict[frozenset[str], list[str]] = {}
+        alike: dict[frozenset[str], dict[str, Steering]] = {}
         for name, query in self.queries.items():
-            alike.setdefault(frozenset(query.streams), []).append(name)
+            alike.setdefault(frozenset(query.streams), {})[name] = query
         found: dict[str, int] = {}
-        for names in alike.values():
-            found |= dict.fromkeys(names, next_watermark(self.queries[names[0]].query, base, planned_us, names))
+        for queries in alike.values():
+            first = next(iter(queries.values())).query
+            found |= dict.fromkeys(queries, next_watermark(first, base, planned_us, queries))
         return found
 
     # -- a batch -----------------------------------------------------------------------------------------------------
@@ -338,23 +341,19 @@ class Driver:
 
     def _lead(self) -> set[str]:
         """Has queries that run a join together go where one of them goes. Those that are led."""
-        led: set[str] = set()
+        running, (before, led) = [query.running for query in self.queries.values()], self._led
+        if len(running) == len(before) and all(map(is_, running, before)):
+            return led
+        led = set[str]()
+        self._led = running, led
         for query in self.queries.values():
             query.followers = ()
-        for company in self._companies():
+        for company in companies(running):
             followers = [self.queries[name] for name in company.names[1:]]
             names = [company.names_of(place + 1) for place in range(len(followers))]
             self.queries[company.lead.query.name].followers = [*zip(followers, names, strict=True)]
             led |= {follower.name for follower in followers}
         return led
-
-    def _companies(self) -> list[Company]:
-        """The queries that run joins together: looked for again when some query runs something else."""
-        running = [query.running for query in self.queries.values()]
-        known = self._known_companies
-        if len(known[0]) != len(running) or any(a is not b for a, b in zip(known[0], running, strict=True)):
-            self._known_companies = known = running, companies(running)
-        return known[1]
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

@@ -18,7 +18,7 @@ from anabranch.sql import Catalog, bind_query
 from anabranch.storage.filesystem import Filesystem
 
 MOST_BOUND = 256
-"""A worker that has met more queries forgets the oldest."""
+"""A worker that has met more queries forgets the oldest, but for those of the batch that it runs."""
 
 
 def bound(text: QueryText, texts: QueryTexts) -> Query:
@@ -81,16 +81,19 @@ class BoundQueries:
         self, control: Control, slots: int, filesystem: Filesystem, first: Sequence[str] = ()
     ) -> Mapping[str, tuple[Query, Distribution]]:
         """The queries of a batch; `first` are names of those that are to stand first."""
-        names = [*(name for name in first if name in control.queries), *(n for n in control.queries if n not in first)]
-        return {name: self._of(control, name, slots, filesystem) for name in names}
+        names = dict.fromkeys([*(name for name in first if name in control.queries), *control.queries])
+        keys = {name: (control.queries[name].text, control.queries[name].layout, slots) for name in names}
+        found = {name: self._of(key, name, filesystem) for name, key in keys.items()}
+        if len(self.known) > MOST_BOUND:
+            now = set(keys.values())
+            for old in [key for key in self.known if key not in now][: len(self.known) - MOST_BOUND]:
+                del self.known[old]
+        return found
 
-    def _of(self, control: Control, name: str, slots: int, filesystem: Filesystem) -> tuple[Query, Distribution]:
-        own = control.queries[name]
-        key = own.text, own.layout, slots
+    def _of(self, key: tuple[str, Layout, int], name: str, filesystem: Filesystem) -> tuple[Query, Distribution]:
         if key not in self.known:
-            if len(self.known) >= MOST_BOUND:
-                del self.known[next(iter(self.known))]
+            text, layout, slots = key
             texts = QueryTexts(filesystem)
-            query = bound(texts.read(own.text), texts)
-            self.known[key] = query, restored(Workload((query,)), {name: own.layout}, slots)[name]
+            query = bound(texts.read(text), texts)
+            self.known[key] = query, restored(Workload((query,)), {name: layout}, slots)[name]
         return self.known[key]

@@ -70,6 +70,7 @@ class Steering:
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
         self._running: Running | None = None
         self._record: tuple[Execution, ExecutionRecord] | None = None
+        self._text: tuple[Execution, str] | None = None
         self._began: tuple[int, float, Proposal] | None = None
         """The batch and the moment since when a change is under way, and what was proposed."""
         self._waited_s = 0.0
@@ -111,7 +112,9 @@ class Steering:
 
     @property
     def plan_text(self) -> str:
-        return self._shown(self.execution)
+        if self._text is None or self._text[0] is not self.execution:
+            self._text = self.execution, self._shown(self.execution)
+        return self._text[1]
 
     def _shown(self, execution: Execution) -> str:
         return shown(execution.plan, self.forms, execution.grouped_input, execution.selects)

@@ -272,7 +272,10 @@ class SlotWork:
         """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
         they cannot be brought there, they are of no more use."""
         now = self._tenants(order, _executions(order), slot)
-        if not now or not order.parted <= boxes.parted or not parted_by(now.values()) <= boxes.parted:
+        if not now or not order.parted <= boxes.parted:
+            return False
+        is_known = all(_is_spread_alike(boxes.tenants.get(name), tenant) for name, tenant in now.items())
+        if not is_known and not parted_by(now.values()) <= boxes.parted:
             return False
         if not is_latest:
             before = {name: query.before for name, query in order.queries.items() if query.before is not None}
@@ -299,6 +302,11 @@ class SlotWork:
 def _is_same(one: Tenant | None, other: Tenant) -> bool:
     """Whether two tenants are the same query, whatever they run."""
     return one is not None and one.forms is other.forms and one.since == other.since
+
+
+def _is_spread_alike(one: Tenant | None, other: Tenant) -> bool:
+    """Whether two tenants are the same query, whose rows are spread in the same way."""
+    return one is not None and _is_same(one, other) and one.distribution is other.distribution
 
 
 def _is_like(one: Tenant | None, other: Tenant) -> bool:

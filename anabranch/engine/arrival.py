@@ -59,7 +59,7 @@ class Arrival:
     """What came of each source, by the query that counts it and the source."""
 
     def take(self, store: Store, source: Stream | Table, rows: Rows, watermarks: Mapping[str, int]) -> None:
-        """Takes in the rows of a source; `watermarks` has those of the queries."""
+        """Takes in the rows of a source; `watermarks` has those of the queries: queries that share a join have the same."""
         began, readers = thread_time_ns(), [r for r in readers_of(store.readers, source.name) if r.is_open(source)]
         if not readers:
             return
@@ -73,13 +73,15 @@ class Arrival:
         given = conform(source, rows, columns)
         accepted = accept(source, given, columns, least_us, early_us)
         starts = starts_of(source, accepted.rows)
+        largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
+        known: dict[tuple[str, int], Seen] = {}
         for query, limit_us in limits.items():
-            late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
-            seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
-            first = over[query]
-            seen = own_rows(first, first.inputs_over(source.name)[0], given, seen, limit_us, early_us)
-            largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
-            self.counts[query, source.name] = SourceStatistics(*seen, largest_time_us=largest_us)
+            reader = over[query]
+            if (key := (reader.name, limit_us)) not in known:  # members of a shared join over the same streams count alike
+                late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
+                seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
+                known[key] = own_rows(reader, reader.inputs_over(source.name)[0], given, seen, limit_us, early_us)
+            self.counts[query, source.name] = SourceStatistics(*known[key], largest_time_us=largest_us)
         self._admit(store, source, accepted.rows, starts, readers, limits, began)
 
     def _admit(

@@ -40,7 +40,7 @@ from anabranch.engine.blame import errors_of
 from anabranch.engine.columns import ColumnStore, Ids
 from anabranch.engine.combination import Combination
 from anabranch.engine.expressions import predicate_mask
-from anabranch.engine.kernels.lineage import add_bit, age_slices, intersect, number_rows
+from anabranch.engine.kernels.lineage import add_bit, age_slices, has_members, intersect, number_rows
 from anabranch.engine.log import Log, Stored, starts_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.identity import named
@@ -184,6 +184,8 @@ class Lineage:
     def _begin(self, sets: Sets) -> None:
         self.sets, self._stores = sets, dict[str, ColumnStore]()
         self._words = np.zeros((0, 0), np.uint64)
+        self._longest = {alias: np.empty(0, np.int64) for alias in self.shared.join.aliases}
+        """The longest window that the members of each set have of an input; -1 where nobody has asked yet."""
         self.everybody = sets.number(self._everybody)
         self._ages = {alias: self._ages_of(self.shared.windows_us(alias)) for alias in self.shared.join.aliases}
         self._even_ages = self._ages_of([max(i.window.length_us for i in m.inputs) for m in self.shared.members])
@@ -320,12 +322,13 @@ class Lineage:
 
     def longest_us(self, alias: str, numbers: Numbers) -> npt.NDArray[np.int64]:
         """The longest window that the members of each set have of an input."""
-        windows = self.shared.windows_us(alias)
-        found = np.zeros(len(self.sets), np.int64)
-        for number in np.flatnonzero(np.bincount(numbers)).tolist():
-            mask = self.sets.masks[number]
-            found[number] = max((us for m, us in enumerate(windows) if mask >> m & 1), default=0)
-        longest: npt.NDArray[np.int64] = found[numbers]
+        known, windows = self._longest[alias], np.array(self.shared.windows_us(alias))
+        if len(known) < len(self.sets):
+            known = self._longest[alias] = np.concatenate([known, np.full(2 * len(self.sets) - len(known), -1)])
+        there = np.flatnonzero(np.bincount(numbers))
+        if len(new := there[known[there] < 0]):
+            known[new] = np.where(self.sets.members(new, len(windows)), windows, 0).max(axis=1)
+        longest: npt.NDArray[np.int64] = known[numbers]
         return longest
 
     def forget(self, alias: str, alive: Collection[int]) -> None:
@@ -406,4 +409,8 @@ class Lineage:
 
 def wanted(sets: Numbers) -> npt.NDArray[np.bool_]:
     """Which of some sets have a member."""
-    return np.asarray(sets != NOBODY if sets.ndim == 1 else sets.any(axis=1), np.bool_)
+    if sets.ndim == 1:
+        return np.asarray(sets != NOBODY, np.bool_)
+    found = np.empty(len(sets), np.bool_)
+    has_members(sets, found)
+    return found

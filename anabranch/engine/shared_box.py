@@ -2,9 +2,9 @@
 
 A new row looks up the states of the join, which hold what any member wants. A combination carries the set of members that
 want it (`anabranch.engine.lineage`), and is dropped where that is empty. What passes the root is put in the order of its
-sets, its columns are fetched once, and a member takes the ranges of the sets that it is in: a range is a part of a column,
-which is not copied if it is the only one. No result is compared with all members. (State-Slice, fig. 12 and 13, has a union
-of the slices for each query, or a router: here the order of sets is both.)
+sets, its columns are fetched once, and a member takes the ranges of the sets that it is in (`anabranch.engine.shares`). No
+result is compared with all members. (State-Slice, fig. 12 and 13, has a union of the slices for each query, or a router:
+here the order of sets is both.)
 
 A member over some of the inputs takes its combinations on the way: as soon as a route has joined just these
 (`SharedBox.on_way`). What only such members want goes no further. The plan of the join is one in which rows of each of these
@@ -16,13 +16,11 @@ fetched once; q takes rows 0 to 3, p rows 1 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from time import thread_time_ns
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Statistics
@@ -32,20 +30,16 @@ from anabranch.engine.arrival import Arrival
 from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, Fetch
 from anabranch.engine.combination import Combination
-from anabranch.engine.kernels.lineage import count_members, expand, list_members, order_by_number
+from anabranch.engine.kernels.lineage import count_members, list_members, order_by_number
 from anabranch.engine.lineage import Lineage, Numbers, wanted
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.results import Found, advance, results_of, selected
+from anabranch.engine.shares import Kind, Places, Share, Shares, TimesUs, all_of, in_ranges, kinds_of
 from anabranch.engine.store import Store
-from anabranch.plan.expression import Column, Expr
+from anabranch.plan.expression import Expr
 from anabranch.plan.query import FOREVER_US, Query, Stream
 from anabranch.plan.routes import Route
-
-Places = npt.NDArray[np.int64]
-
-Ranges = Callable[[int], tuple[Places, Places]]
-"""For each member, by its place, where the ranges of its rows begin, and where they end."""
 
 
 @dataclass
@@ -65,59 +59,6 @@ class Member:
         return self.query.name
 
 
-@dataclass(frozen=True)
-class Share:
-    """The combinations of a piece that are a member's: some ranges of it."""
-
-    piece: Fetch
-    begins: Places
-    lasts: Places
-    member_ends: Places | None = None
-    """Until when combinations of the piece are valid for the member, if that matters."""
-
-    def __len__(self) -> int:
-        return self._count
-
-    @cached_property
-    def _count(self) -> int:
-        return int((self.lasts - self.begins).sum())
-
-    @property
-    def starts(self) -> Places:
-        return self._taken(self.piece.starts)
-
-    @property
-    def ends(self) -> Places:
-        return self._taken(self.piece.ends if self.member_ends is None else self.member_ends)
-
-    def __call__(self, column: Column) -> pa.Array:
-        found = self.piece(column)
-        if len(self.begins) == 1:
-            return found.slice(int(self.begins[0]), int(self.lasts[0] - self.begins[0]))
-        return found.take(self._indices)
-
-    def slice(self, first: int, last: int) -> Share:
-        """Some of them, as ranges of one row each: only what is too large is cut."""
-        places = self._places[first:last]
-        return Share(self.piece, places, places + 1, self.member_ends)
-
-    @cached_property
-    def _places(self) -> Places:
-        found = np.empty(len(self), np.int64)
-        expand(self.begins, self.lasts, found)
-        return found
-
-    @cached_property
-    def _indices(self) -> pa.Array:
-        return pa.array(self._places)
-
-    def _taken(self, values: Places) -> Places:
-        if len(self.begins) == 1:
-            return values[self.begins[0] : self.lasts[0]]
-        taken: Places = values[self._places]
-        return taken
-
-
 class SharedBox(Box):
     """The routes of a shared join in one slot."""
 
@@ -126,6 +67,11 @@ class SharedBox(Box):
         self.members: dict[str, Member] = {}
         self.watermarks: Mapping[str, int] = {}
         """Of the members, in this batch."""
+        self._in_order: tuple[Member, ...] = ()
+        self._kinds: tuple[Kind, ...] = ()
+        """Members that select the same."""
+        self._alone: list[int] = []
+        """The places of the members that have groups, or predicates of their own over several inputs."""
         self._parts: dict[frozenset[str], int] = {}
         """The members that have some inputs only, as bits, by their inputs."""
         self._waiting: dict[frozenset[str], list[Combination]] = {}
@@ -143,6 +89,12 @@ class SharedBox(Box):
             if len(query.inputs) < len(shared.join.inputs):
                 inputs = frozenset(query.aliases)
                 self._parts[inputs] = self._parts.get(inputs, 0) | 1 << place
+        self._in_order = tuple(self.members.values())
+        places = enumerate(self._in_order)
+        alone = {place for place, member in places if member.aggregator is not None or member.left}
+        self._alone = sorted(alone)
+        alike = [(n, m.query.select, m.query.output_schema) for n, m in enumerate(self._in_order) if n not in alone]
+        self._kinds = kinds_of(alike)
 
     @property
     def lineage(self) -> Lineage:
@@ -227,48 +179,72 @@ class SharedBox(Box):
 
     def _handed_out(self, piece: Combination) -> Iterator[Found]:
         began = thread_time_ns()
-        rows, ranges = self._by_bits(piece) if piece.sets is not None and piece.sets.ndim == 2 else self._by_sets(piece)
-        fetch, ends = self.fetch(rows), dict[tuple[int, ...], Places]()
+        rows, shares = self._by_bits(piece) if piece.sets is not None and piece.sets.ndim == 2 else self._by_sets(piece)
+        fetch, ends = self.fetch(rows), dict[tuple[int, ...], TimesUs]()
         self._spent("route", began)
-        for place, member in enumerate(self.members.values()):
-            began = thread_time_ns()
-            begins, lasts = ranges(place)
-            if not len(begins):
+        alone = self._alone
+        for kind in self._kinds:
+            if not shares.counts[kind.members].any():
+                continue  # they may have other inputs than the piece has
+            if not kind.is_worth(fetch, shares):
+                alone = [*alone, *kind.members.tolist()]
                 continue
-            own_ends = None if member.aggregator is None else self._member_ends(rows, member, ends)
-            share = Share(fetch, begins, lasts, own_ends)
-            member.statistics.spent("route", thread_time_ns() - began)
-            with errors_of(member.name):
-                if member.aggregator is not None:
-                    began = thread_time_ns()
-                    member.aggregator.take(*selected(member.query, share, member.left))
-                    member.statistics.spent("emit", thread_time_ns() - began)
-                    continue
-                for results in results_of(member.query, share, member.statistics, member.left):
+            began = thread_time_ns()
+            try:
+                whole = kind.whole(fetch)
+            except Exception:  # whose error it is, if it is one of a row that some member has, is told below
+                alone = [*alone, *kind.members.tolist()]
+                continue
+            for taken in kind.taken(whole, shares):
+                self._share_out("emit", thread_time_ns() - began, taken)
+                for place, results in taken:
+                    member = self._in_order[place]
                     member.statistics.results += results.num_rows
                     yield member.name, results
+                began = thread_time_ns()
+        for place in alone:
+            if shares.counts[place]:
+                yield from self._handed_alone(self._in_order[place], rows, fetch, shares.places(np.array([place])), ends)
 
-    def _by_bits(self, piece: Combination) -> tuple[Combination, Ranges]:
+    def _share_out(self, what: str, spent_ns: int, taken: Sequence[tuple[int, pa.RecordBatch]]) -> None:
+        """Counts CPU as that of the members that have results, by how many they have."""
+        each_ns = spent_ns / sum(results.num_rows for _, results in taken)
+        for place, results in taken:
+            self._in_order[place].statistics.spent(what, int(each_ns * results.num_rows))
+
+    def _handed_alone(
+        self, member: Member, rows: Combination, fetch: Fetch, places: Places, ends: dict[tuple[int, ...], TimesUs]
+    ) -> Iterator[Found]:
+        """What a member makes of its rows by itself."""
+        began = thread_time_ns()
+        own_ends = None if member.aggregator is None else self._member_ends(rows, member, ends)
+        share = Share(fetch, places, own_ends)
+        member.statistics.spent("route", thread_time_ns() - began)
+        with errors_of(member.name):
+            if member.aggregator is not None:
+                began = thread_time_ns()
+                member.aggregator.take(*selected(member.query, share, member.left))
+                member.statistics.spent("emit", thread_time_ns() - began)
+                return
+            for results in results_of(member.query, share, member.statistics, member.left):
+                member.statistics.results += results.num_rows
+                yield member.name, results
+
+    def _by_bits(self, piece: Combination) -> tuple[Combination, Shares]:
         """The piece as it is, and where the rows of each member stand."""
         assert piece.sets is not None
-        begins = np.zeros(len(self.members) + 1, np.int64)
-        count_members(piece.sets, begins)
-        begins = np.cumsum(begins)
-        places, ends = np.empty(int(begins[-1]), np.int64), begins[:-1].copy()
+        offsets = np.zeros(len(self.members) + 1, np.int64)
+        count_members(piece.sets, offsets)
+        offsets = np.cumsum(offsets)
+        places, ends = np.empty(int(offsets[-1]), np.int32), offsets[:-1].copy()
         list_members(piece.sets, ends, places)
+        return piece, Shares(places, None, offsets, np.diff(offsets))
 
-        def ranges(member: int) -> tuple[Places, Places]:
-            mine = places[begins[member] : begins[member + 1]]
-            return (mine[:1], mine[-1:] + 1) if len(mine) == len(piece) else (mine, mine + 1)
-
-        return piece, ranges
-
-    def _by_sets(self, piece: Combination) -> tuple[Combination, Ranges]:
+    def _by_sets(self, piece: Combination) -> tuple[Combination, Shares]:
         """The piece in the order of its sets, and in which ranges the rows of each member stand."""
         count, lineage = len(self.members), self.lineage
         if piece.sets is None:
-            whole = np.array([0]), np.array([len(piece)])
-            return piece, lambda member: whole
+            return piece, all_of(len(piece), count)
         counts = np.bincount(piece.sets)
         there = np.flatnonzero(counts)
         # Sets with many members in common stand side by side.
@@ -283,13 +259,9 @@ class SharedBox(Box):
             piece = Combination(ids, piece.starts[order], piece.ends[order])
         in_set, outside = lineage.sets.members(there, count), np.zeros((1, count), np.bool_)
         changes = np.concatenate([in_set, outside]) != np.concatenate([outside, in_set])
-
-        def ranges(member: int) -> tuple[Places, Places]:
-            # Where the ranges of its sets begin, and end: neighbours are one range.
-            edges = np.flatnonzero(changes[:, member])
-            return begins[edges[::2]], begins[edges[1::2]]
-
-        return piece, ranges
+        # Where the ranges of each member's sets begin, and end, in turn: neighbours are one range.
+        members, edges = np.nonzero(np.ascontiguousarray(changes.T))
+        return piece, in_ranges(begins[edges[::2]], begins[edges[1::2]], members[::2], count)
 
     def _joined(self, several: list[Combination]) -> Iterator[Combination]:
         """Combinations of the same inputs as one; those that all members want are told apart from others."""
@@ -298,7 +270,7 @@ class SharedBox(Box):
                 rows.sets = None if rows.sets is None else self.lineage.bits(rows.sets)
         return _joined(several)
 
-    def _member_ends(self, rows: Combination, member: Member, known: dict[tuple[int, ...], Places]) -> Places:
+    def _member_ends(self, rows: Combination, member: Member, known: dict[tuple[int, ...], TimesUs]) -> TimesUs:
         """Until when combinations are valid for a member: its groups count them so long."""
         windows = tuple(i.window.length_us for i in member.query.inputs)
         if windows not in known:

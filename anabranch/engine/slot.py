@@ -37,7 +37,7 @@ from time import thread_time_ns
 
 import pyarrow as pa
 
-from anabranch.control.records import Manifest, Preparing, SourceStatistics, StateStatistics, Statistics
+from anabranch.control.records import Manifest, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
@@ -491,40 +491,45 @@ class Slot:
         began = thread_time_ns()
         self.store.settle(arrival.batch)
         arrival.cpu_ns["settle"] = thread_time_ns() - began
-        self.statistics = {name: self._measured(tenant, arrival) for name, tenant in self.tenants.items()}
+        found: dict[str, Statistics] = {}
+        for name, tenant in self.tenants.items():
+            if self._lead(name) == name:
+                found |= self._measured(tenant, arrival)
+        self.statistics = {name: found[name] for name in self.tenants}
+        share_ns = Statistics(cpu_ns={what: spent // len(found) for what, spent in arrival.cpu_ns.items()})
         for measured in self.statistics.values():
-            share_ns = {what: spent_ns // len(self.statistics) for what, spent_ns in arrival.cpu_ns.items()}
-            measured.add_cpu(Statistics(cpu_ns=share_ns))
+            measured.add_cpu(share_ns)
 
-    def _measured(self, tenant: Tenant, arrival: Arrival) -> Statistics:
-        """What a batch measured of a query. Steps and states of a shared join, and the CPU that its members spend together,
-        are told as those of the lead: records do not repeat them for each member."""
-        lead = self.tenants[self._lead(tenant.name)]
-        main, own = self.boxes[lead.main], [b for b in self.boxes.values() if b.reader.query == lead.name]
-        whole = main.statistics
+    def _measured(self, tenant: Tenant, arrival: Arrival) -> dict[str, Statistics]:
+        """What a batch measured of a query, and of those that share the join that it leads. Steps and states of a shared
+        join, and the CPU that its members spend together, are told as those of the lead: records do not repeat them for each
+        member."""
+        main, own = self.boxes[tenant.main], [b for b in self.boxes.values() if b.reader.query == tenant.name]
+        whole, found = main.statistics, {tenant.name: main.statistics}
         if isinstance(main, SharedBox):
-            whole = main.members[tenant.name].statistics
-            if tenant is lead:
-                main.statistics.results = whole.results
-                main.statistics.add_cpu(whole)
-                whole = main.statistics
-        whole.preparing = main.rebuild.done if tenant is lead else Preparing()
-        whole.preparing.left = main.rebuild.left()
-        read = {source.name for box in own for source in box.reader.sources}
-        if isinstance(main, SharedBox):
-            read = {source.name for source in tenant.forms.written.base_sources}
-        for name in read:
-            log, counts = self.store.logs[name], arrival.counts.get((tenant.name, name), SourceStatistics())
-            counts.state_rows, counts.state_bytes = log.rows, log.bytes
-            whole.sources[name] = counts
-        whole.states = self.store.measured([box.reader for box in own]) if tenant is lead else []
-        for box in own:
-            name = tenant.name if isinstance(box, SharedBox) else box.name
-            if (groups := self.aggregators.get(name)) is not None:
-                whole.states.append(StateStatistics(f"groups of {name}", "groups", groups.partial_rows, groups.bytes))
-            if box is not main:
-                whole.add_cpu(box.statistics)
-        return whole
+            found = {name: member.statistics for name, member in main.members.items()}
+            whole.results = found[tenant.name].results
+            whole.add_cpu(found[tenant.name])
+            found[tenant.name] = whole
+        whole.states = self.store.measured([box.reader for box in own])
+        whole.preparing, left = main.rebuild.done, main.rebuild.left()
+        read = [self.store.logs[name] for name in {source.name for box in own for source in box.reader.sources}]
+        sizes = [(log.source.name, log.rows, log.bytes) for log in read]
+        for query, each in found.items():
+            each.preparing.left = left
+            for name, state_rows, state_bytes in sizes:
+                if isinstance(main, SharedBox) and name not in self.tenants[query].streams:
+                    continue  # a member of a shared join may have some of its streams only
+                counts = each.sources[name] = arrival.counts.get((query, name)) or SourceStatistics()
+                counts.state_rows, counts.state_bytes = state_rows, state_bytes
+            for box in own:
+                name = query if isinstance(box, SharedBox) else box.name
+                if (groups := self.aggregators.get(name)) is not None:
+                    state = StateStatistics(f"groups of {name}", "groups", groups.partial_rows, groups.bytes)
+                    each.states.append(state)
+                if box is not main:
+                    each.add_cpu(box.statistics)
+        return found
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory, for tests: runs are in order, and an index that is complete shows

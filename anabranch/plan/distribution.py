@@ -103,6 +103,19 @@ def way_of(grid: Grid, alias: str) -> tuple[object, ...]:
     return tuple((grid.shares[p], grid.stride(p), None if t is None else renamed(t, "")) for p, t in own)
 
 
+def each_way(queries: Spread, source: str) -> Spread:
+    """As many of the queries as tell where rows of a source go for the sake of all: the first that has an input of each
+    way."""
+    known: set[tuple[object, ...]] = set()
+    found = []
+    for query, grid in queries:
+        ways = {(way_of(grid, i.alias), grid.offsets(i.alias)) for i in query.inputs if i.source.name == source}
+        if not ways <= known:
+            known |= ways
+            found.append((query, grid))
+    return tuple(found)
+
+
 def parted_sources(queries: Spread) -> frozenset[str]:
     """The sources whose rows may be in a slot for the sake of one input and not of another, of the same query or not."""
     found: dict[str, set[tuple[object, ...]]] = {}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -400,14 +401,16 @@ class Pipeline:
         require_visible(ground.spark, signs)
 
     def _task(self, spread: Mapping[str, Distribution], packing: Packing, filesystem: Filesystem) -> Task:
-        own_files = {}
+        own_files: dict[str, ParquetStaging] = {}
+        schemas: dict[pa.Schema, pa.Schema] = {}  # every task gets a copy: of equal ones once
         for name, sink in self._aside.items():
             if (folder := sink.staging()) is not None:
                 own_files[name] = ParquetStaging(folder, KEPT_ASIDE)
         for name, member in self._everyone.items():
             folder = member.sink.staging()
             if name not in self.dropped and folder is not None and _has_own_files(member, spread[name]):
-                own_files[name] = ParquetStaging(folder, outward_schema(member.query))
+                output = outward_schema(member.query)
+                own_files[name] = ParquetStaging(folder, schemas.setdefault(output, output))
         staging, most = Staging(filesystem, own_files), self.ground.results_per_batch
         return Task(uuid.uuid4().hex, self.slots, packing, filesystem, staging, self.ground.checkpoint, most)
 

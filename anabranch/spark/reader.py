@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 
 from anabranch.errors import DamagedFileError, FilesError, FilesToMarkError
 from anabranch.plan.demand import Asked
-from anabranch.plan.distribution import Spread, way_of
+from anabranch.plan.distribution import Spread, each_way, way_of
 from anabranch.plan.expression import Column
 from anabranch.plan.grid import Grid
 from anabranch.plan.on_error import FAIL, OnError
@@ -138,7 +138,8 @@ def file_stream(
         raise FilesError(f"{source.name}: FileOptions.log_path must name a folder for the list of files found")
     log = LocalFilesystem(options.log_path) if isinstance(options.log_path, str) else options.log_path
     settled = replace(options, partitions=options.partitions or spark.sparkContext.defaultParallelism, log_path=log)
-    files = FileSource(source, path, format, tuple(spread), columns, settled, filters)
+    # Every task gets a copy: not of hundreds of queries whose rows go to the same slots.
+    files = FileSource(source, path, format, each_way(spread, source.name), columns, settled, filters)
     if spark not in _registered:
         spark.dataSource.register(FileDataSource)
         _registered.add(spark)

@@ -28,7 +28,7 @@ from anabranch.plan.query import FOREVER_US, Query, Stream
 from anabranch.spark.pack import Packing, unpack
 from anabranch.spark.stage import ParquetStaging
 from anabranch.spark.visible import require_seen
-from anabranch.spark.workers import settle
+from anabranch.spark.workers import settle, settle_with
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 
 REPORT = "report"
@@ -95,6 +95,7 @@ class Task:
             return
         stepped, stepped_cpu = perf_counter_ns(), thread_time_ns()
         attempt = work.save(order, slot, boxes, token)
+        settle_with({name: kept for name, (_, kept) in _KEPT.boxes.items()})
         saved = perf_counter_ns()
         count_all_passed_over(work, attempt, order, unpacked.passed_over)
         count_set_aside(work, attempt, unpacked.set_aside)

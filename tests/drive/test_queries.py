@@ -74,5 +74,8 @@ def test_what_a_worker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         BoundQueries().of(control, 2, MemoryFilesystem())
     monkeypatch.setattr(queries, "MOST_BOUND", 1)
     worker = BoundQueries()
-    assert worker.of(control, 2, disk).keys() == {"q0", "q1"}
-    assert len(worker.known) == 1
+    found = worker.of(control, 2, disk)
+    assert worker.of(control, 2, disk) == found, "those of a batch are bound once, however many they are"
+    assert all(worker.of(control, 2, disk)[name] is found[name] for name in ("q0", "q1"))
+    worker.of(msgspec.structs.replace(control, queries={"q1": control.queries["q1"]}), 2, disk)
+    assert len(worker.known) == 1, "the others are forgotten"

@@ -309,7 +309,7 @@ def test_a_start_that_fails_delivers_no_more(
     monkeypatch.setattr(Host, "start", cannot_start)
     with pytest.raises(RuntimeError, match="Spark cannot start"):
         piped.session(spark).start(availableNow=True)
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "deliver-pairs"])
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "deliver"])
 
 
 def test_stop_does_not_wait_for_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:

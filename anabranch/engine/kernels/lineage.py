@@ -102,6 +102,18 @@ def expand(begins, ends, out):
 
 
 @njit(cache=True, nogil=True)
+def has_members(words, out):
+    """For each of the sets, given as the words of their bits, whether it has a member."""
+    for i in range(words.shape[0]):
+        found = False
+        for w in range(words.shape[1]):
+            if words[i, w]:
+                found = True
+                break
+        out[i] = found
+
+
+@njit(cache=True, nogil=True)
 def count_members(words, counts):
     """Adds to `counts[m + 1]` in how many of the sets, given as the words of their bits, member m is."""
     for i in range(words.shape[0]):

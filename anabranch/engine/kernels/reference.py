@@ -355,6 +355,11 @@ def expand(ranges: Sequence[tuple[int, int]]) -> list[int]:
     return [place for begin, end in ranges for place in range(begin, end)]
 
 
+def has_members(sets: Sequence[int]) -> list[bool]:
+    """For each set whether it has a member."""
+    return [bits != 0 for bits in sets]
+
+
 def members_of(sets: Sequence[int], members: int) -> list[list[int]]:
     """For each member the places of the sets that it is in. The twin of `count_members` and `list_members`."""
     return [[place for place, bits in enumerate(sets) if bits >> member & 1] for member in range(members)]

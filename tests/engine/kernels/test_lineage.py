@@ -81,9 +81,12 @@ def test_expand(ranges):
 def test_members_of_sets(sets):
     words = np.array([[bits & 2**64 - 1, bits >> 64] for bits in sets], np.uint64).reshape(len(sets), 2)
     counts = np.zeros(71, np.int64)
+    there = np.empty(len(sets), np.bool_)
+    kernels.has_members(words, there)
+    assert there.tolist() == reference.has_members(sets)
     kernels.count_members(words, counts)
     begins = np.cumsum(counts)
-    places, ends = np.empty(int(begins[-1]), np.int64), begins[:-1].copy()
+    places, ends = np.empty(int(begins[-1]), np.int32), begins[:-1].copy()
     kernels.list_members(words, ends, places)
     found = [places[begins[member] : begins[member + 1]].tolist() for member in range(70)]
     assert found == reference.members_of(sets, 70)
