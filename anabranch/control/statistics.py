@@ -51,6 +51,9 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
 def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
     for each in COUNTED:
         setattr(total, each, getattr(total, each) + getattr(source, each))
+    for counts, more in ((total.wanted_rows, source.wanted_rows), (total.slice_rows, source.slice_rows)):
+        for length_us, rows in more.items():
+            counts[length_us] = counts.get(length_us, 0) + rows
     if source.largest_time_us is not None:
         known = total.largest_time_us
         total.largest_time_us = source.largest_time_us if known is None else max(known, source.largest_time_us)

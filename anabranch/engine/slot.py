@@ -510,6 +510,7 @@ class Slot:
         for name in {source.name for box in own for source in box.reader.sources}:
             log, counts = self.store.logs[name], arrival.counts.get((tenant.name, name), SourceStatistics())
             counts.state_rows, counts.state_bytes = log.rows, log.bytes
+            counts.slice_rows = dict(log.slice_rows) if counts.wanted_rows else {}
             whole.sources[name] = counts
         whole.states = self.store.measured([box.reader for box in own]) if tenant is lead else []
         for box in own:

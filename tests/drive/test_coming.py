@@ -11,10 +11,10 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.balance.together import join_others, restored
-from anabranch.control.ledger import commits_in
 from anabranch.control.lease import Holder
+from anabranch.control.ledger import commits_in
 from anabranch.control.pipelines import COMING, ComingNote, read_coming, read_dropped
-from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.query_texts import text_of
 from anabranch.control.records import Commit, Control
 from anabranch.drive.coming import Coming
 from anabranch.drive.driver import Driver
