@@ -37,7 +37,10 @@ from anabranch.session_budget import Declared, SessionPlans, budget_json, budget
 from anabranch.settings import Budget
 from anabranch.share.canonical import Running, companies
 from anabranch.share.common_plan import Starting, Taken, common_plans
+from anabranch.share.join_load import JoinLoad
 from anabranch.share.joint_budget import NOTHING
+from anabranch.share.pipeline_chains import first_chains, pipeline_joins
+from anabranch.share.source_chain import BYTE_CORES, SourceChain
 from anabranch.show.as_json import priced_json
 from anabranch.show.explain import Explanation, PricedPlan, explained
 from anabranch.show.figures import listed
@@ -317,6 +320,22 @@ class Planning:
             if isinstance(stream, Stream) and len(limits_us) > 1 and all(i.filters for i in longest):
                 lengths = listed(["for ever" if us == FOREVER_US else f"for {length_text(us)}" for us in limits_us])
                 yield f"  rows of {stream.name} are kept {lengths}: as long as somebody wants them"
+
+    @property
+    def byte_cores(self) -> float:
+        """What a byte of state is worth in cores: by the budget, if it bounds both."""
+        bounds = self.budget.bounds
+        return BYTE_CORES if float("inf") in (bounds.cpu, bounds.memory) else bounds.cpu / bounds.memory
+
+    def joins(self, queries: Sequence[str]) -> list[JoinLoad]:
+        """The joins that some queries of a pipeline run when they start."""
+        starts = [self.query(name) for name in queries]
+        running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
+        return pipeline_joins(running, self.facts, self.units)
+
+    def first_chains(self, queries: Sequence[str]) -> list[SourceChain]:
+        """How rows of the streams of some queries of a pipeline are cut before anything is measured."""
+        return first_chains(self.joins(queries), self.units, self.byte_cores)
 
     def _budgeted(self, name: str) -> list[str]:
         """What a query takes of the budget of its session, and what all take."""

@@ -2,8 +2,8 @@
 
 Eight queries join two streams by a key, with windows of 2 to 16 batches. Each has a filter on both streams, and the longer
 its window, the fewer rows pass, so that rows are wanted for eight different times. The same rows run cut into one, two, four
-and eight slices, in batches of few and of many rows, which find few partners or many. CPU that tasks report for all but making results (`route`, `emit`) is
-fitted by least squares, as a share of each case, to
+and eight slices, in batches of few and of many rows, which find few partners or many. CPU that tasks report for all but
+making results (`route`, `emit`) is fitted by least squares, as a share of each case, to
 
     CPU of a batch = fixed + rows + SLICE_S · slices of all indexes + lookups in runs + candidates
 
@@ -12,7 +12,7 @@ which are used. A predicate (PREDICATE_S of `anabranch.share.ways`) is the slope
 distinct filters the queries have on a stream.
 
 What a pipeline of its own costs (PIPELINE_S) is the difference of *separate* and *shared* at a rate at which rows cost next
-to nothing, for each query but one: `python -m bench.many_queries --queries 6 --ways shared,separate --rate 200`.
+to nothing, for each query but one: `python -m bench.many_queries --queries 1,6 --ways shared,separate --rate 200`.
 """
 
 from __future__ import annotations

@@ -34,9 +34,9 @@ from anabranch.share.source_chain import CPU_OPT, MEM_OPT, PULL_UP, limits_of, p
 PREDICATE_S = 5e-9
 """A predicate evaluated for a row (`python -m bench.slices`)."""
 
-PIPELINE_S = 0.06
+PIPELINE_S = 0.25
 """A batch of a pipeline of its own, however few rows it has: CPU of Spark's driver, its JVM and workers (`python -m
-bench.slices --pipelines`)."""
+bench.many_queries --queries 1,6 --ways shared,separate --rate 200`: what each of five more pipelines adds)."""
 
 PUSH_DOWN, UNSHARED = "push-down", "unshared"
 

@@ -83,8 +83,8 @@ def check_sharing(
     workload: Workload, slots: int, actions: Sequence[tuple[int, str, int, int]], turns: Sequence[int]
 ) -> None:
     """All together, and each alone. Before some batches there are `actions`: a restart, a query gets another plan, all that
-    have its join get another, it is dropped, or rows are cut into other slices. Two workers take turns at the slots, and have
-    to catch up."""
+    have its join get another, it is dropped, or rows are cut into other slices. Two workers take turns at the slots, and
+    have to catch up."""
     together, workers = Together(workload.queries, workload.table, slots), [Kept(), Kept()]
     alone = {q.name: Together([q], workload.table) for q in workload.queries}
     whole: dict[str, oracle.Bag] = {name: Counter() for name in alone}
