@@ -7,7 +7,8 @@ several joins look up. So each join that queries run, together or alone, says ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from anabranch.cost.facts import Facts
 from anabranch.cost.model import CostModel, UnitCosts
@@ -23,15 +24,34 @@ Passing = Mapping[tuple[str, str], float]
 """The share of the rows of a source that pass the filters of a query, by query and source."""
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known of the rows of a pipeline, beyond facts: measured, if its queries have run."""
+
+    passing: Passing = field(default_factory=dict)
+    rates_per_s: Mapping[str, float] = field(default_factory=dict)
+    """Rows of sources before any filter; else as facts have them."""
+    wanted_per_s: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Rows of sources by how long somebody wants them."""
+    kept_rows: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Rows of sources in slices of each length."""
+    batches: int = 0
+    """So many were measured."""
+
+
+ASSUMED = Known()
+
+
 def pipeline_joins(
-    running: Iterable[Running], facts: Facts, units: UnitCosts, passing: Passing | None = None
+    running: Iterable[Running], facts_of: Callable[[str], Facts], units: UnitCosts, known: Known = ASSUMED
 ) -> list[JoinLoad]:
-    """The joins of streams that queries run, those that several run together once."""
+    """The joins of streams that queries run, those that several run together once; `facts_of` has what is known of the join
+    of a query, or of one that it leads."""
     queries = [each for each in running if is_of_streams(each.query)]
     together = companies(queries)
     sharing = {each.query.name for company in together for each in company}
     alone = [[each] for each in queries if each.query.name not in sharing and each.execution.grouped_input is None]
-    return [_load(company, facts, units, passing or {}) for company in (*together, *alone)]
+    return [_load(company, facts_of(company[0].query.name), units, known) for company in (*together, *alone)]
 
 
 def is_of_streams(query: Query) -> bool:
@@ -40,30 +60,34 @@ def is_of_streams(query: Query) -> bool:
     return len(sources) > 1 and all(isinstance(s, Stream) and not isinstance(s, Derived) for s in sources)
 
 
-def _load(company: Sequence[Running], facts: Facts, units: UnitCosts, passing: Passing) -> JoinLoad:
+def _load(company: Sequence[Running], facts: Facts, units: UnitCosts, given: Known) -> JoinLoad:
     lead, orders = company[0], [each.order if len(company) > 1 else each.query.aliases for each in company]
     shared = shared_join([each.query for each in company], orders)
     graph, order = facts.graph(JoinGraph(shared.join)), lead.query.aliases
     rates = {shared.join.input(stream.name).source.name: stream.rate for stream in graph.streams}
+    rates |= dict(given.rates_per_s)
     sources = {alias: shared.join.input(alias).source.name for alias in order}
     known = {
-        (name, alias): passing[name, source]
+        (name, alias): given.passing[name, source]
         for name in shared.names
         for alias, source in sources.items()
-        if (name, source) in passing
+        if (name, source) in given.passing
     }
+    for alias, source in sources.items() if len(company) > 1 else ():
+        if rates_by_us := given.wanted_per_s.get(source):
+            # A lead counts what all members want; its own are those that are wanted for its window, mostly the longest.
+            own = sum(rate for us, rate in rates_by_us.items() if us >= lead.query.input(alias).window.length_us)
+            known[lead.query.name, alias] = min(1.0, own / rates[source]) if rates[source] else 1.0
     return join_load(shared, order, lead.execution.plan, CostModel(graph, units), rates, known)
 
 
-def source_loads(
-    joins: Sequence[JoinLoad], wanted_per_s: Mapping[str, Mapping[int, float]] | None = None
-) -> dict[str, SourceLoad]:
-    """How each stream is wanted and looked up, by all joins. `wanted_per_s` is what was measured of that, by source."""
+def source_loads(joins: Sequence[JoinLoad], known: Known = ASSUMED) -> dict[str, SourceLoad]:
+    """How each stream is wanted and looked up, by all joins."""
     several: dict[str, list[SourceLoad]] = {}
     for join in joins:
         for place, source in enumerate(join.sources):
             several.setdefault(source, []).append(join.source_load(place))
-    return {source: merged(loads, (wanted_per_s or {}).get(source)) for source, loads in several.items()}
+    return {source: merged(loads, known.wanted_per_s.get(source)) for source, loads in several.items()}
 
 
 def first_chains(joins: Sequence[JoinLoad], units: UnitCosts, byte_cores: float = BYTE_CORES) -> list[SourceChain]:

@@ -77,6 +77,17 @@ def chain_of(
     )  # fmt: skip
 
 
+def told_chain(load: SourceLoad, units: UnitCosts, limits_us: tuple[int, ...]) -> SourceChain:
+    """A source that is cut as told."""
+    edge, w = slice_cost(load, units), load.windows_s
+    finest, one, chosen = mem_opt(w).chain, Chain(w, (len(w),)), Chain(w, load.ends(limits_us))
+    fastest, cost = cpu_opt(w, lambda i, j: edge(i, j).cpu).chain, priced(chosen, edge)
+    return SourceChain(
+        load.source, limits_us, cost, way_of(chosen, finest, fastest, one, load),
+        _reason(chosen, cost, priced(finest, edge), priced(one, edge), load, False), priced(one, edge), priced(finest, edge),
+    )  # fmt: skip
+
+
 def priced(chain: Chain, edge: SliceCost) -> Cost:
     """What the slices of a chain cost together."""
     return sum((edge(i, j) for i, j in chain.edges), NOTHING)

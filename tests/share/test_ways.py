@@ -19,7 +19,7 @@ from anabranch.share.chain import every_chain
 from anabranch.share.cpu_opt import cpu_opt
 from anabranch.share.join_load import JoinLoad, Wants, merged, shares_by_window
 from anabranch.share.mem_opt import mem_opt
-from anabranch.share.pipeline_chains import first_chains, pipeline_joins, source_loads
+from anabranch.share.pipeline_chains import Known, first_chains, pipeline_joins, source_loads
 from anabranch.share.slice_cost import SourceLoad, slice_cost
 from anabranch.share.source_chain import (
     CPU_OPT,
@@ -128,7 +128,7 @@ def loads(where: tuple[str, ...], windows: tuple[str, ...], rate: float = 1_000.
     for declared in parse_script(script).queries:
         running.append(Running(declared.query, Execution(left_deep(JoinGraph(declared.query))), Distribution()))
     given = Given(dict.fromkeys("ab", rate), {}, {"a.k": distinct, "b.k": distinct})
-    (found,) = pipeline_joins(running, given, DEFAULT, {("q1", "a"): 0.01})
+    (found,) = pipeline_joins(running, lambda _: given, DEFAULT, Known({("q1", "a"): 0.01}))
     return found
 
 
