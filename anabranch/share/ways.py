@@ -28,7 +28,7 @@ from anabranch.share.cpu_opt import cpu_opt
 from anabranch.share.join_cost import HANDED_S, MEMBER_S
 from anabranch.share.join_load import JoinLoad
 from anabranch.share.mem_opt import mem_opt
-from anabranch.share.slice_cost import NOTHING, SourceLoad, slice_cost
+from anabranch.share.slice_cost import NOTHING, SET_S, SourceLoad, slice_cost
 from anabranch.share.source_chain import CPU_OPT, MEM_OPT, PULL_UP, limits_of, priced
 
 PREDICATE_S = 5e-9
@@ -117,10 +117,11 @@ def as_cut(load: JoinLoad, limits_us: Sequence[tuple[str, tuple[int, ...]]], way
 
 def _chained(load: JoinLoad, way: str, cut: Cut, reason: str) -> SharingDecision:
     units, limits, cost = load.model.units, dict[str, set[int]](), _beside(load)
+    set_s = SET_S if len(load.members) > 1 else 0.0
     for place, whole in enumerate(load.whole):
         source = load.source_load(place)
         chain = cut(source)
-        cost += priced(chain, slice_cost(source, units)) - slice_cost(whole, units)(0, 1)
+        cost += priced(chain, slice_cost(source, units, set_s)) - slice_cost(whole, units, 0.0)(0, 1)
         limits.setdefault(source.source, set()).update(limits_of(chain, source))
     told = tuple((source, tuple(sorted(us))) for source, us in limits.items())
     return SharingDecision(way, told, cost, 1, reason)
