@@ -126,7 +126,7 @@ def step(
     batch = Seen(min(times), {name: each.statistics for name, each in observed.items()})
     seen = (*state.seen, batch)[-LATEST_BATCHES - 1 :]
     state = replace(state, seen=seen, since_last=state.since_last + 1)
-    state, said = _effects(state, batch)
+    state, said = _effects(state, batch, slices)
     if len(seen) <= FIRST_BATCHES or state.since_last < EVERY_BATCHES:
         return state, said
     state, found = _look(known, state, joins, slices)
@@ -167,9 +167,14 @@ def _look(
     return replace(state, since_last=0, found=better, promises=promises, is_told=True), said
 
 
-def _effects(state: SlicingState, batch: Seen) -> tuple[SlicingState, list[Recut | SliceRemark]]:
-    """What came of chains that were proposed: told when no row is left that was cut in the old way."""
-    over = {source: each for source, each in state.promises.items() if batch.seen_us >= each.ends_us}
+def _effects(
+    state: SlicingState, batch: Seen, slices: Slices
+) -> tuple[SlicingState, list[Recut | SliceRemark]]:
+    """What came of chains that were proposed: told when no row is left that was cut in the old way, of those that run."""
+    running = {source: each for source, each in state.promises.items() if slices.get(source) == each.limits_us}
+    if running != state.promises:
+        state = replace(state, promises=running)
+    over = {source: each for source, each in running.items() if batch.seen_us >= each.ends_us}
     said: list[Recut | SliceRemark] = []
     for source, promise in over.items():
         now = kept_bytes(batch, source)

@@ -247,7 +247,7 @@ class Driver:
         """The control record of a batch that was never begun."""
         batch, base = self.standing.batch + 1, self.newest
         for query in self.queries.values():
-            if (approved := query.approved_cut()) is not None:
+            for approved in query.approved_cuts():
                 self.slices[approved.action.source] = approved.action.limits_us
                 query.tell(batch - 1, "slicing", f"from batch {batch} on {approved.text}", **approved.details)
         planned_us = int(self.clock() * 1_000_000)
@@ -376,8 +376,10 @@ class Driver:
         if reader is None:
             return
         if reader.needs_approval and batch >= 0:
-            reader.pending_cut = recut
-            reader.tell(batch, "proposed", f"if you approve, {recut.text}", **recut.details)
+            before = reader.pending_cuts.get(source)
+            reader.pending_cuts[source] = recut
+            if before is None or before.action != recut.action:
+                reader.tell(batch, "proposed", f"if you approve, {recut.text}", **recut.details)
             return
         self.slices[source] = recut.action.limits_us
         reader.tell(batch, "slicing", f"from batch {batch + 1} on {recut.text}", **recut.details)

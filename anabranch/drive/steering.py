@@ -63,9 +63,9 @@ class Steering:
         """What its state may take, for people to see beside what it takes."""
         self.pending: Proposal | None = None
         """A change that waits for approval."""
-        self.pending_cut: Recut | None = None
-        """Slices of one of its streams that wait for approval."""
-        self._approved_cut: Recut | None = None
+        self.pending_cuts: dict[str, Recut] = {}
+        """Slices of its streams that wait for approval."""
+        self._approved_cuts: list[Recut] = []
         self.followers: Sequence[tuple[Steering, Mapping[str, str]]] = ()
         """The queries that run its join with it and go where it goes, with the names that they have for its inputs."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
@@ -232,19 +232,18 @@ class Steering:
     def approve(self) -> bool:
         """Agrees to the change that waits; False if none does."""
         pending, self.pending = self.pending, None
-        cut, self.pending_cut = self.pending_cut, None
-        if cut is not None:
-            self._approved_cut = cut
+        cuts, self.pending_cuts = self.pending_cuts, {}
+        self._approved_cuts = [*self._approved_cuts, *cuts.values()]
         if pending is None:
-            return cut is not None
+            return bool(cuts)
         self.request(pending)
         for follower, theirs in self._following(pending):
             follower.request(theirs)
         return True
 
-    def approved_cut(self) -> Recut | None:
+    def approved_cuts(self) -> list[Recut]:
         """Slices that somebody has agreed to, once."""
-        found, self._approved_cut = self._approved_cut, None
+        found, self._approved_cuts = self._approved_cuts, []
         return found
 
     def _following(self, proposal: Proposal) -> Iterator[tuple[Steering, Proposal]]:

@@ -143,7 +143,7 @@ def test_a_change_waits_for_approval():
         query.needs_approval = True
     run.run(20, lambda number: 0.02)
     assert "a" not in run.slices
-    assert "proposed" in run.events
+    assert run.events.count("proposed") == 1, "it is told once"
     assert run.pipeline.driver.queries["short"].approve()
     run.run(21, lambda number: 0.02)
     assert run.slices["a"] == (LIMITS["long"],)
