@@ -112,3 +112,32 @@ def test_what_a_driver_decides_holds_after_its_death() -> None:
         run.check(f"commit {put} is lost")
         numbers = [number for number, _ in run.computed]
         assert len(numbers) == len(set(numbers)) + 1, "one batch ran again"
+
+
+class Once(Restless):
+    """Has rows be cut in one way for good."""
+
+    def after(
+        self, joins: Sequence[Joining], slices: Slices, observed: Mapping[str, Observed]
+    ) -> Sequence[Recut | SliceRemark]:
+        return ()
+
+
+class CutOnce(Cutting):
+    def make(self, steerings: Any, files: Any, holder: Any) -> Driver:
+        made = super().make(steerings, files, holder)
+        made.slicer = Once(self.lives)
+        return made
+
+
+def test_what_a_batch_was_begun_with_holds_for_those_after_it() -> None:
+    """The first batch is begun, and its commit lost. The next driver would cut in another way, had none been decided on."""
+    calm = CutOnce(queries(), batches(1), {})
+    calm.check()
+    (first,) = {str(slices) for slices in calm.cut.values()}
+    lost = next(put for put, path in enumerate(calm.world.puts) if "/commit/" in path)
+    run = CutOnce(queries(), batches(1), {}, faults={lost: Fault("lose")})
+    run.check()
+    assert run.lives == 2
+    assert {str(slices) for slices in run.cut.values()} == {first}
+    assert str({source: Restless(1)._cut(source) for source in "ab"}) != str({s: Restless(2)._cut(s) for s in "ab"})

@@ -266,3 +266,17 @@ def test_rows_are_cut_as_the_control_record_says():
     assert counted.wanted_rows == {1_000_000: 95, 60_000_000: 5}
     assert counted.slice_rows == {1_000_000: 190, 60_000_000: 235}
     assert run.pipeline.driver.newest.queries["short"].statistics.sources["a"].wanted_rows == {}, "told once"
+
+
+def test_rows_are_cut_as_decided_when_who_reads_them_has_changed():
+    run = Together([declared.query for declared in SCRIPT.queries], pa.table({}))
+    run.pipeline.driver.slices = {"a": (60_000_000,)}
+    for number in range(3):
+        if number == 2:
+            run.pipeline.drop("other")
+            run.queries = [query for query in run.queries if query.name != "other"]
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+        stored = run.slot.store.logs["a"].segments[number]
+        assert [each.retention_us for each in stored.slices] == [60_000_000]

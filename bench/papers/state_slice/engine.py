@@ -12,7 +12,8 @@ Six ways to run the same three queries, batch by batch in turns, so that whateve
 
 Rows find 1, 10 or 60 partners in the longest window, which is that of the paper; batches have a second of event time. Told
 are seconds of CPU for a batch once windows are full, and what logs and indexes hold; ratios are medians over batches of the
-way's CPU by that of *as chosen*, with their 90 % interval.
+way's CPU by that of *as chosen*, with their 90 % interval. Nothing of Spark's is in them: *with pipelines* is the ratio if
+each pipeline takes `PIPELINE_S` of CPU for a batch on top (`anabranch.share.ways`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from anabranch.plan.shared_join import SharedJoin
 from anabranch.share.canonical import Running, shared_joins
 from anabranch.share.pipeline_chains import first_chains, pipeline_joins
 from anabranch.share.source_chain import BYTE_CORES
+from anabranch.share.ways import PIPELINE_S
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
 from bench import report
@@ -205,33 +207,39 @@ def run(setting: Setting, measured: int) -> list[dict[str, Any]]:
 def row_of(setting: Setting, way: Contender, chosen: Contender, measured: int) -> dict[str, Any]:
     if way.results != chosen.results:
         raise SystemExit(f"{way.way.name} gives {way.results}, {chosen.way.name} {chosen.results}")
-    ratios = [mine / its for mine, its in zip(way.cpu_s[-measured:], chosen.cpu_s[-measured:], strict=True)]
+    pairs = list(zip(way.cpu_s[-measured:], chosen.cpu_s[-measured:], strict=True))
+    ratios, pipelines = [mine / its for mine, its in pairs], [len(each.pipelines) * PIPELINE_S for each in (way, chosen)]
+    on_spark = [(mine + pipelines[0]) / (its + pipelines[1]) for mine, its in pairs]
     (low, high), (rows, size) = interval(ratios), way.state
     return {
         "windows": setting.windows, "S_σ": setting.selectivity, "partners": setting.partners, "way": way.way.name,
         "CPU s": float(np.median(way.cpu_s[-measured:])), "CPU by chosen": float(np.median(ratios)), "low": low,
-        "high": high, "rows kept": rows, "state MB": size / 1e6, "results": sum(way.results.values()),
-        "slices of a": way.slices,
+        "high": high, "with pipelines": float(np.median(on_spark)), "rows kept": rows, "state MB": size / 1e6,
+        "results": sum(way.results.values()), "slices of a": way.slices,
     }  # fmt: skip
 
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the issue asks, and what was measured."""
     settings = {(row["windows"], row["S_σ"], row["partners"]) for row in rows}
-    least, beaten, worst, single = 0, [], 1.0, []
+    least, worst = 0, 1.0
+    beaten, cheaper, single = list[str](), list[str](), list[str]()
     for setting in settings:
         own = {row["way"]: row for row in rows if (row["windows"], row["S_σ"], row["partners"]) == setting}
         least += own["Mem-Opt"]["rows kept"] <= min(row["rows kept"] for row in own.values())
         worst = max(worst, own[CHOSEN]["rows kept"] / own["Mem-Opt"]["rows kept"])
         single += [str(setting)] if "," not in own[CHOSEN]["slices of a"] else []
-        beaten += [f"{row['way']} at {setting}" for row in own.values() if row["high"] < 1 / WORSE]
+        found = [row for row in own.values() if row["high"] < 1 / WORSE]
+        beaten += [f"{row['way']} at {setting}" for row in found if row["with pipelines"] < 1 / WORSE]
+        cheaper += [f"{row['way']} at {setting}" for row in found]
     return [
         {"claim": "Mem-Opt keeps the fewest rows in every setting (theorem 4)",
          "verdict": "reproduced" if least == len(settings) else "partly", "measured": f"{least} of {len(settings)}"},
         {"claim": "the chosen slices keep few rows more", "verdict": "yes" if worst <= WORSE else "no",
          "measured": f"at most {100 * (worst - 1):.1f} % more than Mem-Opt"},
-        {"claim": "no way takes a tenth less CPU than the chosen one", "verdict": "no" if beaten else "yes",
-         "measured": "; ".join(beaten) or "none"},
+        {"claim": "no way takes a tenth less CPU than the chosen one, with what its pipelines cost",
+         "verdict": "no" if beaten else "yes", "measured": "; ".join(beaten) or "none"},
+        {"claim": "nor without that", "verdict": "no" if cheaper else "yes", "measured": "; ".join(cheaper) or "none"},
         {"claim": "one slice, because whose a result is costs the same in every chain, and a lookup more costs more than it "
                   "spares", "verdict": f"in {len(single)} of {len(settings)} settings",
          "measured": "; ".join(sorted(single)) or "none"},
