@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,9 @@ from anabranch.balance.together import choose_together, pipelines_of, restored
 from anabranch.control.journal import Journal
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import text_of
-from anabranch.cost.facts import EMPTY, Given
+from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.cost.model import Cost
 from anabranch.cost.units import DEFAULT, unit_costs
-from anabranch.engine.slices import bounds_of
 from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Bounds, Decision, decide
@@ -28,17 +27,28 @@ from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
-from anabranch.plan.lengths import length_text
 from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
-from anabranch.plan.query import FOREVER_US, Derived, Query, Stream, Table
+from anabranch.plan.query import Derived, Query, Stream, Table
 from anabranch.plan.workload import Workload
 from anabranch.session_budget import Declared, SessionPlans, budget_json, budget_text, plan_together
 from anabranch.settings import Budget
 from anabranch.share.canonical import Running, companies
 from anabranch.share.common_plan import Starting, Taken, common_plans
+from anabranch.share.join_load import JoinLoad
 from anabranch.share.joint_budget import NOTHING
+from anabranch.share.pipeline_chains import ASSUMED, Known, first_chains, pipeline_joins
+from anabranch.share.source_chain import BYTE_CORES, SourceChain
 from anabranch.show.as_json import priced_json
+from anabranch.show.chains import (
+    PipelineShown,
+    ShownSharing,
+    known_of,
+    seen_in,
+    sharing_json,
+    sharing_text,
+    slice_notes,
+)
 from anabranch.show.explain import Explanation, PricedPlan, explained
 from anabranch.show.figures import listed
 from anabranch.show.measured import Batches, batches_of
@@ -122,6 +132,8 @@ class Planning:
         self.alone: set[str] = set()
         """The queries that are not to share a pipeline with others."""
         self._known_together: _Together | None = None
+        self._shown: tuple[_Together | None, dict[tuple[str, ...], PipelineShown]] = None, {}
+        """How pipelines share what they read, by their queries, as long as these stay as they are."""
         self._at_most = NOTHING
         """No more is taken by all queries, if none of them shares a state that was not shared when it was last looked at."""
 
@@ -227,11 +239,12 @@ class Planning:
         The slots are those that were asked for, else those of the checkpoint, if it holds a commit of the query, else
         `parallelism`, which is this machine's cores where nothing else is known."""
         priced, written = self.priced(name), self.query(name).forms.written
-        more = [*self._company(name), *self._budgeted(name)]
+        shown = self.sharing(name)
+        more = [*self._company(name), *([sharing_text(shown, verbose)] if shown is not None else []), *self._budgeted(name)]
         if verbose:
             distribution, slots = self._spread(written, parallelism)
             more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
-        return explained(priced, more)
+        return explained(priced, more, slice_notes(shown))
 
     def explain_json(self, name: str, parallelism: Slots | None = None) -> dict[str, Any]:
         """What `explain` shows as plain values."""
@@ -242,12 +255,13 @@ class Planning:
             "times": times_json(written),
             "spread": spread_json(written, *self._spread(written, parallelism)),
             "together": self._others(name),
+            "sharing": sharing_json(self.sharing(name)),
             "budget": self._budget_json(name),
         }
 
     def draw(self, name: str) -> str:
         """The plan of a query as SVG."""
-        return self.priced(name).draw()
+        return self.priced(name).draw(slice_notes(self.sharing(name)))
 
     def priced(self, name: str) -> PricedPlan:
         """The plan that a query starts with, or goes on with, and its costs: by what its batches measured, else by what is
@@ -304,19 +318,49 @@ class Planning:
         others, joining = self._others(name), self._joining(name)
         shown = f"together\n  with {', '.join(others)}: one scan of each stream, and one state. A batch lasts as long as its"
         shared = f"\n  its join is run once for it and {listed(joining)}" if joining else ""
-        return ["\n".join([f"{shown} slowest query{shared}", *self._kept(name)])] if others else []
+        return [f"{shown} slowest query{shared}"] if others else []
 
-    def _kept(self, name: str) -> Iterator[str]:
-        """For how long rows of the streams of a query are kept, where that depends on who wants them."""
-        own = next(each for each in self.pipelines() if any(query.name == name for query in each.queries))
-        blocks = [block for query in own.queries for block in query.blocks]
-        for stream in self.query(name).forms.written.base_sources:
-            inputs = [i for block in blocks if len(block.inputs) > 1 for i in block.inputs if i.source == stream]
-            limits_us = bounds_of(i.window.length_us for i in inputs) if inputs else ()
-            longest = [i for i in inputs if i.window.length_us == limits_us[-1]]
-            if isinstance(stream, Stream) and len(limits_us) > 1 and all(i.filters for i in longest):
-                lengths = listed(["for ever" if us == FOREVER_US else f"for {length_text(us)}" for us in limits_us])
-                yield f"  rows of {stream.name} are kept {lengths}: as long as somebody wants them"
+    def sharing(self, name: str) -> ShownSharing | None:
+        """How the streams of a query are cut into slices, and its join is shared: by what its pipeline measured, if it has
+        run; None if there is nothing to share."""
+        together = self._together()
+        if self._shown[0] is not together:
+            self._shown = together, {}
+        names = (name, *self._others(name))
+        others = tuple(sorted(n for n in names if n in self.queries))
+        if others not in self._shown[1]:
+            self._shown[1][others] = self._pipeline_shown(others)
+        return self._shown[1][others].of(self.query(name).forms.written)
+
+    def _pipeline_shown(self, names: Sequence[str]) -> PipelineShown:
+        slices, known = None, ASSUMED
+        if self.checkpoint is not None and (pipeline := self._known(names[0])) is not None:
+            seen, slices = seen_in(self.checkpoint.below(pipeline.name))
+            known = known_of(seen) or ASSUMED
+        joins = self.joins(names, known, is_measured=known is not ASSUMED)
+        return PipelineShown(joins, [self.query(n).forms.written for n in names], self.units, self.byte_cores, known, slices)
+
+    @property
+    def byte_cores(self) -> float:
+        """What a byte of state is worth in cores: by the budget, if it bounds both."""
+        bounds = self.budget.bounds
+        return BYTE_CORES if float("inf") in (bounds.cpu, bounds.memory) else bounds.cpu / bounds.memory
+
+    def joins(self, queries: Sequence[str], known: Known = ASSUMED, is_measured: bool = False) -> list[JoinLoad]:
+        """The joins that some queries of a pipeline run when they start; by what they measured, if that is asked."""
+        starts = [self.query(name) for name in queries]
+        running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
+
+        def facts_of(query: str) -> Facts:
+            planned = self.query(query)
+            batches = self._batches(planned) if is_measured else None
+            return self.facts if batches is None else batches.facts(planned.execution.plan, self.facts)
+
+        return pipeline_joins(running, facts_of, self.units, known)
+
+    def first_chains(self, queries: Sequence[str]) -> list[SourceChain]:
+        """How rows of the streams of some queries of a pipeline are cut before anything is measured."""
+        return first_chains(self.joins(queries), self.units, self.byte_cores)
 
     def _budgeted(self, name: str) -> list[str]:
         """What a query takes of the budget of its session, and what all take."""

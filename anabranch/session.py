@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
+from anabranch.adapt.slicing import SlicingKnowledge, SlicingLoop
 from anabranch.balance.together import pipelines_of
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
-from anabranch.control.loop import Loop
+from anabranch.control.loop import Loop, Slicer
 from anabranch.control.pipelines import ComingNote, KnownPipeline, new_name
 from anabranch.control.query_texts import text_of
 from anabranch.control.sink_notes import read_sink
@@ -374,7 +375,7 @@ class Session:
         idle_s = None if self._idle_us is None else self._idle_us / 1e6
         return Ground(
             self.spark, self.checkpoint, _checkpoint_id(self.checkpoint), holder, self._sources, self.cache, self.clock,
-            self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes,
+            self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes, self._slicer,
         )  # fmt: skip
 
     def _pipelines(self, ground: Ground, restart: Restart, patience_s: float | None) -> list[Pipeline]:
@@ -463,6 +464,14 @@ class Session:
         loop = self._loop(forms, self.planning.left_for(query.name))
         member = Member(query, execution, loop, self._sinks[query.name], bool(note.plan), self.adapt.approve)
         return Arriving(member, note)
+
+    def _slicer(self, queries: Sequence[str]) -> Slicer | None:
+        """What decides how rows of the streams of some queries are cut into slices; while they run only if anything is to
+        change."""
+        planning = self.planning
+        chains = planning.first_chains([name for name in queries if name in planning.queries])
+        known = SlicingKnowledge(planning.units, planning.byte_cores, planning.budget.bounds.memory)
+        return SlicingLoop(known, chains, self.adapt.timing != "never")
 
     def _loop(self, forms: Forms, bounds: Bounds) -> Loop:
         """What decides about the plan of a query while it runs, within what others leave of the budget."""

@@ -236,9 +236,45 @@ def test_who_shares_a_join_is_told_and_how_long_rows_are_kept() -> None:
     planning.add_script(script)
     text = str(planning.explain("short"))
     assert "its join is run once for it and long" in text
-    assert "rows of a are kept for 1 minute and for 1 hour: as long as somebody wants them" in text
-    assert "rows of b are kept" not in text, "who keeps them longest wants all"
+    lines = text.splitlines()
+    begin = lines.index("slices")
+    told = [line.split("  ")[0] for line in map(str.strip, lines[begin + 1 : begin + 9])]
+    assert told[3].startswith("Mem-Opt, if half of the rows pass a predicate: 2 slices keep 49 % fewer bytes than one, and ")
+    assert told == [
+        "rows of a are kept", "for 1 minute", "for 1 hour", told[3], "rows of b are kept", "for 1 hour",
+        "pull-up, if half of the rows pass a predicate: all rows are wanted for 1 hour: there is one slice, however it is "
+        "cut",
+        lines[begin + 8].strip(),
+    ]  # fmt: skip
+    assert lines[begin + 8].strip().startswith("by itself each of 2 queries would take, together, 0.2")
     assert "its join is run once" not in str(planning.explain("other"))
+    assert "slices" not in str(planning.explain("other")), "it joins nothing"
+
+
+def test_slices_and_ways_as_plain_values_and_drawn() -> None:
+    script = parse_script("""
+        CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE QUERY short AS SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 MINUTE;
+        CREATE QUERY long AS SELECT q.x FROM b AS p, a AS q WHERE q.k = p.k AND q.x > 3 WINDOW 1 HOUR""")
+    planning = Planning(slots=2)
+    planning.add_script(script)
+    told = planning.explain_json("long")["sharing"]
+    assert told["members"] == ["long", "short"]
+    a, b = sorted(told["chains"], key=lambda chain: chain["source"])
+    assert [(each["kept_us"], each["rows_per_s"], each["read_by"]) for each in a["slices"]] == [
+        (60_000_000, 500.0, ["short"]), (3_600_000_000, 500.0, ["long", "short"]),
+    ]  # fmt: skip
+    assert [each["kept_us"] for each in b["slices"]] == [3_600_000_000]
+    assert [way["way"] for way in told["ways"]] == ["Mem-Opt", "CPU-Opt", "pull-up", "push-down", "unshared"]
+    assert told["runs"]["memory"] == pytest.approx(min(way["memory"] for way in told["ways"]))
+    assert told["runs"]["slices_us"] == {"b": [3_600_000_000], "a": [60_000_000, 3_600_000_000]}
+    assert "slices 1 minute: 31,000 · 1 hour: 1,801,000 rows" in planning.draw("short")
+    verbose = str(planning.explain("short", verbose=True))
+    assert "push-down" in verbose
+    assert "push-down" not in str(planning.explain("short"))
+    dear = Planning(Budget(1.0, "1 GiB"), slots=2)
+    dear.add_script(script)
+    assert dear.byte_cores == 1.0 / 2**30, "the budget says what a byte is worth"
 
 
 def test_queries_with_one_join_have_one_plan() -> None:

@@ -1,14 +1,14 @@
 """Where whoever drives a query meets whoever decides about what it runs: after each batch the one shows what the batch
-has shown of the query, and the other may propose an action."""
+has shown of the query, and the other may propose an action. So it is with the slices of a pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anabranch.control.records import Statistics
-from anabranch.plan.actions import Action
+from anabranch.plan.actions import Action, CutSlices
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.selects import Selects
@@ -64,3 +64,47 @@ class Loop(Protocol):
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for, with what is estimated of it."""
+
+
+@dataclass(frozen=True)
+class Joining:
+    """A join that a query runs, or leads: of each of its inputs the source, and the windows that its members have."""
+
+    query: str
+    sources: Mapping[str, str]
+    """By alias; streams only."""
+    windows_us: Mapping[str, tuple[int, ...]]
+    """By alias, for each member; 0 if it does not have the input."""
+
+
+@dataclass(frozen=True)
+class Recut:
+    """Rows of a source cut in another way from the next batch on, and why."""
+
+    action: CutSlices
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SliceRemark:
+    """Something to be told of the slices of a source that changes nothing."""
+
+    source: str
+    remark: Remark
+
+
+Slices = Mapping[str, tuple[int, ...]]
+"""How rows of sources are cut, as far as that was decided: for how long those of each slice are kept, shortest first."""
+
+
+class Slicer(Protocol):
+    """Whoever decides how rows of the sources of a pipeline are cut into slices (`anabranch.engine.slices`)."""
+
+    def at_start(self) -> Sequence[Recut]:
+        """How they are cut in the first batch, as far as it is not left to the rule."""
+
+    def after(
+        self, joins: Sequence[Joining], slices: Slices, observed: Mapping[str, Observed]
+    ) -> Sequence[Recut | SliceRemark]:
+        """Takes note of a batch, by what it has shown of each query; says what to do about it."""

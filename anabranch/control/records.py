@@ -136,6 +136,11 @@ class SourceStatistics(msgspec.Struct):
     skipped_files: int = 0
     """Files that are damaged as a whole and were set aside."""
     stored_rows: int = 0
+    wanted_rows: dict[int, int] = msgspec.field(default_factory=dict)
+    """Rows that are kept, by the longest window, in microseconds, of all queries that want them: told once for each source,
+    of one of the queries that read it, where windows differ."""
+    slice_rows: dict[int, int] = msgspec.field(default_factory=dict)
+    """The rows in its log by the length of the slice that they are in, where windows differ: told as `wanted_rows` are."""
     state_rows: int = 0
     state_bytes: int = 0
     largest_time_us: int | None = None
@@ -412,6 +417,9 @@ class Control(msgspec.Struct, frozen=True):
     """The sources whose rows may be in a slot for the sake of one query and not of another
     (`anabranch.plan.distribution.parted_sources`), also of one that has left: its rows are in the logs still, and Spark may
     go on sending them."""
+    slices: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """How rows that come in the batch are cut (`anabranch.engine.slices`): for how long those of each slice are kept, in
+    microseconds, by source. Of a source that is not named, windows that differ by much have slices."""
 
 
 class QueryCommit(QueryRecord, frozen=True):
@@ -459,7 +467,8 @@ class Commit(msgspec.Struct, frozen=True):
     """For each stream of which rows were set aside and kept, under the name by which these are delivered
     (`anabranch.drive.staging.set_aside_of`), where they are."""
     parted: tuple[str, ...] = ()
-    """As in the control record."""
+    """As in the control record, and so are `slices`."""
+    slices: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
     def staged(self, name: str) -> QueryCommit | SetAside | None:
         """What there is to deliver under a name: that of a query, or of the rows of a stream that were set aside."""

@@ -52,6 +52,9 @@ def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
     total.stored_rows += source.stored_rows
     total.state_rows += source.state_rows
     total.state_bytes += source.state_bytes
+    for counts, more in ((total.wanted_rows, source.wanted_rows), (total.slice_rows, source.slice_rows)):
+        for length_us, rows in more.items():
+            counts[length_us] = counts.get(length_us, 0) + rows
     if source.largest_time_us is not None:
         known = total.largest_time_us
         total.largest_time_us = source.largest_time_us if known is None else max(known, source.largest_time_us)

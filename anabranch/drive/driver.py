@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.loop import Joining, Recut, Slicer
 from anabranch.control.progress import shown_names
 from anabranch.control.records import (
     BY_REQUEST,
@@ -49,7 +50,7 @@ from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, Work
 from anabranch.drive.steering import Steering
 from anabranch.errors import SessionError, StateError
 from anabranch.plan.distribution import parted_sources
-from anabranch.plan.query import BEGINNING_US
+from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.share.canonical import Running, companies
 from anabranch.storage.filesystem import Filesystem
 
@@ -77,8 +78,10 @@ class Driver:
         release_every: int = RELEASE_EVERY,
         sweep_grace_s: float = SWEEP_GRACE_S,
         release: Callable[[Work], None] = at_once,
+        slicer: Slicer | None = None,
     ) -> None:
-        """`release` has files deleted that nobody needs any more: at once, or in the background."""
+        """`release` has files deleted that nobody needs any more: at once, or in the background. `slicer` decides how rows
+        are cut into slices; else the rule does (`anabranch.engine.slices.bounds_of`)."""
         self.queries = {steering.name: steering for steering in queries}
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
         self.read_table: dict[str, Callable[[], pa.Buffer]] = {table.name: table.read for table in changing}
@@ -94,6 +97,9 @@ class Driver:
         """The queries that are to come in with the next batch that is not begun yet."""
         self.parted = parted_sources([(steering.query, steering.distribution.grid) for steering in queries])
         """The sources whose rows may be in a slot for the sake of one query and not of another, or have been."""
+        self.slices: dict[str, tuple[int, ...]] = {}
+        """How new rows of sources are cut (`anabranch.engine.slices`), as far as that was decided."""
+        self.slicer = slicer
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.standing = Standing()
@@ -116,6 +122,7 @@ class Driver:
         begun, commit = self.standing.begun, self.newest
         if commit is not None:
             self.ended, self.parted = dict(commit.ended), self.parted | frozenset(commit.parted)
+            self.slices = dict(commit.slices)
             gone = {name: own for name, own in commit.queries.items() if name in dropped}
             self.ended |= {name: Ended(commit.batch + 1, BY_REQUEST, own.layout) for name, own in gone.items()}
             if missing := [name for name in commit.queries if name not in self.queries and name not in dropped]:
@@ -131,6 +138,8 @@ class Driver:
         elif begun is not None and not self._is_begun(begun):
             # A start that came to nothing has delivered nothing: other queries may begin in its place.
             self.standing = replace(self.standing, begun=None)
+        if self.standing.begun is not None:
+            self.slices = dict(self.standing.begun.slices)
         self.commits.drop_superseded()
         self.controls.drop_superseded()
         slots = max(self.slots, len(commit.slots)) if commit is not None else self.slots
@@ -142,6 +151,9 @@ class Driver:
             own |= (facts or {}).get(name, {})
             if commit is None or name in commit.queries:
                 query.resume(commit, self.standing.begun, own)
+        if commit is None and self.standing.begun is None and self.slicer is not None:
+            for recut in self.slicer.at_start():
+                self._cut(recut, -1)
 
     def _take_in(self, begun: Control) -> None:
         """Has queries come in with a batch that was begun with them."""
@@ -238,6 +250,10 @@ class Driver:
     def _control(self, trigger: int) -> Control:
         """The control record of a batch that was never begun."""
         batch, base = self.standing.batch + 1, self.newest
+        for query in self.queries.values():
+            for approved in query.approved_cuts():
+                self.slices[approved.action.source] = approved.action.limits_us
+                query.tell(batch - 1, "slicing", f"from batch {batch} on {approved.text}", **approved.details)
         planned_us = int(self.clock() * 1_000_000)
         watermarks = self.watermarks(base, planned_us)
         queries = {name: self._of(query, batch, base, watermarks[name]) for name, query in self.queries.items()}
@@ -245,7 +261,8 @@ class Driver:
         token, epoch = uuid.uuid4().hex, self.holder.epoch
         parted = tuple(sorted(self.parted))
         return Control(
-            batch, trigger, queries, token, epoch, base_epoch, planned_us=planned_us, ended=self.ended, parted=parted
+            batch, trigger, queries, token, epoch, base_epoch, planned_us=planned_us, ended=self.ended, parted=parted,
+            slices=dict(self.slices),
         )  # fmt: skip
 
     def _of(self, query: Steering, batch: int, base: Commit | None, watermark_us: int) -> QueryControl:
@@ -302,7 +319,7 @@ class Driver:
             seen_after(base.largest_time_us if base is not None else {}, shown),
             {str(a.slot): slot_commit(a) for a in attempts}, control.token, self.holder.epoch,
             last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended, self._set_aside(attempts),
-            control.parted,
+            control.parted, control.slices,
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
         self.standing = replace(self.standing, commit=commit, begun=None)
@@ -338,6 +355,38 @@ class Driver:
         led = self._lead()
         for query in self.queries.values():
             query.after(commit, query.name in led)
+        self._think_of_slices(commit, led)
+
+    def _think_of_slices(self, commit: Commit, led: Collection[str]) -> None:
+        """Asks whether rows are to be cut in another way, now that a batch more is known. What is decided stands in the next
+        control record, and so holds if the driver dies."""
+        if self.slicer is None:
+            return
+        joins = [joining_of(query) for query in self.queries.values() if query.name not in led]
+        observed = {name: query.observed(commit) for name, query in self.queries.items()}
+        for said in self.slicer.after([join for join in joins if join is not None], self.slices, observed):
+            if isinstance(said, Recut):
+                self._cut(said, commit.batch)
+            elif (reader := self._reader(said.source)) is not None:
+                reader.tell(commit.batch, said.remark.event, said.remark.text, **said.remark.details)
+
+    def _reader(self, source: str) -> Steering | None:
+        """The query in whose journal it is told how rows of a source are cut: the first that reads it."""
+        return next((query for query in self.queries.values() if source in query.streams), None)
+
+    def _cut(self, recut: Recut, batch: int) -> None:
+        """Has rows be cut in another way from the next batch on; if changes are to be approved, once that is."""
+        source, reader = recut.action.source, self._reader(recut.action.source)
+        if reader is None:
+            return
+        if reader.needs_approval and batch >= 0:
+            before = reader.pending_cuts.get(source)
+            reader.pending_cuts[source] = recut
+            if before is None or before.action != recut.action:
+                reader.tell(batch, "proposed", f"if you approve, {recut.text}", **recut.details)
+            return
+        self.slices[source] = recut.action.limits_us
+        reader.tell(batch, "slicing", f"from batch {batch + 1} on {recut.text}", **recut.details)
 
     def _lead(self) -> set[str]:
         """Has queries that run a join together go where one of them goes. Those that are led."""
@@ -354,6 +403,19 @@ class Driver:
             self.queries[company.lead.query.name].followers = [*zip(followers, names, strict=True)]
             led |= {follower.name for follower in followers}
         return led
+
+
+def joining_of(query: Steering) -> Joining | None:
+    """The join that a query runs or leads, as whoever decides about slices sees it; None if it joins nothing."""
+    written = query.graph.query
+    streams = [i for i in written.inputs if isinstance(i.source, Stream)]
+    if len(written.inputs) < 2:
+        return None
+    windows = {i.alias: [i.window.length_us] for i in streams}
+    for follower, names in query.followers:
+        for alias, lengths_us in windows.items():
+            lengths_us.append(follower.query.input(names[alias]).window.length_us if alias in names else 0)
+    return Joining(query.name, {i.alias: i.source.name for i in streams}, {a: tuple(us) for a, us in windows.items()})
 
 
 def _count_all(counted: list[Statistics], seen: Statistics) -> None:

@@ -20,7 +20,7 @@ from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger, commits_in
-from anabranch.control.loop import Observed, Proposal, Remark, Wish
+from anabranch.control.loop import Observed, Proposal, Remark, Slicer, Wish
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Statistics
 from anabranch.control.resume import REMEDY
@@ -126,9 +126,10 @@ class LocalPipeline(Driven):
         release_every: int = RELEASE_EVERY,
         dropped: Sequence[str] = (),
         refresh: Mapping[str, tuple[int, Callable[[], Rows]]] | None = None,
+        slicer: Slicer | None = None,
     ) -> None:
         """`dropped` are queries that ran so far, and are not to go on. `refresh` tells which tables are read again: every so
-        many microseconds of event time, and what gives their rows then."""
+        many microseconds of event time, and what gives their rows then. `slicer` decides how rows are cut into slices."""
         self.filesystem, self.results_per_batch = filesystem, results_per_batch
         texts, latest = QueryTexts(filesystem), commits_in(filesystem).latest()
         known = latest[1].queries if latest is not None else {}
@@ -150,7 +151,7 @@ class LocalPipeline(Driven):
             for name, (every_us, read) in (refresh or {}).items()
         ]
         self.driver = Driver(
-            steerings, filesystem, self._stored, Unshared(), changing, clock, release_every, sweep_grace_s
+            steerings, filesystem, self._stored, Unshared(), changing, clock, release_every, sweep_grace_s, slicer=slicer
         )  # fmt: skip
         for name, rows in self.tables.items():
             self.driver.read_table.setdefault(name, partial(self._encoded, name, rows))

@@ -19,7 +19,7 @@ from typing import Any
 from anabranch.balance.layout import layout_of, layout_text
 from anabranch.control.execution import execution_after, execution_of, execution_record
 from anabranch.control.journal import Journal
-from anabranch.control.loop import Loop, Observed, Proposal
+from anabranch.control.loop import Loop, Observed, Proposal, Recut
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.transition import Refusal, stands, transition, why_not
@@ -65,6 +65,9 @@ class Steering:
         """What its state may take, for people to see beside what it takes."""
         self.pending: Proposal | None = None
         """A change that waits for approval."""
+        self.pending_cuts: dict[str, Recut] = {}
+        """Slices of its streams that wait for approval."""
+        self._approved_cuts: list[Recut] = []
         self.followers: Sequence[tuple[Steering, Mapping[str, str]]] = ()
         """The queries that run its join with it and go where it goes, with the names that they have for its inputs."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
@@ -234,12 +237,19 @@ class Steering:
     def approve(self) -> bool:
         """Agrees to the change that waits; False if none does."""
         pending, self.pending = self.pending, None
+        cuts, self.pending_cuts = self.pending_cuts, {}
+        self._approved_cuts = [*self._approved_cuts, *cuts.values()]
         if pending is None:
-            return False
+            return bool(cuts)
         self.request(pending)
         for follower, theirs in self._following(pending):
             follower.request(theirs)
         return True
+
+    def approved_cuts(self) -> list[Recut]:
+        """Slices that somebody has agreed to, once."""
+        found, self._approved_cuts = self._approved_cuts, []
+        return found
 
     def _following(self, proposal: Proposal) -> Iterator[tuple[Steering, Proposal]]:
         """The same proposal for the queries that go where this one goes."""

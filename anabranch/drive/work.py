@@ -79,6 +79,8 @@ class Order:
     """That of the control record: names of staged files carry it."""
     parted: frozenset[str] = frozenset()
     """The sources whose rows may be in a slot for the sake of a query that has left."""
+    slices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """How new rows of sources are cut, as far as that was decided."""
 
     @property
     def times(self) -> dict[str, Times]:
@@ -113,7 +115,9 @@ def order_after(
         queries[name] = QueryOrder(own.watermark_us, emitted_us, execution, before, own.tables, own.since)
     kept = base.slots if base is not None else {}
     states = {int(slot): (each.token, each.manifest) for slot, each in kept.items()}
-    return Order(control.batch, queries, states, control.planned_us, control.token, frozenset(control.parted))
+    return Order(
+        control.batch, queries, states, control.planned_us, control.token, frozenset(control.parted), control.slices
+    )  # fmt: skip
 
 
 Executions = dict[str, tuple[ExecutionRecord, Execution]]
@@ -163,7 +167,9 @@ class SlotWork:
     def boxes(self, order: Order, slot: int) -> Slot:
         """The boxes of a slot, brought to where the batch starts from. They are taken out of the kept ones: if this attempt
         fails, nobody goes on from them."""
-        return self._without_exchange(order) if self.needs_no_exchange else self._attached(order, slot)
+        boxes = self._without_exchange(order) if self.needs_no_exchange else self._attached(order, slot)
+        boxes.store.cut_as(order.slices)
+        return boxes
 
     def step(
         self, order: Order, slot: int, boxes: Slot, rows: Mapping[str, Rows]

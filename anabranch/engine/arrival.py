@@ -32,13 +32,16 @@ from anabranch.engine.log import Stored, decode, encode, starts_of
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.reader import InputState, Reader, values_of
 from anabranch.engine.run import Words
-from anabranch.engine.slices import cut
+from anabranch.engine.slices import coarse_windows, cut
 from anabranch.engine.store import Store, readers_of
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.identity import IndexKey, RowsKey
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Derived, Stream, Table
 
 Mask = npt.NDArray[np.bool_]
+
+MOST_COUNTED = 32
+"""Rows are counted by at most so many lengths of time for which they are wanted."""
 
 
 @dataclass
@@ -149,7 +152,11 @@ class Arrival:
             self._spent("accept", began)
             return
         log, limits_us = store.logs[source.name], store.slices[source.name]
-        order, slices = cut(self._kept_us(limits_us, kept, sets, wanted, len(starts)), limits_us, starts)
+        windows_us = store.windows[source.name]
+        kept_us = self._kept_us(windows_us, kept, sets, wanted, len(starts)) if len(windows_us) > 1 else None
+        if is_new and len(windows_us) > 1:
+            self._count_wanted(source.name, kept[0][0].query, kept_us, windows_us, len(starts))
+        order, slices = cut(kept_us, limits_us, starts)
         places = None if wanted is None else np.flatnonzero(wanted)
         if order is not None:
             rows, starts, places = rows.take(pa.array(order)), starts[order], order if places is None else places[order]
@@ -177,15 +184,13 @@ class Arrival:
 
     def _kept_us(
         self,
-        limits_us: tuple[int, ...],
+        windows_us: tuple[int, ...],
         kept: list[tuple[Reader, InputState, Mask | None]],
         sets: Mapping[tuple[str, str], Numbers | None],
         wanted: Mask | None,
         count: int,
     ) -> npt.NDArray[np.int64] | None:
         """For how long each of the rows that are `wanted` is of use to somebody; None: as long as any."""
-        if len(limits_us) == 1:
-            return None
         found = np.zeros(count, np.int64)
         for reader, i, mask in kept:
             numbers = sets.get((reader.name, i.alias))
@@ -193,11 +198,24 @@ class Arrival:
             if reader.lineage is not None and numbers is not None:
                 windows = reader.lineage.longest_us(i.alias, numbers if wanted is None else numbers[wanted])
                 np.maximum(found, windows if own is None else np.where(own, windows, 0), out=found)
-            elif own is None and i.window_us >= limits_us[-1]:
+            elif own is None and i.window_us >= windows_us[-1]:
                 return None
             else:
                 np.maximum(found, i.window_us, out=found, where=True if own is None else own)
         return found
+
+    def _count_wanted(
+        self, source: str, query: str, kept_us: npt.NDArray[np.int64] | None, windows_us: tuple[int, ...], count: int
+    ) -> None:
+        """Counts rows of a source by how long somebody wants them: told of the query that counts the source first, by the
+        shortest of `MOST_COUNTED` lengths that is as long."""
+        told_us = windows_us if len(windows_us) <= MOST_COUNTED else coarse_windows(windows_us, MOST_COUNTED)
+        if kept_us is None:
+            found = {told_us[-1]: count}
+        else:
+            counts = np.bincount(np.searchsorted(np.array(told_us, np.int64), kept_us), minlength=len(told_us))
+            found = {us: int(rows) for us, rows in zip(told_us, counts.tolist(), strict=True) if rows}
+        self.counts[query, source].wanted_rows = found
 
     def store_table(self, store: Store, source: Stream | Table, rows: Rows) -> None:
         """Stores the rows of a table that was read again; nobody follows them, and indexes are derived from the log."""

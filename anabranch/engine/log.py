@@ -67,6 +67,8 @@ class Log:
         self._stuffed: dict[tuple[int, str], pa.Array] = {}
         self._passed: dict[str, set[int]] = {}
         """For predicates that somebody asked for: the batches whose rows had passed it."""
+        self.slice_rows: dict[int, int] = {}
+        """How many rows there are in the slices of each length, of segments that have slices."""
         self._ending: dict[int, list[tuple[int, int]]] = {}
         """By how long rows are kept: the largest start and the batch of each slice, as a heap: what ends first stands
         first."""
@@ -79,6 +81,7 @@ class Log:
         for each in stored.slices:
             if each.start_max_us != BEGINNING_US:
                 heappush(self._ending.setdefault(each.retention_us, []), (each.start_max_us, batch))
+        self._count_slices(stored.slices, 1)
         for predicate, batches in self._passed.items():
             if predicate in stored.passed:
                 batches.add(batch)
@@ -86,7 +89,16 @@ class Log:
     def clear(self) -> None:
         self.segments, self._columns, self._stuffed, self._passed, self._ending = {}, {}, {}, {}, {}
         self._counts = AddressTables(1)
-        self.rows = self.bytes = 0
+        self.rows, self.bytes, self.slice_rows = 0, 0, {}
+
+    def _count_slices(self, slices: tuple[Slice, ...], sign: int) -> None:
+        begin = 0
+        for each in slices:
+            left = self.slice_rows.get(each.retention_us, 0) + sign * (each.end - begin)
+            self.slice_rows[each.retention_us] = left
+            if not left:
+                del self.slice_rows[each.retention_us]
+            begin = each.end
 
     def check(self, ids: Ids) -> None:
         """Refuses ids that are not those of rows in the log: values are fetched from wherever an id points to."""
@@ -188,6 +200,8 @@ class Log:
         start_max_us = max(each.start_max_us for each in left)
         after = replace(before, data=data, rows=decode(data), record=None, slices=left, start_max_us=start_max_us)
         self.segments[batch] = after
+        self._count_slices(before.slices, -1)
+        self._count_slices(left, 1)
         self.rows += after.rows.num_rows - before.rows.num_rows
         self.bytes += after.data.size - before.data.size
         self._counts.set(batch, after.rows.num_rows)
@@ -209,6 +223,7 @@ class Log:
     def _forget(self, dead: list[int]) -> None:
         for batch in dead:
             stored = self.segments.pop(batch)
+            self._count_slices(stored.slices, -1)
             self._counts.drop(batch)
             self.rows -= stored.rows.num_rows
             self.bytes -= stored.data.size

@@ -7,8 +7,13 @@ Mem-Opt; section 6 pushes selections into it). In a log the rows of a batch stan
 are kept longest first: where a slice ends, the segment loses its tail, and the ids of the other rows stay as they are. An
 index has a spine for each slice.
 
-A slice is worth its upkeep only if rows leave it much earlier than the next: windows that are nearly alike have one slice
-(`bounds_of`).
+How finely rows are cut is told in the control record of a batch (`anabranch.share.source_chain` decides about it), and may
+be another in the next one; where nothing is told, windows that are nearly alike have one slice (`bounds_of`). Any cut is
+exact: a row goes to a slice that is kept at least as long as somebody wants the row, the longest slice is as long as the
+longest window (`limits_of`), and each segment says how its own rows are cut. So nothing is rewritten when the cut changes:
+rows that come are cut in the new way, and those that are there stay in their slices until these end. After the longest
+window no row is left that was cut in the old way. (The paper's split and merge, section 5.3, stop two operators and hand
+their queue on; here no batch waits.)
 
 Example: q keeps all trades for 1 minute, p those with a size over 100 for 60 minutes. The windows are 1 and 60 minutes. Of
 1,000 trades of a batch ten are p's: they are rows 0 to 9 of its segment, the others 10 to 999. A minute later the segment
@@ -51,6 +56,29 @@ def bounds_of(windows_us: Iterable[int]) -> tuple[int, ...]:
         if not found or (len(found) < bounds.MOST_SLICES and window_us * bounds.SLICE_RATIO <= found[-1]):
             found.append(window_us)
     return tuple(reversed(found))
+
+
+def coarse_windows(windows_us: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """So many of some windows at most, shortest first: the longest is among them, and the others are even steps apart.
+
+    >>> coarse_windows((1, 2, 3, 4, 5), 3)
+    (1, 3, 5)
+    """
+    step = (len(windows_us) - 1) / (most - 1)
+    return tuple(windows_us[round(place * step)] for place in range(most))
+
+
+def limits_of(windows_us: Collection[int], told_us: Collection[int] | None) -> tuple[int, ...]:
+    """How long rows are kept, by the windows of those who want them and what was decided: the lengths of the slices,
+    shortest first. What was decided may be of other readers than there are now.
+
+    >>> limits_of([5, 50, 60], (5, 55, 90)), limits_of([5, 50], ()), limits_of([5, 50, 60], None)
+    ((5, 55, 60), (50,), (5, 60))
+    """
+    if told_us is None:
+        return bounds_of(windows_us)
+    longest_us = max(windows_us)
+    return (*sorted({us for us in told_us if 0 < us < longest_us}), longest_us)
 
 
 class Index:

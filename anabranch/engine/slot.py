@@ -522,6 +522,7 @@ class Slot:
                     continue  # a member of a shared join may have some of its streams only
                 counts = each.sources[name] = arrival.counts.get((query, name)) or SourceStatistics()
                 counts.state_rows, counts.state_bytes = state_rows, state_bytes
+                counts.slice_rows = dict(self.store.logs[name].slice_rows) if counts.wanted_rows else {}
             for box in own:
                 name = query if isinstance(box, SharedBox) else box.name
                 if (groups := self.aggregators.get(name)) is not None:

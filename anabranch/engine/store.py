@@ -7,7 +7,7 @@ slice (`Store.purge`, `anabranch.engine.slices`). Which rows of a shared state a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from functools import partial
@@ -17,7 +17,7 @@ import pyarrow as pa
 from anabranch.control.records import StateStatistics
 from anabranch.engine.log import Log
 from anabranch.engine.reader import Reader, columns_read
-from anabranch.engine.slices import Index, bounds_of
+from anabranch.engine.slices import Index, limits_of
 from anabranch.engine.spine import FAN_IN, MAX_TIER
 from anabranch.engine.view import View
 from anabranch.plan.identity import IndexKey, RowsKey, ViewKey
@@ -52,7 +52,11 @@ class Store:
     horizons: dict[str, int] = field(default_factory=dict)
     """For each reader, and each member of a shared join, the time at or after which what is valid may be of use to it."""
     slices: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """For how long rows of each source are kept, shortest first: by who wants them."""
+    """For how long rows of each source are kept, shortest first: by who wants them, and as `told`."""
+    windows: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The windows of all who want rows of each source, shortest first."""
+    told: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """How new rows of sources are to be cut into slices, as far as that was decided."""
     kept: dict[ViewKey, tuple[int, str]] = field(default_factory=dict)
     """Who keeps the rows of a view: the last batch that added to it, and the reader that did."""
 
@@ -102,7 +106,8 @@ class Store:
     def _serve_log(self, source: Stream | Table) -> None:
         inputs = [(reader, i) for reader in self.readers for i in reader.inputs_over(source.name)]
         kept = [(reader, i) for reader, i in inputs if reader.keeps(i)]
-        self.slices[source.name] = bounds_of(us for reader, i in kept or inputs for us in reader.windows_us(i))
+        self.windows[source.name] = tuple(sorted({us for reader, i in kept or inputs for us in reader.windows_us(i)}))
+        self.slices[source.name] = limits_of(self.windows[source.name], self.told.get(source.name))
         stored = {c for reader, _ in kept or inputs for c in reader.stored_columns(source)}
         if len({frozenset(i.asked) for _, i in kept}) > 1:
             # Which rows are whose must be told again when they are read.
@@ -119,6 +124,12 @@ class Store:
             self.logs[source.name].clear()
         read = stored.union(*(reader.read_columns(source) for reader in self.readers))
         self._read[source.name] = tuple(f.name for f in source.fields if f.name in read)
+
+    def cut_as(self, told: Mapping[str, tuple[int, ...]]) -> None:
+        """Has rows that come be cut into slices in another way; those that are there stay as they are."""
+        if told != self.told:
+            self.told = dict(told)
+            self.slices = {name: limits_of(windows, told.get(name)) for name, windows in self.windows.items()}
 
     def _index(self, key: IndexKey) -> Index:
         return Index(str(key), isinstance(key.rows, ViewKey), key.phase % FAN_IN ** (MAX_TIER - 1))

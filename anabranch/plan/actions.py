@@ -1,7 +1,8 @@
-"""What can be decided about a query while it runs: one frozen class for each kind of decision.
+"""What can be decided about a query while it runs, or about the state of a pipeline: one frozen class for each kind of
+decision.
 
 A policy proposes an action, or a user asks for one; `anabranch.drive.transition` says what the query runs then, or why it
-cannot.
+cannot. `CutSlices` is about a source, whoever reads it: the driver has the next control record tell it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,16 @@ class MoveSelects:
     plan: Plan
     strategy: Strategy
     pause_us: int = 0
+
+
+@dataclass(frozen=True)
+class CutSlices:
+    """Rows that come of a source are cut into slices in another way: some are split, others merged (State-Slice, VLDB 2006,
+    section 5.3). Rows that are there stay in the slices that they have until these end."""
+
+    source: str
+    limits_us: tuple[int, ...]
+    """For how long rows of each slice are kept, shortest first."""
 
 
 Action = ChangePlan | MoveGroups | MoveSelects

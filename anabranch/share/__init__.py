@@ -10,5 +10,8 @@ compared once for all queries.
 - `formulas`: its equations for two queries; `nested_loop`: its cost model for any number of queries;
 - `mem_opt`, `cpu_opt`: its two ways to build a chain, by any cost of a slice that they are handed;
 - `reference`: its operators, executed row by row, slow and literal, which count comparisons and stored rows;
-- `canonical`: which queries have a join in common.
+- `canonical`: which queries have a join in common;
+- `slice_cost`, `source_chain`: what a slice costs on this engine, and how the rows of a source are cut;
+- `join_load`, `ways`: a join as what its members ask of it, and the ways to run it by one contract: Mem-Opt, CPU-Opt,
+  pull-up, push-down, unshared; `pipeline_chains`: the same for all queries of a pipeline.
 """

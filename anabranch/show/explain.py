@@ -5,7 +5,7 @@ An `Explanation` is the text, with a short `repr` and, in notebooks, the drawing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -121,9 +121,9 @@ class PricedPlan:
         cost = f"{cores_text(self.cost.cpu)}, {show_bytes(self.cost.memory)} kept"
         return f"plan of {self.graph.query.name}: {self.plan_text}, {cost} ({self.basis})"
 
-    def draw(self) -> str:
-        """The plan as SVG."""
-        return draw_plan(self.tree, self.graph.query.name, self.summary, groups_text(self.graph.query))
+    def draw(self, slices: Mapping[str, str] | None = None) -> str:
+        """The plan as SVG; `slices` has a line for each source whose rows are cut into slices."""
+        return draw_plan(self.tree, self.graph.query.name, self.summary, groups_text(self.graph.query), slices or {})
 
     @property
     def summary(self) -> str:
@@ -134,8 +134,8 @@ class PricedPlan:
         return f"{self.cost.cpu:.3g}{of_cpu} cores, {show_bytes(self.cost.memory)}{of_memory} kept ({self.basis})"
 
 
-def explained(priced: PricedPlan, more: Sequence[str] = ()) -> Explanation:
-    """A plan explained; `more` are further paragraphs."""
+def explained(priced: PricedPlan, more: Sequence[str] = (), slices: Mapping[str, str] | None = None) -> Explanation:
+    """A plan explained; `more` are further paragraphs, and `slices` lines for the drawing."""
     parts = [
         _prose(sentence(priced)),
         tree_text(priced),
@@ -143,7 +143,7 @@ def explained(priced: PricedPlan, more: Sequence[str] = ()) -> Explanation:
         _prose(f"Why this plan: {reason(priced)}"),
         notes(priced),
     ]
-    return Explanation("\n\n".join([*parts, *more]), priced.short, priced.draw())
+    return Explanation("\n\n".join([*parts, *more]), priced.short, priced.draw(slices))
 
 
 def _prose(text: str, indent: int = 0) -> str:

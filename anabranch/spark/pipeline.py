@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -28,7 +28,7 @@ from anabranch.balance.partition import MOST_COPIED_BYTES
 from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
-from anabranch.control.loop import Loop
+from anabranch.control.loop import Loop, Slicer
 from anabranch.control.pipelines import (
     COMING,
     ComingNote,
@@ -78,6 +78,11 @@ from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_priva
 from anabranch.storage.location import Folder
 
 
+def no_slicer(queries: Sequence[str]) -> Slicer | None:
+    """Rows are cut by the rule."""
+    return None
+
+
 @dataclass(frozen=True)
 class Ground:
     """What all pipelines of a session stand on."""
@@ -94,6 +99,8 @@ class Ground:
     idle_s: float | None = None
     """After so long without rows a batch without rows gives what the last ones have made final; None: it does not."""
     most_staged_bytes: int = MOST_STAGED_BYTES
+    slicer: Callable[[Sequence[str]], Slicer | None] = no_slicer
+    """Who decides how rows are cut into slices in a pipeline of some queries."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,7 @@ class Pipeline:
         driver = Driver(
             [self._steering(member, spread[name]) for name, member in self.members.items()], filesystem, tables,
             ground.holder, self._changing(columns), ground.clock, release=Background(),
+            slicer=ground.slicer([*self.members]),
         )  # fmt: skip
         driver.read_table |= {name: partial(ground.sources.read, stored[name], columns[name]) for name in stored}
         for name, each in self.arriving.items():

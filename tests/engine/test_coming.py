@@ -9,7 +9,7 @@ from tests.support.kin import kin
 from tests.support.scenarios import properties
 from tests.support.workloads import workloads
 
-WHAT = ["add", "add", "history", "leave", "alter", "plan of all", "plan", "restart"]
+WHAT = ["add", "add", "history", "leave", "alter", "plan of all", "plan", "restart", "cut"]
 ACTIONS = st.lists(
     st.tuples(st.integers(1, 9), st.sampled_from(WHAT), st.integers(0, 7), st.integers(0, 99)), min_size=1, max_size=9
 )

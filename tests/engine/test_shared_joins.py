@@ -14,7 +14,7 @@ from tests.support.together import Together, check_sharing
 
 ACTIONS = st.lists(
     st.tuples(
-        st.integers(1, 9), st.sampled_from(["plan of all", "plan", "restart", "plan of all", "drop"]),
+        st.integers(1, 9), st.sampled_from(["plan of all", "plan", "restart", "plan of all", "drop", "cut", "cut"]),
         st.integers(0, 7), st.integers(0, 99),
     ),
     max_size=5,
@@ -22,6 +22,19 @@ ACTIONS = st.lists(
 
 test_shared_joins, test_shared_joins_long = properties(
     check_sharing, 25, 6_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=ACTIONS,
+    turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
+)  # fmt: skip
+
+
+CUTS = st.lists(
+    st.tuples(
+        st.integers(1, 9), st.sampled_from(["cut", "cut", "cut", "restart", "drop"]), st.integers(0, 7), st.integers(0, 99)
+    ),
+    min_size=4, max_size=12,
+)  # fmt: skip
+
+test_any_slices, test_any_slices_long = properties(
+    check_sharing, 25, 6_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=CUTS,
     turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.engine import bounds
 from anabranch.engine.log import Log, Stored, decode, encode
-from anabranch.engine.slices import Slice, bounds_of, cut, parts_of
+from anabranch.engine.slices import Slice, bounds_of, coarse_windows, cut, limits_of, parts_of
 from anabranch.plan.query import FOREVER_US, Field, Stream
 from anabranch.sql import parse_script
 from tests.support.together import Together
@@ -31,6 +31,25 @@ def test_no_row_is_kept_shorter_than_it_is_wanted_and_few_much_longer(windows):
         slice_us = next(us for us in found if us >= window_us)
         is_full = len(found) == bounds.MOST_SLICES
         assert slice_us == window_us or slice_us < bounds.SLICE_RATIO * window_us or (is_full and slice_us == found[0])
+
+
+@given(WINDOWS, st.lists(st.integers(-5, 2 * 10**9)))
+def test_whatever_was_decided_no_row_is_kept_too_short(windows, told):
+    found = limits_of(windows, told)
+    assert found[-1] == max(windows)
+    assert list(found) == sorted(set(found))
+    assert set(found) - {max(windows)} == {us for us in told if 0 < us < max(windows)}
+    assert limits_of(windows, None) == bounds_of(windows)
+
+
+@given(st.sets(st.integers(1, 10**9), min_size=3, max_size=200), st.integers(2, 32))
+def test_few_of_many_windows(windows, most):
+    windows = tuple(sorted(windows))
+    if len(windows) > most:
+        found = coarse_windows(windows, most)
+        assert len(set(found)) == most
+        assert set(found) <= set(windows)
+        assert (found[0], found[-1]) == (windows[0], windows[-1])
 
 
 def stored_of(values: list[int], starts: list[int], slices: tuple[Slice, ...]) -> Stored:
@@ -60,6 +79,7 @@ def test_a_log_keeps_what_is_wanted_and_its_ids(rows, times):
         there = log.inside(gone)
         assert log.rows == (len(rows) if there is None else int(there.sum()))
         assert log.bytes == sum(stored.data.size for _, stored in log)
+        assert sum(log.slice_rows.values()) == log.rows
     log.purge(lambda retention_us: 200)
     assert (log.rows, log.bytes, log.segments) == (0, 0, {})
 
@@ -210,3 +230,53 @@ def test_a_row_finds_what_is_as_old_as_the_windows_of_those_who_want_it():
     assert {name: sum(bag.values()) for name, bag in found.items()} == {"q0": 2, "q1": 0}
     found = run.step({"a": rows(3, 10_000_000), "b": rows(2, 14_999_999, 15_000_000)})
     assert {name: sum(bag.values()) for name, bag in found.items()} == {"q0": 2 + 1 + 1, "q1": 5}
+
+
+def test_rows_are_cut_as_the_control_record_says():
+    """From a batch on rows are cut in another way. Those that are there keep their slices until these end; a driver that is
+    started anew, and a batch that runs again, cut as before."""
+    queries = [declared.query for declared in SCRIPT.queries if declared.query.name != "other"]
+    run = Together(queries, pa.table({}))
+
+    def step(number: int) -> None:
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+
+    def slices() -> dict[int, list[int]]:
+        return {batch: [each.retention_us for each in stored.slices] for batch, stored in run.slot.store.logs["a"]}
+
+    step(0)
+    assert slices() == {0: [60_000_000, 1_000_000]}, "the rule"
+    run.pipeline.driver.slices = {"a": (60_000_000,)}
+    step(1)
+    assert slices() == {0: [60_000_000, 1_000_000], 1: [60_000_000]}, "nothing is rewritten"
+    run.restart()
+    step(2)
+    control = run.pipeline.controls.read(2)
+    assert control.slices == {"a": (60_000_000,)}
+    assert slices()[2] == [60_000_000]
+    run.pipeline.driver.slices = {"a": (1_000_000, 7_000_000)}
+    for number in range(3, 9):
+        step(number)
+    assert slices()[8] == [60_000_000, 1_000_000], "no row is wanted for 7 s"
+    rows = {batch: stored.rows.num_rows for batch, stored in run.slot.store.logs["a"]}
+    assert rows == {0: 5, 1: 100, 2: 100, 3: 5, 4: 5, 5: 5, 6: 5, 7: 100, 8: 100}
+    counted = run.pipeline.driver.newest.queries["long"].statistics.sources["a"]
+    assert counted.wanted_rows == {1_000_000: 95, 60_000_000: 5}
+    assert counted.slice_rows == {1_000_000: 190, 60_000_000: 235}
+    assert run.pipeline.driver.newest.queries["short"].statistics.sources["a"].wanted_rows == {}, "told once"
+
+
+def test_rows_are_cut_as_decided_when_who_reads_them_has_changed():
+    run = Together([declared.query for declared in SCRIPT.queries], pa.table({}))
+    run.pipeline.driver.slices = {"a": (60_000_000,)}
+    for number in range(3):
+        if number == 2:
+            run.pipeline.drop("other")
+            run.queries = [query for query in run.queries if query.name != "other"]
+        ts = pa.array([number * 1_000_000 + n for n in range(100)], pa.timestamp("us"))
+        rows = pa.table({"k": pa.array(range(100)), "x": pa.array(range(100)), "ts": ts})
+        run.step({"a": rows, "b": rows})
+        stored = run.slot.store.logs["a"].segments[number]
+        assert [each.retention_us for each in stored.slices] == [60_000_000]

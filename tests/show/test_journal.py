@@ -97,3 +97,13 @@ def test_entries_without_words_of_their_own() -> None:
 def test_an_entry_is_short_to_look_at() -> None:
     assert repr(entry("left", 2, "a < b")) == "<left, batch 2: a < b>"
     assert entry("left", 2, "a < b")._repr_html_() == "<p><b>left</b>, batch 2: a &lt; b</p>"
+
+
+def test_slices_are_told_and_part_no_change_from_what_came_of_it() -> None:
+    given = entries()
+    given[2:2] = [entry("slicing", 17, "from batch 18 on rows of o are kept for 1 minute", source="o")]
+    told = stories(given)
+    assert [story.text for story in told if story.is_decision][1] == (
+        "Slicing: from batch 18 on rows of o are kept for 1 minute."
+    )
+    assert "Went over in batch 18" in told[1].text

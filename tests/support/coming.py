@@ -111,7 +111,7 @@ def check_coming(
                 run.add(other, history=True)
             elif what == "leave":
                 run.leave(query.name)
-            elif what in ("plan", "plan of all", "restart") and not run.pending:
+            elif what in ("plan", "plan of all", "restart", "cut") and not run.pending:
                 act(run, what, query, how)
         run.pipeline.worker = workers[turns[number % len(turns)]]
         run.take(rows)

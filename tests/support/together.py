@@ -84,7 +84,8 @@ def check_sharing(
     workload: Workload, slots: int, actions: Sequence[tuple[int, str, int, int]], turns: Sequence[int]
 ) -> None:
     """All together, and each alone. Before some batches there are `actions`: a restart, a query gets another plan, all that
-    have its join get another, or it is dropped. Two workers take turns at the slots, and have to catch up."""
+    have its join get another, it is dropped, or rows are cut into other slices. Two workers take turns at the slots, and
+    have to catch up."""
     together, workers = Together(workload.queries, workload.table, slots), [Kept(), Kept()]
     alone = {q.name: Together([q], workload.table) for q in workload.queries}
     whole: dict[str, oracle.Bag] = {name: Counter() for name in alone}
@@ -106,9 +107,26 @@ def check_sharing(
         assert not problem, f"{query.name}: {problem}\n{workload.script}"
 
 
+def cut_anew(run: Together, how: int) -> None:
+    """Has rows that come be cut into slices at random: at windows, between them, beyond them, or by the rule."""
+    rng = Workload(how, 2).rng("cut")
+    windows: dict[str, set[int]] = {}
+    for query in run.queries:
+        for i in query.inputs:
+            windows.setdefault(i.source.name, set()).add(i.window.length_us)
+    chosen = {
+        source: [us + int(rng.integers(-1, 2)) * int(rng.integers(2)) for us in sorted(found) if rng.integers(2)]
+        for source, found in windows.items()
+        if rng.integers(4)
+    }
+    run.pipeline.driver.slices = {source: tuple(sorted(found)) for source, found in chosen.items()}
+
+
 def act(run: Together, what: str, query: Query, how: int) -> None:
     if what == "restart":
         run.restart()
+    elif what == "cut":
+        cut_anew(run, how)
     elif query.name not in run.pipeline.driver.queries:
         return
     elif what == "drop":

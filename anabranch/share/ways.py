@@ -1,0 +1,151 @@
+"""The ways to run queries that have a join in common, by one contract: from a join to a chain, its cost, and why.
+
+| way | what it is | State-Slice, VLDB 2006 |
+|---|---|---|
+| `mem_opt_way` | one join, a slice for each window | section 5.1, 6.1 |
+| `cpu_opt_way` | one join, the slices that take the least CPU | section 5.2, 6.2 |
+| `pull_up_way` | one join, one slice for each stream, predicates told at the end | section 3.1 |
+| `push_down_way` | a join for the queries of each set of filters, over the same logs | section 3.2 |
+| `unshared_way` | a join, a state and a pipeline for each query | fig. 2 |
+
+Costs are those of `anabranch.cost.model` for the join with the largest windows and the rows that some member wants. In its
+place of one slice for each stream stand the slices of a chain (`anabranch.share.slice_cost`). On top come predicates that
+are evaluated when rows come in, and results handed to members. What a finer chain spares later steps of a join of three or
+more streams is not counted.
+
+The first three differ in nothing but slices, which may change from batch to batch: the chain that runs is decided for each
+source, whoever reads it (`anabranch.share.source_chain`). The last two are told beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.cost.model import Cost
+from anabranch.share.chain import Chain
+from anabranch.share.cpu_opt import cpu_opt
+from anabranch.share.join_cost import HANDED_S, MEMBER_S
+from anabranch.share.join_load import JoinLoad
+from anabranch.share.mem_opt import mem_opt
+from anabranch.share.slice_cost import NOTHING, SET_S, SourceLoad, slice_cost
+from anabranch.share.source_chain import CPU_OPT, MEM_OPT, PULL_UP, limits_of, priced
+
+PREDICATE_S = 5e-9
+"""A predicate evaluated for a row (`python -m bench.slices`)."""
+
+PIPELINE_S = 0.25
+"""A batch of a pipeline of its own, however few rows it has: CPU of Spark's driver, its JVM and workers (`python -m
+bench.many_queries --queries 1,6 --ways shared,separate --rate 200`: what each of five more pipelines adds)."""
+
+PUSH_DOWN, UNSHARED = "push-down", "unshared"
+
+Limits = tuple[tuple[str, tuple[int, ...]], ...]
+"""For each source, for how long rows of each slice are kept, shortest first."""
+
+Cut = Callable[[SourceLoad], Chain]
+
+
+@dataclass(frozen=True)
+class SharingDecision:
+    """A way to run queries that have a join in common."""
+
+    way: str
+    limits_us: Limits
+    """Nothing, where queries have several joins."""
+    cost: Cost
+    """Cores, and bytes of state."""
+    joins: int
+    """So many are run."""
+    reason: str
+
+
+Way = Callable[[JoinLoad], SharingDecision]
+
+
+def pull_up_way(load: JoinLoad) -> SharingDecision:
+    """One slice for each stream."""
+    reason = "every row is kept for the longest window"
+    return _chained(load, PULL_UP, lambda s: Chain(s.windows_s, (len(s.windows_s),)), reason)
+
+
+def mem_opt_way(load: JoinLoad) -> SharingDecision:
+    """A slice for each window: no row is kept longer than it is wanted (theorem 4)."""
+    return _chained(load, MEM_OPT, lambda s: mem_opt(s.windows_s).chain, "no row is kept longer than it is wanted")
+
+
+def cpu_opt_way(load: JoinLoad) -> SharingDecision:
+    """The slices of each stream that take the least CPU."""
+
+    def cut(source: SourceLoad) -> Chain:
+        edge = slice_cost(source, load.model.units)
+        return cpu_opt(source.windows_s, lambda i, j: edge(i, j).cpu).chain
+
+    return _chained(load, CPU_OPT, cut, "no other slices take less CPU")
+
+
+def push_down_way(load: JoinLoad) -> SharingDecision:
+    """A join for the members of each set of filters. Logs are there once, and rows come in once."""
+    units, groups = load.model.units, _by_filters(load)
+    decisions = [cpu_opt_way(group) for group in groups]
+    again = (len(groups) - 1) * (sum(load.rates_per_s) * units.accept + units.batch / units.batch_s)
+    logs = sum(_log_bytes(group) for group in groups) - _log_bytes(load)
+    cost = sum((decision.cost for decision in decisions), NOTHING) - Cost(again, logs)
+    reason = f"{len(groups)} joins, none of which has rows that fail a filter"
+    return SharingDecision(PUSH_DOWN, (), cost, len(groups), reason)
+
+
+def unshared_way(load: JoinLoad) -> SharingDecision:
+    """Each member by itself."""
+    units, alone = load.model.units, [load.of([member]) for member in load.members]
+    cost = sum((cpu_opt_way(each).cost for each in alone), Cost((len(alone) - 1) * PIPELINE_S / units.batch_s, 0.0))
+    return SharingDecision(UNSHARED, (), cost, len(alone), f"{len(alone)} pipelines, each with a state of its own")
+
+
+WAYS: tuple[Way, ...] = (mem_opt_way, cpu_opt_way, pull_up_way, push_down_way, unshared_way)
+
+
+def as_cut(load: JoinLoad, limits_us: Sequence[tuple[str, tuple[int, ...]]], way: str, reason: str) -> SharingDecision:
+    """The join with slices that are told."""
+    told = dict(limits_us)
+
+    def cut(source: SourceLoad) -> Chain:
+        return Chain(source.windows_s, source.ends(told.get(source.source, ())))
+
+    return _chained(load, way, cut, reason)
+
+
+def _chained(load: JoinLoad, way: str, cut: Cut, reason: str) -> SharingDecision:
+    units, limits, cost = load.model.units, dict[str, set[int]](), _beside(load)
+    set_s = SET_S if len(load.members) > 1 else 0.0
+    for place, whole in enumerate(load.whole):
+        source = load.source_load(place)
+        chain = cut(source)
+        cost += priced(chain, slice_cost(source, units, set_s)) - slice_cost(whole, units, 0.0)(0, 1)
+        limits.setdefault(source.source, set()).update(limits_of(chain, source))
+    told = tuple((source, tuple(sorted(us))) for source, us in limits.items())
+    return SharingDecision(way, told, cost, 1, reason)
+
+
+def _beside(load: JoinLoad) -> Cost:
+    """What a shared join takes in every chain."""
+    units, failing = load.model.units, sum(load.rates_per_s) - sum(s.rate for s in load.model.graph.streams)
+    handed = 0.0
+    if len(load.members) > 1:
+        handed = load.results_per_s * HANDED_S + len(load.members) * MEMBER_S / units.batch_s
+    return load.cost + Cost(failing * units.accept + load.predicates_per_s * PREDICATE_S + handed, 0.0)
+
+
+def _by_filters(load: JoinLoad) -> list[JoinLoad]:
+    """The members with the same filters on every stream, as joins of their own."""
+    alike: dict[tuple[frozenset[str], ...], list[int]] = {}
+    for place, member in enumerate(load.members):
+        alike.setdefault(tuple(want.filters for want in member.wants), []).append(place)
+    return [load.of([load.members[place] for place in places]) for places in alike.values()]
+
+
+def _log_bytes(load: JoinLoad) -> float:
+    """What logs take that keep no row longer than somebody wants it."""
+    units = replace(load.model.units, index_bytes=0.0)
+    sources = [load.source_load(place) for place in range(len(load.sources))]
+    return sum(priced(mem_opt(s.windows_s).chain, slice_cost(s, units)).memory for s in sources)

@@ -1,0 +1,162 @@
+"""The loop of slices: rows of a source are cut in another way when what is measured says so, and no result changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from anabranch.adapt.slicing import SlicingKnowledge, SlicingLoop, measured_loads
+from anabranch.cost.units import DEFAULT
+from anabranch.drive.driver import joining_of
+from anabranch.drive.local import LocalPipeline
+from anabranch.plan.query import Query
+from anabranch.share.slice_cost import SourceLoad
+from anabranch.share.source_chain import chain_of
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support import oracle
+
+SECOND_US = 1_000_000
+LIMITS = {"short": 2 * SECOND_US, "long": 20 * SECOND_US}
+KEYS = 20_000
+DEAR = 2e-9
+"""A price of bytes at which a slice is worth some 150 KB."""
+
+
+def queries() -> list[Query]:
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    script += "CREATE QUERY short AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 2 SECONDS;"
+    script += "CREATE QUERY long AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k AND a.x < 10 WINDOW 20 SECONDS;"
+    return [declared.query for declared in parse_script(script).queries]
+
+
+def batch(number: int, passing: float, rows: int = 600) -> dict[str, pa.Table]:
+    rng, found = np.random.default_rng(number), {}
+    for stream in "ab":
+        times = np.sort(rng.integers(number * SECOND_US, (number + 1) * SECOND_US, rows))
+        x = np.where(rng.random(rows) < passing, rng.integers(0, 10, rows), rng.integers(10, 100, rows))
+        found[stream] = pa.table({"k": rng.integers(0, KEYS, rows), "x": x, "ts": pa.array(times, pa.timestamp("us"))})
+    return found
+
+
+class Sliced:
+    """Both queries with a loop of slices, beside the same with slices by the rule."""
+
+    def __init__(self, byte_cores: float = DEAR, most_bytes: float = float("inf"), disk: MemoryFilesystem | None = None):
+        self.known, self.disk = SlicingKnowledge(DEFAULT, byte_cores, most_bytes), disk or MemoryFilesystem()
+        self.ruled = LocalPipeline(queries(), MemoryFilesystem())
+        self.number, self.passing = 0, 0.02
+        self.restart()
+
+    def restart(self) -> None:
+        self.pipeline = LocalPipeline(queries(), self.disk, slicer=SlicingLoop(self.known))
+
+    def run(self, until: int, passing: Callable[[int], float]) -> None:
+        while self.number < until:
+            rows = batch(self.number, passing(self.number))
+            found, expected = (run.step(self.number, rows) for run in (self.pipeline, self.ruled))
+            for name, step in found.items():
+                assert not oracle.difference(oracle.bag(step.results), oracle.bag(expected[name].results))
+            self.number += 1
+
+    @property
+    def events(self) -> list[str]:
+        journal = self.pipeline.driver.queries["short"].journal
+        return [entry.event for entry in journal.entries() if entry.event in ("slicing", "sliced", "kept", "proposed")]
+
+    @property
+    def slices(self) -> dict[str, tuple[int, ...]]:
+        return self.pipeline.driver.slices
+
+
+def test_few_rows_for_long_are_cut_apart_and_many_are_not():
+    """While two rows of a hundred are wanted for long, they have a slice of their own; when nearly all are, one slice is
+    enough, and when few are again, so it is again."""
+    run = Sliced()
+    run.run(14, lambda number: 0.02)
+    assert "a" not in run.slices, "the rule has a slice for each of them already"
+    assert run.events[0] == "kept"
+    run.run(40, lambda number: 0.98)
+    assert run.slices["a"] == (LIMITS["long"],)
+    run.run(70, lambda number: 0.02)
+    assert run.slices["a"] == (LIMITS["short"], LIMITS["long"])
+    assert "sliced" in run.events, "what came of it is told"
+    assert run.events.count("slicing") == 2, "it does not go to and fro"
+
+
+def test_noise_changes_nothing():
+    run, rng = Sliced(), np.random.default_rng(3)
+    run.run(60, lambda number: float(rng.choice([0.0, 0.01, 0.05])))
+    assert run.slices == {}
+    assert run.events.count("slicing") == 0
+
+
+def test_bytes_that_are_worth_nothing_are_not_cut_apart():
+    run = Sliced(byte_cores=0.0)
+    run.run(20, lambda number: 0.02)
+    assert run.slices["a"] == (LIMITS["long"],), "a slice costs more than the pairs that it spares"
+
+
+def test_memory_that_is_short_is():
+    """The same where bytes are worth nothing, but may not be more than there are."""
+    run = Sliced(byte_cores=0.0, most_bytes=1_000.0)
+    run.run(20, lambda number: 0.02)
+    assert run.slices.get("a", (LIMITS["short"], LIMITS["long"])) == (LIMITS["short"], LIMITS["long"])
+
+
+def test_a_driver_that_is_started_anew_goes_on_with_the_slices():
+    run = Sliced(byte_cores=0.0)
+    run.run(20, lambda number: 0.02)
+    decided = dict(run.slices)
+    run.restart()
+    assert run.slices == decided == run.pipeline.driver.newest.slices
+    run.run(24, lambda number: 0.02)
+    assert run.pipeline.controls.read(23).slices == decided
+
+
+def test_what_was_measured():
+    run = Sliced()
+    run.run(26, lambda number: 0.25)
+    loop, lead = run.pipeline.driver.slicer, run.pipeline.driver.queries["long"]
+    assert isinstance(loop, SlicingLoop)
+    run.pipeline.driver._lead()
+    joining = joining_of(lead)
+    assert joining is not None
+    assert joining.windows_us == {"a": tuple(LIMITS.values())[::-1], "b": tuple(LIMITS.values())[::-1]}
+    load, units = measured_loads(loop.state.seen, [joining], DEFAULT)["a"]
+    assert load.windows_us == tuple(LIMITS.values())
+    assert sum(load.wanted_per_s) == pytest.approx(600, rel=0.05)
+    assert load.wanted_per_s[1] / sum(load.wanted_per_s) == pytest.approx(0.25, rel=0.2)
+    assert sum(load.probes_per_s) == pytest.approx(600, rel=0.05), "each row of b looks a up"
+    assert load.probes_per_s[1] == pytest.approx(600, rel=0.05), "and is wanted for long"
+    assert load.match == pytest.approx(1 / KEYS, rel=0.25)
+    assert load.indexes == 1
+    assert units.batch_s == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_change_waits_for_approval():
+    run = Sliced(byte_cores=0.0)
+    for query in run.pipeline.driver.queries.values():
+        query.needs_approval = True
+    run.run(20, lambda number: 0.02)
+    assert "a" not in run.slices
+    assert run.events.count("proposed") == 1, "it is told once"
+    assert run.pipeline.driver.queries["short"].approve()
+    run.run(21, lambda number: 0.02)
+    assert run.slices["a"] == (LIMITS["long"],)
+    assert run.pipeline.controls.read(20).slices == {"a": (LIMITS["long"],)}
+    assert run.events[-1] == "slicing"
+
+
+def test_what_is_decided_at_the_start_holds_from_the_first_batch():
+    load = SourceLoad("a", tuple(LIMITS.values()), (100.0, 100.0), (0.0, 200.0), 0.0, 24.0)
+    chain = chain_of(load, DEFAULT, byte_cores=0.0)
+    pipeline = LocalPipeline(queries(), MemoryFilesystem(), slicer=SlicingLoop(SlicingKnowledge(DEFAULT), [chain], False))
+    pipeline.step(0, batch(0, 0.5))
+    assert pipeline.controls.read(0).slices == {"a": (LIMITS["long"],)}
+    (told,) = [e for e in pipeline.driver.queries["short"].journal.entries() if e.event == "slicing"]
+    assert told.text.startswith("from batch 0 on rows of a are kept for 20 seconds (pull-up): one slice")
+    assert told.details["slices_us"] == [LIMITS["long"]]
