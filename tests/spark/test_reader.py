@@ -292,12 +292,10 @@ def test_batches_and_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     assert run().rows() == [late]
 
 
-def test_errors_of_files_reach_the_user(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """What is wrong with a file reaches the user through Spark (`tests/test_cli.py`, `tests/spark/test_on_error.py`); that
+    there is no folder, before Spark is asked for anything."""
     query, source = query_of("one key")
-    put(tmp_path / "data" / "a.csv", b"other,ts\n1,2024-01-01\n")
     options = FileOptions(log_path=str(tmp_path / "log"))
-    frame = file_stream(spark, source, str(tmp_path / "data"), "csv", [(query, Grid())], ("k", "ts"), options)
-    with pytest.raises(Exception, match=r"a\.csv: the file has no column k"):
-        Collected(frame, tmp_path / "checkpoint")
     with pytest.raises(FilesError, match="s: there is no folder"):
-        file_stream(spark, source, f"{tmp_path}/none/*.csv", "csv", [(query, Grid())], ("k", "ts"), options)
+        file_stream(None, source, f"{tmp_path}/none/*.csv", "csv", [(query, Grid())], ("k", "ts"), options)  # type: ignore[arg-type]
