@@ -411,7 +411,8 @@ def test_run_once(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pairs_in(out) == [(0, "n0"), (1, "n1"), (1, "n1"), (2, "n2")], "those of a/0, a/2, b/0 and b/1"
 
     torn.write_bytes(whole)
-    os.utime(torn, (1001, 1001))
+    os.utime(torn, (1001, 1001))  # it is older than what was read, and new nevertheless
+    (script.parent / "a" / "0.parquet").unlink()  # files of committed batches may go
     for _ in range(2):
         assert run_once(script, "--output", str(out), "--files-per-batch", "1") == 0
         assert "wait" not in capsys.readouterr().err

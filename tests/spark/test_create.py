@@ -16,8 +16,18 @@ from anabranch.spark import create, quiet
 
 STARTS = """
 import os
+import sys
 import anabranch as ab
+import pyarrow as pa
 from anabranch.spark import create
+
+def looked_at(batches):
+    import gc
+    import pyspark
+    for _ in batches:
+        pass
+    of_zip, is_loaded = ".zip" in pyspark.__file__, "anabranch.spark.task" in sys.modules
+    yield pa.RecordBatch.from_pydict({"zip": [of_zip], "loaded": [is_loaded], "frozen": [gc.get_freeze_count()]})
 
 create._version = lambda java: 0
 session = ab.Session()
@@ -25,6 +35,8 @@ err = session.spark._jvm.java.lang.System.err
 session.spark.range(3).count()
 err.println("a word of the JVM")
 print("rows", session.spark.range(7).count(), os.environ["JAVA_HOME"])
+workers = session.spark.range(2, numPartitions=2).mapInArrow(looked_at, "zip boolean, loaded boolean, frozen long").collect()
+print("workers", [(row.zip, row.loaded, row.frozen > 50_000) for row in workers])
 session.spark.stop()
 """
 
@@ -48,10 +60,13 @@ def in_a_process(script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.spark
 def test_spark_starts_without_a_word_and_speaks_then() -> None:
-    """Java comes from a package, where the machine has none."""
+    """Java comes from a package, where the machine has none. Workers take pyspark from where it is installed, and begin with
+    our code: it is there, and no matter of the collector of garbage, before any task of ours has run."""
     done = in_a_process(STARTS)
-    assert done.stdout.startswith("rows 7 "), done.stderr[-2000:]
-    assert "anabranch-" in done.stdout
+    rows, workers = done.stdout.splitlines() or ["", ""]
+    assert rows.startswith("rows 7 "), done.stderr[-2000:]
+    assert "anabranch-" in rows
+    assert workers == "workers [(False, True, True), (False, True, True)]"
     assert done.stderr == "a word of the JVM\n"
 
 
