@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pyarrow as pa
@@ -388,34 +389,64 @@ def run_once(script: Path, *options: str) -> int:
 
 @on_spark
 def test_run_once(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is there is processed, once, however often it is run."""
-    out = script.parent / "out"
+    """What is there is processed, once, however often it is run. A file that is not complete waits until it is; one that is
+    skipped, until it is not any more."""
+    out, torn = script.parent / "out", script.parent / "a" / "1.parquet"
     assert run_once(script, "--output", str(out)) == 0
     told = capsys.readouterr().err
     first = dict(word.split("=", 1) for word in shlex.split(next(line for line in told.splitlines() if "batch=0" in line)))
     wanted = {"query": "pairs", "batch": "0", "rows": "4", "results": "2", "untimed": "0", "plan": "(b a)"}
     assert {key: first[key] for key in wanted} == wanted
-    write_batch(script.parent, 1)
+    assert "wait" not in told
+
+    for number in (1, 2):
+        write_batch(script.parent, number)
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:-1])
+    os.utime(torn, (1001, 1001))
+    assert run_once(script, "--output", str(out), "--skip", "b=2.parquet") == 0
+    told = capsys.readouterr().err
+    assert "files_waiting=1" in told
+    assert f'query=pairs waits="a: 1 file waits to be complete: {torn}"' in told
+    assert pairs_in(out) == [(0, "n0"), (1, "n1"), (1, "n1"), (2, "n2")], "those of a/0, a/2, b/0 and b/1"
+
+    torn.write_bytes(whole)
+    os.utime(torn, (1001, 1001))  # it is older than what was read, and new nevertheless
+    (script.parent / "a" / "0.parquet").unlink()  # files of committed batches may go
     for _ in range(2):
         assert run_once(script, "--output", str(out), "--files-per-batch", "1") == 0
-    pairs = pq.read_table(out / "pairs").select(["k", "name"]).to_pylist()
-    assert sorted((p["k"], p["name"]) for p in pairs) == [(0, "n0"), *[(1, "n1")] * 4, (2, "n2")]
+        assert "wait" not in capsys.readouterr().err
+        assert pairs_in(out) == [(0, "n0"), *[(1, "n1")] * 4, *[(2, "n2")] * 4, (3, "n3")]
+
+
+def pairs_in(out: Path) -> list[tuple[int, str]]:
+    rows = pq.read_table(out / "pairs").select(["k", "name"]).to_pylist()
+    return sorted((row["k"], row["name"]) for row in rows)
 
 
 @on_spark
-def test_results_are_printed_without_output(script: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """And before them, that a window is shorter than the query's condition."""
+def test_a_run_that_fails(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results are printed if there is no output, and before them, that a window is shorter than the query's condition. The
+    error of the next batch comes from a worker, through Spark: it is told like any other."""
     script.write_text(script.read_text().replace("a.k = b.k;", "a.k = b.k AND b.ts < a.ts + INTERVAL 9 SECONDS;"))
-    assert run_once(script) == 0
-    shown = capfd.readouterr()
+    path = script.parent / "a" / "1.parquet"
+    pq.write_table(pa.table({"other": [1]}), path)
+    os.utime(path, (1001, 1001))
+    assert run_once(script, "--files-per-batch", "1") == 65
+    shown = capsys.readouterr()
     assert "pairs, batch 0: 2 results\nk  name\n-  ----\n" in shown.out
     assert "anabranch: warning: query pairs: the condition lets rows of b be nearly 9 seconds later" in shown.err
+    assert_told(shown.err[shown.err.rindex("anabranch: ") :], "a/1.parquet", "no column k")
+    assert_no_trace(shown.err)
     assert main(["journal", "--checkpoint", str(script.parent / "checkpoint")]) == 0
-    assert "write a [RANGE 9 SECONDS]" in capfd.readouterr().out
+    assert "write a [RANGE 9 SECONDS]" in capsys.readouterr().out
 
 
-@on_spark
-def test_a_busy_checkpoint_is_told(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_busy_checkpoint_is_told(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked of Spark before that is known."""
+    monkeypatch.setattr("anabranch.spark.create.create_session", lambda *_, **settings: SimpleNamespace())
     holder = Holder(LocalFilesystem(str(script.parent / "checkpoint")))
     holder.acquire()
     try:
@@ -426,41 +457,16 @@ def test_a_busy_checkpoint_is_told(script: Path, capsys: pytest.CaptureFixture[s
     assert_told(told[told.index("anabranch: ") :], f"in use by process {os.getpid()}")
 
 
-@on_spark
-def test_bad_rows_while_running(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The error comes from a worker, through Spark: it is told like any other."""
-    path = script.parent / "a" / "1.parquet"
-    pq.write_table(pa.table({"other": [1]}), path)
-    os.utime(path, (1001, 1001))
-    assert run_once(script, "--files-per-batch", "1", "--output", str(script.parent / "out")) == 65
-    told = capsys.readouterr().err
-    assert_told(told[told.index("anabranch: ") :], "a/1.parquet", "no column k")
-
-
-@on_spark
-def test_files_that_are_not_complete_or_skipped(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, torn = script.parent / "out", script.parent / "a" / "1.parquet"
-    write_batch(script.parent, 1)
-    whole = torn.read_bytes()
-    torn.write_bytes(whole[:-1])
-    os.utime(torn, (1001, 1001))
-    assert run_once(script, "--output", str(out), "--skip", "b=0.parquet") == 0
-    told = capsys.readouterr().err
-    assert "files_waiting=1" in told
-    assert f'query=pairs waits="a: 1 file waits to be complete: {torn}"' in told
-    torn.write_bytes(whole)
-    os.utime(torn, (1001, 1001))
-    assert run_once(script, "--output", str(out)) == 0
-    assert "wait" not in capsys.readouterr().err
-    pairs = pq.read_table(out / "pairs").select(["k", "name"]).to_pylist()
-    assert sorted((p["k"], p["name"]) for p in pairs) == [(0, "n0"), *[(1, "n1")] * 4, (2, "n2")]
+def test_files_of_no_stream_cannot_be_skipped(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_once(script, "--skip", "c=0.parquet") == 65
-    assert "files of c cannot be skipped: the script creates no such stream; it creates a, b" in capsys.readouterr().err
+    told = "files of c cannot be skipped: the script creates no such stream; it creates a, b"
+    assert_told(capsys.readouterr().err, told)
 
 
 @on_spark
 def test_interrupted(script: Path) -> None:
-    """Ctrl-C in the middle of a batch: a word, no trace, and nothing is lost."""
+    """Ctrl-C while Spark starts, and in the middle of a batch: a word, no trace, and nothing is lost."""
+    assert "batch" not in interrupted_run(script, lambda told: "starting Spark" in told)
     script.write_text(script.read_text() + SECOND)
     folder = script.parent
     for number in range(1, 40):
@@ -477,11 +483,6 @@ def test_interrupted(script: Path) -> None:
     assert "--files-per-batch" in words
     assert run_once(script, "--output", str(out)) == 0
     assert len(pq.read_table(out / "same")) == 80
-
-
-@on_spark
-def test_interrupted_at_start(script: Path) -> None:
-    assert "batch" not in interrupted_run(script, lambda told: "starting Spark" in told)
 
 
 def interrupted_run(script: Path, is_time: Callable[[str], bool], *options: str) -> str:

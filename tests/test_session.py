@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from anabranch.control.lease import Holder
@@ -20,7 +22,9 @@ from anabranch.errors import (
     SessionError,
     UnknownFormatError,
     UnknownStreamError,
+    UnsupportedFrameError,
 )
+from anabranch.plan.query import Stream, Table
 from anabranch.session import Budget, Session, _patience_s
 from anabranch.spark import sinks
 from anabranch.storage.filesystem import LocalFilesystem
@@ -76,6 +80,17 @@ def test_a_path_without_files(tmp_path: Path) -> None:
         Session(None).stream("s", f"{tmp_path}/*.parquet", "ts")
 
 
+def test_how_late_rows_may_be_how_far_ahead_and_how_long_streams_may_be_idle(folder: Path) -> None:
+    session = Session(None, str(folder / "checkpoint"))
+    session.stream("a", f"{folder}/a/*.parquet", "ts", "2 seconds", ahead=None, idle="12 seconds")
+    session.stream("b", f"{folder}/b/*.parquet", "ts", ahead="1 hour")
+    a, b = (session.catalog.source(name) for name in "ab")
+    assert isinstance(a, Stream)
+    assert isinstance(b, Stream)
+    assert (a.lateness_us, a.ahead_us, a.idle_us) == (2_000_000, None, 12_000_000)
+    assert (b.lateness_us, b.ahead_us, b.idle_us) == (0, 3_600_000_000, None)
+
+
 def test_a_refresh_needs_a_length(folder: Path) -> None:
     with pytest.raises(SessionError, match="give a longer time"):
         Session(None).table("t", f"{folder}/a/*.parquet", refresh="0 seconds")
@@ -120,6 +135,57 @@ def test_the_ending_of_a_path_tells_the_format(tmp_path: Path) -> None:
     for declare in (lambda path: session.stream("u", path, "ts"), lambda path: session.table("u", path)):
         with pytest.raises(UnknownFormatError, match=r'the ending \.txt .* format="csv"'):
             declare(str(tmp_path / "a.txt"))
+
+
+class ConnectFrame:
+    """A DataFrame of Spark Connect is told by where its class lives."""
+
+
+ConnectFrame.__module__ = "pyspark.sql.connect.dataframe"
+
+
+def test_what_is_no_frame(tmp_path: Path) -> None:
+    """Which frames are taken is tested on Spark (`tests/spark/test_session.py`)."""
+    session: Any = Session(None, str(tmp_path / "checkpoint"))
+    for thing in (None, [1], pa.table({"a": [1]})):
+        with pytest.raises(UnsupportedFrameError, match=f"is a {type(thing).__name__}, not a Spark DataFrame"):
+            session.table("t", thing)
+        with pytest.raises(UnsupportedFrameError, match="not a Spark DataFrame"):
+            session.stream("s", thing, "ts")
+    with pytest.raises(UnsupportedFrameError, match=r"Spark Connect.*use a classic SparkSession"):
+        session.stream("s", ConnectFrame(), "ts")
+    with pytest.raises(SessionError, match="'soon' is no length of time"):
+        session.stream("s", ConnectFrame(), "timestamp", "soon")
+    with pytest.raises(SessionError, match="s is a DataFrame: only files of a path can be skipped"):
+        session.stream("s", ConnectFrame(), "timestamp", skip=["a.parquet"])
+
+
+TABLE = pa.table({"k": [1, 2], "name": ["one", "two"], "day": pa.array([0, 1], pa.int32()).view(pa.date32())})
+
+
+def write_table(path: Path, format: str) -> None:
+    if format == "csv":
+        path.write_text("k,name,day\n1,one,1970-01-01\n2,two,1970-01-02\n")
+    elif format == "json":
+        path.write_text('{"k": 1, "name": "one", "day": "1970-01-01"}\n{"k": 2, "name": "two", "day": "1970-01-02"}\n')
+    elif format == "arrow":
+        with pa.ipc.new_file(str(path), TABLE.schema) as writer:
+            writer.write_table(TABLE)
+    else:
+        pq.write_table(TABLE, path)
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json", "arrow"])
+def test_tables_of_a_script(tmp_path: Path, format: str) -> None:
+    """A table is read like a stream of the same format, in its declared types; columns that nobody asks for are not."""
+    write_table(tmp_path / f"t.{format}", format)
+    session = Session(None, str(tmp_path / "checkpoint"))
+    session.script(f"CREATE TABLE t (k BIGINT, name STRING, day DATE) FROM '{tmp_path}/t.{format}'")
+    declared = session.catalog.source("t")
+    assert isinstance(declared, Table)
+    for columns in (("k", "name", "day"), ("day", "k")):
+        with pa.ipc.open_stream(session._sources.read(declared, columns)) as read:
+            assert read.read_all().to_pylist() == TABLE.select(list(columns)).to_pylist()
 
 
 # What a session says

@@ -9,6 +9,7 @@ import pytest
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import FIRST_BATCHES, Knowledge
 from anabranch.control.loop import Observed
+from anabranch.control.progress import read_progress
 from anabranch.cost.units import DEFAULT
 from anabranch.errors import MigrationError, PlanError, SessionError
 from anabranch.optimize.planner import Bounds
@@ -81,6 +82,8 @@ def test_a_plan_is_changed_by_request(strategy: str | None) -> None:
     if strategy == "parallel-track":
         on_the_way = [commit for commit, _ in case.steps if commit.queries["q"].execution.migration is not None]
         assert 4 <= len(on_the_way) <= 12, "two migrations of a window each"
+        shown = [step.target for step in read_progress(case.checkpoint)["q"] if step.target is not None]  # type: ignore[arg-type]
+        assert [*dict.fromkeys(shown)] == [PLANS[1], PLANS[0]], "where the query is on its way to"
 
 
 def test_a_migration_is_interrupted_and_cancelled() -> None:

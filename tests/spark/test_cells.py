@@ -17,6 +17,7 @@ from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.query import Field, Input, Query, Stream, Table, range_window
 from anabranch.spark.cells import cells
+from anabranch.spark.host import set_for_a_moment
 from anabranch.spark.pack import CELL, pack, packing_of
 from anabranch.spark.types import zoned_schema
 
@@ -141,29 +142,24 @@ def test_cells_are_those_of_the_engine(spark: SparkSession) -> None:
     found = spark_cells(spark, grids)
     assert_alike(found, grids, keys)
     assert {len(row) for row in found["free"].to_pylist()} == {2}
+    # Zones do not matter: neither whether a timestamp has one, nor that of the session.
+    assert_alike(spark_cells(spark, timed := {name: grids[name] for name in ("at", "rows")}, ntz=True), timed, keys)
+    with set_for_a_moment(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+        assert_alike(spark_cells(spark, timed := {name: grids[name] for name in ("at", "day")}), timed, keys)
 
 
-def test_zones_do_not_matter(spark: SparkSession) -> None:
-    """Neither that of the session, nor whether a timestamp has one."""
-    grids = {"at": one(plain("at")), "rows": Grid((Dimension((), "a"),), (SHARE,))}
-    assert_alike(spark_cells(spark, grids, ntz=True), grids, {"at": ["at"], "rows": ["at"]})
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-    try:
-        grids = {"at": one(plain("at")), "day": one(plain("day"))}
-        assert_alike(spark_cells(spark, grids), grids, {"at": ["at"], "day": ["day"]})
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
-
-
-def test_rows_of_a_self_join_and_of_a_table(spark: SparkSession) -> None:
-    """Rows go where either alias needs them; where both do, once. Rows of a table share one coordinate."""
+def check_a_self_join(spark: SparkSession) -> None:
+    """Rows go where either alias needs them; where both do, once."""
     query = query_of(Input("a", SOURCE, range_window(1)), Input("b", SOURCE, range_window(2)))
     grid = Grid((Dimension((plain("i64"), Column(pa.int32(), "b", "i32"))),), (4,))
     found = spark_cells(spark, {"cells": grid}, query)["cells"].to_pylist()
     ours = [a | b for a, b in zip(engine_cells(grid, "a"), engine_cells(grid, "b"), strict=True)]
     for i, row in enumerate(found[:-1]):
         assert sorted(row) == sorted(ours[i])
+
+
+def check_a_table(spark: SparkSession) -> None:
+    """Rows of a table share one coordinate."""
     table = Table("t", (Field("v", pa.int64()),))
     query = Query("q", (QUERY.inputs[0], Input("t", table, range_window(1))), (), (), QUERY.select)
     target, several = cells([(query, Grid((Dimension((), "t"),), (SHARE,)))], table, lambda c: F.col(c))
@@ -205,7 +201,9 @@ SPREADS: dict[str, Spread] = {
 
 
 def test_rows_go_to_the_slots_of_all_queries_once(spark: SparkSession) -> None:
-    """A row goes to each slot that wants it for any query, and to none twice; also when it is packed."""
+    """A row goes to each slot that wants it for any query, or for any alias, and to none twice; also when it is packed."""
+    check_a_self_join(spark)
+    check_a_table(spark)
     frame = spark.createDataFrame(TABLE.cast(zoned_schema(TABLE.schema))).coalesce(1)
     packing = packing_of({"s": ("i64", "at")}, {"s": frame.schema})
     for name, spread in SPREADS.items():

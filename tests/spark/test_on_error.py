@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from anabranch.drive.delivery import Delivery
-from anabranch.errors import FilesError, SchemaMismatchError, SessionError
+from anabranch.errors import FilesError, SchemaMismatchError, SessionError, UnsupportedFrameError
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
 from anabranch.spark.damaged import Mark, Marks
@@ -57,12 +58,11 @@ def feed(folder: Path, numbers: range) -> None:
         os.utime(path, (1_000_000 + number, 1_000_000 + number))
 
 
-def session(spark: SparkSession, folder: Path, clause: str) -> Session:
+def session(spark: Any, folder: Path, of_a: str, of_b: str = "") -> Session:
     made = Session(spark, str(folder / "checkpoint"), slots=2)
-    clause_of_b = clause.replace("/bad'", "/bad-b'")
     made.script(
-        f"""CREATE STREAM a (k BIGINT, name STRING, unread INT, ts TIMESTAMP) TIME ts FROM '{folder}/a/*.csv' {clause};
-            CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/b/*.parquet' {clause_of_b};
+        f"""CREATE STREAM a (k BIGINT, name STRING, unread INT, ts TIMESTAMP) TIME ts FROM '{folder}/a/*.csv' {of_a};
+            CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/b/*.parquet' {of_b};
             CREATE QUERY q AS {SQL};""",
         sinks=lambda name: sinks.parquet(str(folder / "out")),
         max_files_per_trigger=1,
@@ -70,8 +70,8 @@ def session(spark: SparkSession, folder: Path, clause: str) -> Session:
     return made
 
 
-def start(spark: SparkSession, folder: Path, clause: str) -> Run:
-    run = session(spark, folder, clause).start(availableNow=True)
+def start(spark: SparkSession, folder: Path, of_a: str, of_b: str = "") -> Run:
+    run = session(spark, folder, of_a, of_b).start(availableNow=True)
     finish(run)
     return run
 
@@ -85,8 +85,8 @@ def expected(numbers: Any) -> list[tuple[Any, ...]]:
     return sorted((n, f"{name}{n}", n * 10) for n in numbers for name in "nm")
 
 
-def kept(folder: Path, name: str = "bad") -> Counter[tuple[Any, ...]]:
-    rows = sinks.read(str(folder / name)).to_table().to_pylist()
+def kept(folder: Path) -> Counter[tuple[Any, ...]]:
+    rows = sinks.read(str(folder / "bad")).to_table().to_pylist()
     return Counter((os.path.basename(row["file"]), row["row"], row["reason"], row["raw"]) for row in rows)
 
 
@@ -110,25 +110,14 @@ def damage(path: Path) -> None:
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_bad_row_fails_the_batch_and_is_left_out_after_that(spark: SparkSession, tmp_path: Path) -> None:
-    feed(tmp_path, range(FILES))
-    with pytest.raises(SchemaMismatchError, match=r"a/0\.csv, line 3: column k: 'x0' is no BIGINT: .*ON ERROR SKIP"):
-        start(spark, tmp_path, "")
-    run = start(spark, tmp_path, "ON ERROR SKIP")
-    assert results(tmp_path) == expected(range(FILES))
-    steps = run.progress["q"]
-    assert sum(step.skipped_rows["a"] for step in steps) == 2 * FILES
-    assert sum(step.rows["a"] for step in steps) == 2 * FILES
-    assert steps[-1].watermark_us == (FILES - 1) * SECOND_US, "a row that is set aside moves no watermark"
-    assert sum(step.early_rows["a"] for step in steps) == 0
-
-
-def test_rows_are_kept_once_over_a_restart(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first driver dies in the second batch, when it is committed and nothing of it was delivered."""
+def test_bad_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fail the batch; where that is asked for, they are kept instead, once each. The first driver that keeps them dies
+    in the second batch, when it is committed and nothing of it was delivered."""
     clause = f"ON ERROR INTO '{tmp_path}/bad'"
     feed(tmp_path, range(2))
+    with pytest.raises(SchemaMismatchError, match=r"a/0\.csv, line 3: column k: 'x0' is no BIGINT: .*ON ERROR SKIP"):
+        start(spark, tmp_path, "")
+
     offer = Delivery.offer
 
     def dying(self: Delivery, commit: Any) -> None:
@@ -137,23 +126,28 @@ def test_rows_are_kept_once_over_a_restart(
             raise DiedError
         offer(self, commit)
 
-    monkeypatch.setattr(Delivery, "offer", dying)
-    with pytest.raises(DiedError):
-        start(spark, tmp_path, clause)
+    with monkeypatch.context() as patch:
+        patch.setattr(Delivery, "offer", dying)
+        with pytest.raises(DiedError):
+            start(spark, tmp_path, clause)
     assert kept(tmp_path) == bad_rows(range(1))
     with pytest.raises(SessionError, match=r"rows of a that were set aside in batch 1 wait .* ON ERROR INTO that it had"):
         start(spark, tmp_path, "ON ERROR SKIP")
-    monkeypatch.undo()
+
     feed(tmp_path, range(2, FILES))
-    run = start(spark, tmp_path, clause)
+    steps = start(spark, tmp_path, clause).progress["q"]
     assert results(tmp_path) == expected(range(FILES))
     assert kept(tmp_path) == bad_rows(range(FILES))
-    assert sum(step.skipped_rows["a"] for step in run.progress["q"]) == 2 * (FILES - 2)
+    assert sum(step.skipped_rows["a"] for step in steps) == 2 * (FILES - 2)
+    assert sum(step.rows["a"] for step in steps) == 2 * (FILES - 2)
+    assert steps[-1].watermark_us == (FILES - 1) * SECOND_US, "a row that is set aside moves no watermark"
+    assert sum(step.early_rows["a"] for step in steps) == 0
 
 
-def test_rows_are_kept_for_one_pipeline(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_kept_for_one_pipeline(tmp_path: Path) -> None:
+    """Nothing is asked of Spark before that is known."""
     feed(tmp_path, range(1))
-    made = session(spark, tmp_path, f"ON ERROR INTO '{tmp_path}/bad'")
+    made = session(SimpleNamespace, tmp_path, f"ON ERROR INTO '{tmp_path}/bad'")
     made.query("alone", "SELECT k FROM a [NOW]", sinks.memory(), share=False)
     with pytest.raises(SessionError, match=r"bad rows of a cannot be kept in .*/bad: q and alone read the stream by them"):
         made.start(availableNow=True)
@@ -162,38 +156,47 @@ def test_rows_are_kept_for_one_pipeline(spark: SparkSession, tmp_path: Path) -> 
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dies", ["", "before the mark", "after the mark"])
-def test_a_damaged_file_is_left_out(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str
-) -> None:
-    clause = f"ON ERROR INTO '{tmp_path}/bad'"
-    feed(tmp_path, range(3))
-    damage(tmp_path / "b" / "1.parquet")
+def test_damaged_files(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second file of b fails the batch. Where it is to be left out, a driver dies before it has marked the file, and one
+    after that; the fourth is marked by the driver that comes to the end. Of a bad rows are left out, and not kept."""
+    of_a, of_b = "ON ERROR SKIP", f"ON ERROR INTO '{tmp_path}/bad'"
+    feed(tmp_path, range(4))
+    second, fourth = (tmp_path / "b" / f"{number}.parquet" for number in (1, 3))
+    damage(second)
+    damage(fourth)
+    with pytest.raises(FilesError) as told:
+        start(spark, tmp_path, of_a)
+    assert str(told.value).startswith(f"{second} cannot be read as parquet: ")
+    assert "\n" not in str(told.value)
+
     add = Marks.add
+    for is_marked in (False, True):
 
-    def dying(self: Marks, mark: Mark) -> None:
-        if dies == "after the mark":
-            add(self, mark)
-        raise DiedError
+        def dying(self: Marks, mark: Mark, is_marked: bool = is_marked) -> None:
+            if is_marked:
+                add(self, mark)
+            raise DiedError
 
-    if dies:
-        monkeypatch.setattr(Marks, "add", dying)
-        with pytest.raises(DiedError):
-            start(spark, tmp_path, clause)
-        monkeypatch.undo()
-        if dies == "after the mark":  # who is told of it does not open it: it may even be gone
-            (tmp_path / "b" / "1.parquet").unlink()
-    run = start(spark, tmp_path, clause)
+        with monkeypatch.context() as patch:
+            patch.setattr(Marks, "add", dying)
+            with pytest.raises(DiedError):
+                start(spark, tmp_path, of_a, of_b)
+    second.unlink()  # who is told of a mark does not open the file
+
+    run = start(spark, tmp_path, of_a, of_b)
     assert results(tmp_path) == expected([0, 2])
-    told = [entry.text for entry in run.journal["q"] if entry.event == "damaged"]
-    assert len(told) == (0 if dies == "after the mark" else 1)
-    assert all("a file of b is left out: " in text and "1.parquet cannot be read as parquet" in text for text in told)
-    assert sum(step.skipped_files["b"] for step in run.progress["q"]) == 1
-    assert sum(step.skipped_rows["b"] for step in run.progress["q"]) == 0
-    ((file, row, reason, raw),) = kept(tmp_path, "bad-b").elements()
-    assert (file, row, raw) == ("1.parquet", None, None)
-    assert "1.parquet cannot be read as parquet" in reason
-    assert kept(tmp_path) == bad_rows(range(3))
+    (entry,) = [entry for entry in run.journal["q"] if entry.event == "damaged"]
+    assert f"a file of b is left out: {fourth} cannot be read as parquet" in entry.text
+    steps = run.progress["q"]
+    assert {step.batch for step in steps if step.skipped_files["b"]} == {1, 3}
+    assert sum(step.skipped_files["b"] for step in steps) == 2
+    assert sum(step.skipped_rows["b"] for step in steps) == 0
+    assert sum(step.skipped_rows["a"] for step in steps) == 2 * 3
+    about = {file: (row, raw, reason) for file, row, reason, raw in kept(tmp_path).elements()}
+    assert about.keys() == {"1.parquet", "3.parquet"}
+    for file, (row, raw, reason) in about.items():
+        assert (row, raw) == (None, None)
+        assert f"{file} cannot be read as parquet" in reason
 
 
 def found(path: Path) -> FoundFile:
@@ -251,14 +254,16 @@ def test_marks_of_batches_that_are_over_go() -> None:
 
 
 @pytest.mark.parametrize("given", ["skpi", "into", ("into",), ("into", ""), ("skip", "x"), None, ("into", 7), True])
-def test_what_on_error_cannot_be(spark: SparkSession, tmp_path: Path, given: Any) -> None:
+def test_what_on_error_cannot_be(tmp_path: Path, given: Any) -> None:
     with pytest.raises(SessionError, match=r"on_error=.* of the stream a: it is .fail., .skip. or \(") as caught:
-        Session(spark, str(tmp_path)).stream("a", f"{tmp_path}/*.csv", "ts", on_error=given)
+        Session(None, str(tmp_path)).stream("a", f"{tmp_path}/*.csv", "ts", on_error=given)
     assert ("did you mean skip?" in str(caught.value)) == (given == "skpi")
 
 
-def test_a_frame_has_options_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    frame: DataFrame = spark.readStream.format("rate").load()
+def test_a_frame_has_options_of_spark(tmp_path: Path) -> None:
+    """What is asked for is looked at first, and only then whether the frame is one."""
+    session, frame = Session(None, str(tmp_path)), object()
     with pytest.raises(SessionError, match=r"a is a DataFrame: on_error='skip' is for files .*DROPMALFORMED"):
-        Session(spark, str(tmp_path)).stream("a", frame, "timestamp", on_error="skip")
-    Session(spark, str(tmp_path)).stream("a", frame, "timestamp", on_error="fail")
+        session.stream("a", frame, "timestamp", on_error="skip")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedFrameError, match="a is a object, not a Spark DataFrame"):
+        session.stream("a", frame, "timestamp", on_error="fail")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from time import sleep
@@ -14,13 +14,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.commands import Command, give
-from anabranch.control.ledger import controls_in
-from anabranch.drive import delivery
-from anabranch.drive.driver import Driver
 from anabranch.drive.staging import FOLDER as STAGED
-from anabranch.errors import SessionError, SinkError
+from anabranch.errors import FilesError, SessionError, SinkError
 from anabranch.session import Run, Session
-from anabranch.spark import sinks
 from anabranch.spark.host import Host
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.support import oracle
@@ -28,18 +24,14 @@ from tests.support.feeding import finish, wait_until
 from tests.support.pipelines import SPANNING, Piped, Target
 from tests.support.workloads import Workload
 
-# Random workloads: the seed, how many queries it has, how streams are read, over how many slots.
-CASES = [(7, 6, "files", 3), (22, 5, "mixed", 2)]
-
 
 def steps_of(run: Run) -> int:
     return min(len(steps) for steps in run.progress.values())
 
 
-@pytest.mark.parametrize(("seed", "count", "route", "slots"), CASES)
-def test_workload(spark: SparkSession, tmp_path: Path, seed: int, count: int, route: str, slots: int) -> None:
+def test_workload(spark: SparkSession, tmp_path: Path) -> None:
     """Random queries, a group that spans slots, sinks of all kinds; stopped in the middle, and started again."""
-    piped = Piped(Workload(seed, count, batches=6), str(tmp_path), route, {"spans": SPANNING}, {"slots": slots})
+    piped = Piped(Workload(22, 5, batches=6), str(tmp_path), "mixed", {"spans": SPANNING}, {"slots": 2})
     piped.targets["spans"] = Target("parquet", str(tmp_path / "spans"))
     piped.write(range(2))
     run = piped.run(spark)
@@ -101,34 +93,6 @@ def test_a_query_that_fails_by_itself_leaves(spark: SparkSession, tmp_path: Path
     piped.write([BATCHES - 1])
     piped.run(spark, ["few"])
     piped.check(["few"])
-
-
-def test_a_first_batch_that_was_never_committed_is_no_other_query_s(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Declared otherwise it begins anew, in a folder of its own; the other one is deleted. A table is read again, and may
-    have other columns and other rows."""
-    join = "SELECT i0.x AS x0, t.{} AS y FROM a [RANGE 2 SECONDS] AS i0, t WHERE i0.k = t.k"
-    first = Piped(Workload(SEED, 0, BATCHES), str(tmp_path), "files", {"named": join.format("s")})
-    first.targets["named"] = Target("memory", "")
-    first.write(range(BATCHES))
-
-    def cannot_commit(driver: Driver, *_: Any) -> None:
-        raise RuntimeError("it dies")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Driver, "commit", cannot_commit)
-        with pytest.raises(Exception, match="it dies"):
-            first.run(spark)
-    assert controls_in(LocalFilesystem(str(tmp_path / "checkpoint" / "pipeline-0"))).find(0) is not None
-    other = Piped(Workload(SEED, 0, BATCHES), str(tmp_path), "files", {"named": join.format("x")})
-    other.drawn.__dict__["table"] = Workload(SEED + 1, 0).table
-    other.targets["named"] = Target("memory", "")
-    run = other.run(spark)
-    assert [pipeline.name for pipeline in run.pipelines] == ["pipeline-1"]
-    assert not (tmp_path / "checkpoint" / "pipeline-0").exists()
-    assert first.drawn.table != other.drawn.table
-    other.check()
 
 
 def dropped(folder: Path, name: str) -> None:
@@ -235,104 +199,72 @@ def test_streams_keep_their_places_when_a_query_is_dropped(
     assert not (wrong := oracle.difference(piped.target("second").found(), wanted)), wrong
 
 
-# Sinks that fail or are slow
+# Sinks that fail
 
 
-def fails_until(works: threading.Event, target: Target) -> Callable[[DataFrame, int], None]:
-    def deliver(results: DataFrame, number: int) -> None:
-        if not works.is_set():
+def the_disk_is_full(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raise FilesError("the disk is full")
+    yield from rows
+
+
+class Failing:
+    """A function that fails, by itself or in a job that it runs, until it works."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.way = target, "in a job"
+
+    def deliver(self, results: DataFrame, number: int) -> None:
+        if self.way == "in a job":
+            results.mapInArrow(the_disk_is_full, results.schema).collect()
+        if self.way == "by itself":
             raise OSError("the database is down")
-        target.brought.take(results, number)
-
-    return deliver
+        self.target.brought.take(results, number)
 
 
-def test_a_failing_callable_holds_up_nobody(spark: SparkSession, tmp_path: Path) -> None:
-    """When it works again it gets what waits, in order and once."""
-    piped, works = piped_in(tmp_path, pairs="callable", counts="arrow", triples="parquet"), threading.Event()
-    piped.targets["pairs"].sink = fails_until(works, piped.targets["pairs"])
-    piped.write(range(BATCHES))
-    run = piped.session(spark).start()
-    try:
-        wait_until(lambda: steps_of(run) >= BATCHES)
-        assert list(run.failing) == ["pairs"]
-        assert "the database is down" in str(run.failing["pairs"])
-        assert not piped.targets["pairs"].brought.order
-        works.set()
-        wait_until(lambda: not run.pipeline("pairs").host.delivery.lines["pairs"].waiting)
-        assert not run.failing
-    finally:
-        run.stop()
-    order = piped.targets["pairs"].brought.order
-    assert order == sorted(set(order))
-    assert len(order) > 1
-    piped.run(spark)
-    piped.check()
-
-
-def test_a_sink_that_fails_to_the_end(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When input has ended retries end, too, with the sink's error. The next start delivers what waits, first."""
-    monkeypatch.setattr(delivery, "FINISH_S", 0.5)
-    piped, works = piped_in(tmp_path, pairs="callable", triples="parquet"), threading.Event()
-    piped.targets["pairs"].sink = fails_until(works, piped.targets["pairs"])
+def test_a_sink_that_fails(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds up nobody. When input has ended retries end, too, with its error. What waits is delivered at the next start
+    that comes about, while others run, in order and once."""
+    monkeypatch.setattr("anabranch.drive.delivery.LONGEST_PAUSE_S", 0.5)
+    piped = piped_in(tmp_path, pairs="callable", counts="arrow", triples="parquet")
+    failing = Failing(piped.targets["pairs"])
+    piped.targets["pairs"].sink = failing.deliver
     piped.write(range(2))
-    with pytest.raises(SinkError, match=r"pairs \(the function .*\) has failed .* in batch 0: OSError: the data") as error:
+    with pytest.raises(SinkError) as told:
         piped.run(spark)
-    assert isinstance(error.value.__cause__, OSError)
+    first, second = str(told.value).splitlines()
+    assert first.startswith("the sink of query pairs (the function deliver) has failed ")
+    assert first.endswith(" in batch 0: the disk is full"), "without the stacks of two languages"
+    assert second == "what waits for it is delivered at the next start"
+    assert isinstance(told.value.__cause__, FilesError)
     piped.check(["counts", "triples", "spans"], batches=2)
-    assert not piped.targets["pairs"].found()
-    works.set()
-    piped.write(range(2, BATCHES))
-    run = piped.run(spark)
-    assert not run.failing
-    assert not LocalFilesystem(str(tmp_path / "checkpoint" / "pipeline-0")).list(STAGED)
-    order = piped.targets["pairs"].brought.order
-    assert order == sorted(set(order))
-    assert order[0] == 0
-    piped.check()
-
-
-def test_a_start_that_fails_delivers_no_more(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What waits is on its way when Spark cannot start: the session has failed then, and calls no sink any more."""
-    monkeypatch.setattr(delivery, "FINISH_S", 0.2)
-    piped = piped_in(tmp_path, "pairs counts", pairs="callable")
-    piped.targets["pairs"].sink = fails_until(threading.Event(), piped.targets["pairs"])
-    piped.write(range(1))
-    with pytest.raises(SinkError):
-        piped.run(spark)
 
     def cannot_start(*given: Any) -> None:
         raise RuntimeError("Spark cannot start")
 
-    monkeypatch.setattr(Host, "start", cannot_start)
-    with pytest.raises(RuntimeError, match="Spark cannot start"):
-        piped.session(spark).start(availableNow=True)
+    # What waits is on its way when Spark cannot start: the session has failed then, and calls no sink any more.
+    with monkeypatch.context() as patch:
+        patch.setattr(Host, "start", cannot_start)
+        with pytest.raises(RuntimeError, match="Spark cannot start"):
+            piped.session(spark).start(availableNow=True)
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "deliver"])
 
-
-def test_stop_does_not_wait_for_a_slow_sink(spark: SparkSession, tmp_path: Path) -> None:
-    """Not even if the pipeline does, because too much is staged. The next start delivers what waits."""
-    piped, go_on, calls = piped_in(tmp_path, "pairs counts"), threading.Event(), []
-
-    def slow(results: pa.Table, number: int) -> None:
-        calls.append(number)
-        go_on.wait(60)
-
-    kept = piped.targets["pairs"].sink
-    piped.targets["pairs"].sink = sinks.arrow(slow)
-    piped.write(range(BATCHES))
-    run = piped.session(spark, most_staged=1).start()
+    failing.way = "by itself"
+    piped.write(range(2, BATCHES))
+    run = piped.session(spark).start()
     try:
-        wait_until(lambda: calls)
-        stopping = threading.Thread(target=run.stop)
-        stopping.start()
-        stopping.join(20)
-        assert not stopping.is_alive(), "it waits for the sink"
+        wait_until(lambda: steps_of(run) >= BATCHES - 2)
+        assert list(run.failing) == ["pairs"]
+        assert "the database is down" in str(run.failing["pairs"])
+        assert not piped.targets["pairs"].brought.order
+        failing.way = ""
+        wait_until(lambda: not run.pipeline("pairs").host.delivery.lines["pairs"].waiting)
+        assert not run.failing
     finally:
-        go_on.set()
-    piped.targets["pairs"].sink = kept
-    wait_until(lambda: not run.pipelines[0].host.delivery.lines["pairs"].is_served)
+        run.stop()
     piped.run(spark)
-    piped.check(["counts"])
+    piped.check()
+    order = piped.targets["pairs"].brought.order
+    assert order == sorted(set(order))
+    assert order[0] == 0
+    assert len(order) > 1
+    assert not LocalFilesystem(str(tmp_path / "checkpoint" / "pipeline-0")).list(STAGED)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,8 +31,8 @@ from tests.support.feeding import finish
 
 BATCHES, ROWS = 4, 200
 CLOCK_S, FUTURE_US = 100.0, 2 * 86_400 * 1_000_000
-SQL = """SELECT a.v, b.v AS w FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS]
-         WHERE a.k = b.k AND a.v < 3 AND (a.s = 'x' OR a.s IS NULL) AND b.v IN (1, 5, 7)"""
+WAYS = ("frames", "files")
+"""How streams are read: by Spark, as DataFrames, and by our own reader. Streams are named after it: frames_a, files_a, …"""
 
 
 @pytest.fixture(scope="module")
@@ -61,64 +60,73 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ALONE = {
-    "join": SQL,
-    "rows": "SELECT a.v, a.ts FROM a [NOW] WHERE a.v < 3 AND a.s = 'x'",
-    "groups": "SELECT a.k, COUNT(*) AS n FROM a [RANGE 2 SECONDS] WHERE a.v < 3 AND a.s LIKE '%x%' GROUP BY a.k",
+    "join": """SELECT a.v, b.v AS w FROM {way}_a [RANGE 2 SECONDS] AS a, {way}_b [RANGE 2 SECONDS] AS b
+               WHERE a.k = b.k AND a.v < 3 AND (a.s = 'x' OR a.s IS NULL) AND b.v IN (1, 5, 7)""",
+    "rows": "SELECT a.v, a.ts FROM {way}_a [NOW] AS a WHERE a.v < 3 AND a.s = 'x'",
+    "groups": """SELECT a.k, COUNT(*) AS n FROM {way}_a [RANGE 2 SECONDS] AS a
+                 WHERE a.v < 3 AND a.s LIKE '%x%' GROUP BY a.k""",
 }
 
 
-@pytest.mark.parametrize("way", ["frames", "files"])
-def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path, way: str) -> None:
+def both_ways(queries: dict[str, str]) -> dict[str, str]:
+    """Queries over streams that are read in either way."""
+    return {f"{name}_of_{way}": sql.format(way=way) for way in WAYS for name, sql in queries.items()}
+
+
+def test_rows_stay_behind(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """A join, rows that need no exchange, and groups, each in a pipeline of its own."""
     session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S, share=False)
-    for stream in "ab":
-        declare(session, folder, stream, way)
-    kept = {name: sinks.memory() for name in ALONE}
-    for name, sql in ALONE.items():
+    declare(session, folder, {"a": "0 seconds", "b": "0 seconds"})
+    asked = both_ways(ALONE)
+    kept = {name: sinks.memory() for name in asked}
+    for name, sql in asked.items():
         session.query(name, sql, kept[name])
     run = session.start(availableNow=True)
     finish(run)
-    assert len(run.pipelines) == len(ALONE)
-    for name in ALONE:
+    assert len(run.pipelines) == len(asked)
+    for name in asked:
         query = session.planning.query(name).query
         check_results(query, folder, kept[name].table())
         law, streams = law_of(query, folder), sorted({s.name for s in query.sources})
         stored = 0
         for number, step in enumerate(run.progress[name][:BATCHES]):
             check_counts(step, law, number, streams)
-            assert step.early_rows == dict.fromkeys(streams, 3 * number)
+            assert step.early_rows == dict.fromkeys(streams, 3 * number), name
             stored += step.state_rows
-        assert sum(law.late[n].get("a", 0) for n in range(BATCHES)) > 0
-        assert stored < BATCHES * len(streams) * ROWS * 0.6
+        assert sum(law.late[n].get(streams[0], 0) for n in range(BATCHES)) > 0
+        assert stored < BATCHES * len(streams) * ROWS * 0.6, name
 
 
-def declare(session: Session, folder: Path, stream: str, way: str, lateness: str = "0 seconds", **settings: Any) -> None:
-    """Declares a stream over its folder: a DataFrame, or files for our own reader."""
-    if way == "frames":
+def declare(session: Session, folder: Path, lateness: dict[str, str]) -> None:
+    """Declares streams over their folders, in either way: DataFrames, and files for our own reader."""
+    for stream, late in lateness.items():
         schema = session.spark.read.parquet(str(folder / stream)).schema
         reader = session.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        session.stream(stream, reader.parquet(str(folder / stream)), "ts", lateness, **settings)
-    else:
-        session.stream(stream, f"{folder}/{stream}/*.parquet", "ts", lateness, max_files_per_trigger=1, **settings)
+        session.stream(f"frames_{stream}", reader.parquet(str(folder / stream)), "ts", late)
+        session.stream(f"files_{stream}", f"{folder}/{stream}/*.parquet", "ts", late, max_files_per_trigger=1)
 
 
 def batches_of(query: Query, folder: Path) -> list[dict[str, pa.Table]]:
-    """The batches of the streams of a query; a stream may have ended."""
-    paths = [{s.name: folder / s.name / f"{n:03d}.parquet" for s in query.sources} for n in range(BATCHES)]
-    return [{name: plain(pq.read_table(path)) for name, path in batch.items() if path.exists()} for batch in paths]
+    """The batches of the streams of a query."""
+    paths = [{s.name: folder / s.name[-1] / f"{n:03d}.parquet" for s in query.sources} for n in range(BATCHES)]
+    return [{name: plain(pq.read_table(path)) for name, path in batch.items()} for batch in paths]
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    return rows.set_column(3, "ts", rows["ts"].cast(pa.timestamp("us")))
 
 
 CLOCKS = [int(CLOCK_S * 1e6)] * (BATCHES + 1)
 
 
-def law_of(query: Query, folder: Path, clocks: Sequence[int] = CLOCKS) -> oracle.Acceptance:
-    return oracle.accepted(batches_of(query, folder), [s for s in query.sources if isinstance(s, Stream)], clocks)
+def law_of(query: Query, folder: Path) -> oracle.Acceptance:
+    return oracle.accepted(batches_of(query, folder), [s for s in query.sources if isinstance(s, Stream)], CLOCKS)
 
 
-def check_results(query: Query, folder: Path, results: pa.Table, clocks: Sequence[int] = CLOCKS) -> None:
+def check_results(query: Query, folder: Path, results: pa.Table) -> None:
     found = oracle.bag(results.cast(query.output_schema))
-    assert found
-    wanted = oracle.expected(query, batches_of(query, folder), {}, clocks)
+    assert found, query.name
+    wanted = oracle.expected(query, batches_of(query, folder), {}, CLOCKS)
     assert not (wrong := oracle.difference(found, wanted)), f"{query.name}: {wrong}"
 
 
@@ -130,75 +138,46 @@ def check_counts(step: Progress, law: oracle.Acceptance, number: int, streams: S
     assert step.early_rows == {s: law.early[number].get(s, 0) for s in streams}
 
 
-def test_a_stream_that_falls_silent(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    """Stream b, of files, ends after its first, and the driver's clock goes on by ten seconds a batch: b is idle after
-    twelve. The watermark follows a, a DataFrame."""
-    asked: list[float] = []
-
-    def clock() -> float:
-        asked.append(100.0 + 10 * len(asked))
-        return asked[-1]
-
-    session, inputs = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=clock), tmp_path / "inputs"
-    for stream, way in (("a", "frames"), ("b", "files")):
-        (inputs / stream).mkdir(parents=True)
-        for number in range(BATCHES if stream == "a" else 1):
-            rows = pq.read_table(folder / stream / f"{number:03d}.parquet")
-            path = inputs / stream / f"{number:03d}.parquet"
-            pq.write_table(rows.filter(pa.compute.less(plain(rows)["ts"].cast(pa.int64()), FUTURE_US)), path)
-            os.utime(path, (1000 + number, 1000 + number))
-        declare(session, inputs, stream, way, ahead=None, idle="12 seconds")
-    kept = sinks.memory()
-    session.query("q", SQL, kept)
-    run = session.start(availableNow=True)
-    finish(run)
-    query, clocks = session.planning.query("q").query, [int(at * 1e6) for at in asked]
-    law, steps = law_of(query, inputs, clocks), run.progress["q"]
-    assert [s.watermark_us for s in steps] == [w if w is not None else -(2**63) for w in law.watermarks]
-    assert steps[-1].watermark_us == 4_500_000, "the watermark followed a alone"
-    check_results(query, inputs, kept.table(), clocks)
-
-
-def plain(rows: pa.Table) -> pa.Table:
-    return rows.set_column(3, "ts", rows["ts"].cast(pa.timestamp("us")))
-
-
 # Several queries
 
 
 TOGETHER = {
-    "q": "SELECT a.v, b.v AS w FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k AND a.v < 3 AND b.v < 8",
-    "r": "SELECT y.v, z.v AS w FROM a [RANGE 1 SECOND] y, b [NOW] z WHERE y.k = z.k AND y.v < 3 AND z.v > 1",
-    "s": "SELECT y.v, z.s FROM a [RANGE 1 SECOND] y, a [NOW] z WHERE y.k = z.k AND y.v = 7 AND z.s = 'x'",
+    "q": """SELECT a.v, b.v AS w FROM {way}_a [RANGE 2 SECONDS] AS a, {way}_b [RANGE 2 SECONDS] AS b
+            WHERE a.k = b.k AND a.v < 3 AND b.v < 8""",
+    "r": """SELECT y.v, z.v AS w FROM {way}_a [RANGE 1 SECOND] y, {way}_b [NOW] z
+            WHERE y.k = z.k AND y.v < 3 AND z.v > 1""",
+    "s": """SELECT y.v, z.s FROM {way}_a [RANGE 1 SECOND] y, {way}_a [NOW] z
+            WHERE y.k = z.k AND y.v = 7 AND z.s = 'x'""",
 }
 """q and r ask the same of a under different aliases, s something else. Those of b wait for it; a alone goes faster, so that
 more rows of a are late for s than for the others."""
 
 
-@pytest.mark.parametrize("way", ["frames", "files"])
-def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, tmp_path: Path, way: str) -> None:
+def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """Each query gets what it would get alone; rows that are late for s and not for q and r are not passed over for them.
     In the middle a predicate of r goes above its join, which q asks, too."""
     session = Session(spark, str(tmp_path / "checkpoint"), slots=2, clock=lambda: CLOCK_S)
-    for stream, lateness in (("a", "0 seconds"), ("b", "2 seconds")):
-        declare(session, folder, stream, way, lateness)
-    kept = {name: sinks.memory() for name in TOGETHER}
-    for name, sql in TOGETHER.items():
+    declare(session, folder, {"a": "0 seconds", "b": "2 seconds"})
+    asked = both_ways(TOGETHER)
+    kept = {name: sinks.memory() for name in asked}
+    for name, sql in asked.items():
         session.query(name, sql, kept[name])
     run = session.start(availableNow=True)
-    run.migrate("r", "(y z)", "moving-state", selects_above={"y": "y z"})
+    for way in WAYS:
+        run.migrate(f"r_of_{way}", "(y z)", "moving-state", selects_above={"y": "y z"})
     finish(run)
-    assert len(run.pipelines) == 1
-    assert "migrating" in [entry.event for entry in run.journal["r"]]
+    assert [sorted(pipeline.members) for pipeline in run.pipelines] == [[f"{n}_of_{way}" for n in TOGETHER] for way in WAYS]
     late = {}
-    for name in TOGETHER:
+    for name in asked:
         query = session.planning.query(name).query
         check_results(query, folder, kept[name].table())
         law, streams, steps = law_of(query, folder), sorted({s.name for s in query.sources}), run.progress[name]
         for number, step in enumerate(steps[:BATCHES]):
             check_counts(step, law, number, streams)
-        late[name] = sum(step.late_rows["a"] for step in steps)
-    assert late["q"] == late["r"] < late["s"]
+        late[name] = sum(step.late_rows[streams[0]] for step in steps)
+    for way in WAYS:
+        assert "migrating" in [entry.event for entry in run.journal[f"r_of_{way}"]]
+        assert late[f"q_of_{way}"] == late[f"r_of_{way}"] < late[f"s_of_{way}"]
 
 
 class Packed:

@@ -1,10 +1,9 @@
-"""The file reader: offsets, files that change, rows as blobs; and the whole through Spark."""
+"""The file reader, without Spark: offsets, files that change, rows as blobs."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from anabranch.balance.shares import choose_grid
@@ -241,63 +239,10 @@ def test_blobs_hold_the_rows_of_all_files_of_a_task(
         assert multiset(found[cell]) == multiset(whole.filter(pa.array(mask)))
 
 
-# Through Spark
-
-
-class Collected:
-    """Runs a stream of blobs to its end, and keeps what each batch brought."""
-
-    def __init__(self, frame: DataFrame, checkpoint: Path) -> None:
-        self.batches: list[list[tuple[int, pa.Table]]] = []
-        writer = frame.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(checkpoint))
-        writer.trigger(availableNow=True).start().awaitTermination(120)
-
-    def _keep(self, frame: DataFrame, batch: int) -> None:
-        self.batches.append([(row.cell, pa.ipc.open_stream(bytes(row.blob)).read_all()) for row in frame.collect()])
-
-    def rows(self) -> list[Counter[str]]:
-        return [sum((multiset(rows) for _, rows in batch), Counter()) for batch in self.batches]
-
-
-def test_batches_and_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """What is wrong with a file reaches the user through Spark (`tests/test_cli.py`, `tests/spark/test_on_error.py`); that
+    there is no folder, before Spark is asked for anything."""
     query, source = query_of("one key")
-    grid = choose_grid(JoinGraph(query), 2)
-    data = tmp_path / "data"
-    data.mkdir()
-    options = FileOptions(max_files_per_trigger=1, log_path=str(tmp_path / "log"))
-
-    def add(name: str, seed: int, modified: float) -> Counter[str]:
-        rows = pa.Table.from_batches([random_rows(200, seed)])
-        pq.write_table(rows, data / name)
-        os.utime(data / name, (modified, modified))
-        return multiset(rows.select(["k", "ts"]))
-
-    def run() -> Collected:
-        path = f"{data}/*.parquet"
-        frame = file_stream(spark, source, path, "parquet", [(query, grid)], ("k", "ts"), options)
-        assert frame.isStreaming
-        assert frame.dtypes == [("cell", "int"), ("blob", "binary")]
-        return Collected(frame, tmp_path / "checkpoint")
-
-    expected = [add(f"{9 - n}.parquet", n, OLD + n) for n in range(3)]
-    first = run()
-    assert first.rows() == expected
-    for cell, rows in (pair for batch in first.batches for pair in batch):
-        assert source_mask(grid, cell, query, source, rows).all()
-
-    # Files of committed batches may go; one that is older than all of them is still new.
-    (data / "9.parquet").unlink()
-    assert run().rows() == []
-    late = add("0.parquet", 7, OLD - 100)
-    assert run().rows() == [late]
-
-
-def test_errors_of_files_reach_the_user(spark: SparkSession, tmp_path: Path) -> None:
-    query, source = query_of("one key")
-    put(tmp_path / "data" / "a.csv", b"other,ts\n1,2024-01-01\n")
     options = FileOptions(log_path=str(tmp_path / "log"))
-    frame = file_stream(spark, source, str(tmp_path / "data"), "csv", [(query, Grid())], ("k", "ts"), options)
-    with pytest.raises(Exception, match=r"a\.csv: the file has no column k"):
-        Collected(frame, tmp_path / "checkpoint")
     with pytest.raises(FilesError, match="s: there is no folder"):
-        file_stream(spark, source, f"{tmp_path}/none/*.csv", "csv", [(query, Grid())], ("k", "ts"), options)
+        file_stream(None, source, f"{tmp_path}/none/*.csv", "csv", [(query, Grid())], ("k", "ts"), options)  # type: ignore[arg-type]

@@ -13,9 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
@@ -23,27 +21,60 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.control.ledger import named_epochs
 from anabranch.errors import SinkError
-from anabranch.session import Run
 from anabranch.spark import sinks
 from anabranch.spark.create import use_java
 from tests.spark.alone import ROOT, START_S, run_alone
 from tests.spark.failing import KILLS
 from tests.support.cases import Part
 from tests.support.collector import Collector
-from tests.support.feeding import WAIT_S, Feed, assert_same, bag, finish, read_parquet
+from tests.support.feeding import WAIT_S, Feed, assert_same, bag, finish, read_parquet, wait_until
 from tests.support.fixed_scenarios import many_batches, scenario_of
 
-# Sinks
+# Sinks that are slow
 
 
-def test_several_actions(spark: SparkSession, tmp_path: Path) -> None:
-    """Each action on the results brings the same, even if they must be computed again."""
-    scenario = many_batches(2)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(2))
+class Slow:
+    """A sink in which a batch can be caught."""
+
+    def __init__(self, inner: sinks.MemorySink, caught: int) -> None:
+        self.inner, self.caught = inner, caught
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, results: DataFrame, number: int) -> None:
+        if number == self.caught:
+            self.entered.set()
+            assert self.go_on.wait(WAIT_S)
+            raise OSError("the run was stopped")
+        self.inner.deliver(results.toArrow(), number)
+
+
+def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """It is committed here, and not by Spark, whose log is in another folder, which is lost. The run does not wait for the
+    sink, not even if the pipeline does, because too much is staged. The next one brings what waits; each action on it brings
+    the same, also if it must be computed again. Places are named by URIs."""
+    scenario, spark_log = many_batches(3), tmp_path / "spark"
+    settings = {"most_staged": 1, "spark_checkpoint": spark_log.as_uri()}
+    feed = Feed(scenario, str(tmp_path), "mixed", checkpoint=(tmp_path / "state").as_uri(), settings=settings)
+    feed.write(range(3))
     kept = sinks.memory()
+    slow = Slow(kept, caught=1)
+    run = feed.session(spark, slow).start(availableNow=True)
+    try:
+        assert slow.entered.wait(WAIT_S)
+        assert run.pipeline("q").host.delivery.most_bytes == 1
+        stopping = threading.Thread(target=run.stop)
+        stopping.start()
+        stopping.join(20)
+        assert not stopping.is_alive(), "it waits for the sink"
+    finally:
+        slow.go_on.set()
+    assert run.await_termination(WAIT_S), "what has been stopped has ended, and without an error"
+    wait_until(lambda: not run.pipeline("q").host.delivery.lines["q"].is_served)
+    assert kept.batches.keys() == {0}
+    assert (spark_log / "pipeline-0").is_dir()
+    shutil.rmtree(spark_log)
 
-    def sink(results: DataFrame, number: int) -> None:
+    def several_actions(results: DataFrame, number: int) -> None:
         first = bag(results.toArrow(), scenario)
         assert results.count() == first.total()
         spark.catalog.clearCache()
@@ -51,71 +82,10 @@ def test_several_actions(spark: SparkSession, tmp_path: Path) -> None:
         assert len(results.where("a_id >= 0").collect()) == first.total()
         kept.deliver(results.toArrow(), number)
 
-    feed.run(spark, sink)  # type: ignore[arg-type]
+    feed.run(spark, several_actions)  # type: ignore[arg-type]
     assert_same(kept.table(), scenario)
-
-
-def test_the_sink_of_one_of_two_queries_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """The other query gets all its results. At the bound of what may wait, whoever waits for the run is told."""
-    scenario = many_batches(1)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(1))
-    kept = sinks.memory()
-    session = replace(feed, settings={"most_staged": 1}).session(spark, kept)
-
-    def broken(results: DataFrame, number: int) -> None:
-        raise ValueError("the sink is broken")
-
-    session.query("other", scenario.script.partition("CREATE QUERY q AS ")[2], broken)
-    run = session.start()
-    try:
-        with pytest.raises(SinkError, match=r"the sink of query other .* has failed .* in batch 0: .*the sink is broken"):
-            run.await_termination(WAIT_S)
-    finally:
-        run.stop()
-    assert kept.batches.keys() == {0}
-    assert kept.batches[0].num_rows
-
-
-# Stopping
-
-
-class Slow:
-    """A sink in which a batch can be caught."""
-
-    def __init__(self, inner: Any, caught: int) -> None:
-        self.inner, self.caught = inner, caught
-        self.entered, self.go_on = threading.Event(), threading.Event()
-
-    def __call__(self, results: DataFrame, number: int) -> None:
-        if number == self.caught and not self.go_on.is_set():
-            self.entered.set()
-            assert self.go_on.wait(WAIT_S)
-            raise OSError("the run was stopped")
-        self.inner.deliver(results.toArrow(), number)
-
-    def stop(self, run: Run) -> None:
-        """Stops the run in the middle of the batch: it is committed here, and not by Spark."""
-        assert self.entered.wait(WAIT_S)
-        stopping = threading.Thread(target=run.stop)
-        stopping.start()
-        time.sleep(0.5)
-        self.go_on.set()
-        stopping.join(WAIT_S)
-        assert not stopping.is_alive()
-
-
-def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
-    scenario = many_batches(3)
-    feed = Feed(scenario, str(tmp_path), "files")
-    feed.write(range(3))
-    kept = sinks.memory()
-    slow = Slow(kept, caught=1)
-    run = feed.session(spark, slow).start(availableNow=True)
-    slow.stop(run)
-    assert run.await_termination(WAIT_S), "what has been stopped has ended, and without an error"
-    feed.run(spark, kept)
-    assert_same(kept.table(), scenario)
+    assert (tmp_path / "state" / "pipeline-0" / "commit").is_dir()
+    assert not [name for name in os.listdir() if name.startswith("file:")]
 
 
 # Tasks that fail, workers that are killed, attempts that lose: in a cluster

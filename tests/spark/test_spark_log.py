@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from anabranch.errors import StateError
-from anabranch.spark.spark_log import COPIES, RECORDS, SparkLog
-from anabranch.storage.filesystem import MemoryFilesystem
+from anabranch.errors import LocationError, StateError
+from anabranch.spark.spark_log import COPIES, RECORDS, OwnLog, SparkLog, spark_log_of
+from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
 from tests.support.cases import Part
 from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
@@ -169,3 +170,25 @@ def test_an_entry_that_spark_did_not_write(tmp_path: Path) -> None:
     log.restore()
     with pytest.raises(StateError, match="no entry of it"):
         log.keep(0)
+
+
+def test_where_it_goes_and_whether_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the checkpoint if that is on this machine, else to a temporary folder; or to where it is asked for. What is in a
+    folder of this machine that is not the checkpoint's is copied."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    here, remote = LocalFilesystem(f"{tmp_path}/state/pipeline-0"), MemoryFilesystem()
+
+    def found(folder: Any, asked: str | None) -> tuple[type, str]:
+        log = spark_log_of(folder, folder, asked, "pipeline-0", "a-checkpoint")
+        return type(log), log.folder
+
+    assert found(here, None) == (OwnLog, f"{tmp_path}/state/pipeline-0/spark")
+    assert found(here, (tmp_path / "spark").as_uri()) == (SparkLog, f"{tmp_path}/spark/pipeline-0")
+    assert found(remote, f"{tmp_path}/spark") == (SparkLog, f"{tmp_path}/spark/pipeline-0")
+    assert found(remote, "hdfs://there/spark/") == (OwnLog, "hdfs://there/spark/pipeline-0")
+    temporary = f"{tmp_path}/temporary/anabranch-spark-{os.getuid()}"
+    assert found(remote, None) == (SparkLog, f"{temporary}/a-checkpoint/pipeline-0")
+    os.chmod(temporary, 0o777)
+    with pytest.raises(LocationError, match="is writable by others: name a spark_checkpoint"):
+        found(remote, None)

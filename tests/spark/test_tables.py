@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,92 +17,85 @@ from anabranch.spark import sinks
 from tests.support.feeding import finish
 
 SECONDS = 8
+STOPPED = 4
+"""In which batch the first run is stopped."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_stream(folder: Path) -> None:
     """A row of a key every half second, a file every second."""
-    (tmp_path / "s").mkdir()
+    folder.mkdir()
     for number in range(SECONDS):
         times = [number * 1_000_000 + half * 500_000 for half in (0, 1)]
         rows = pa.table({"k": [1, 2], "n": [2 * number, 2 * number + 1], "ts": pa.array(times, pa.timestamp("us", "UTC"))})
-        path = tmp_path / "s" / f"{number:03d}.parquet"
+        path = folder / f"{number:03d}.parquet"
         pq.write_table(rows, path)
         os.utime(path, (1000 + number, 1000 + number))
-    return tmp_path
 
 
-def versions(spark: SparkSession) -> tuple[list[int], object]:
-    """A table that is another one each time it is read."""
-    read: list[int] = []
+class Tables:
+    """A stream as a DataFrame of several partitions a batch, joined with a small table of files, and by another query with a
+    large one of Spark's. Each is another one each time it is read. A sink stops the first run."""
 
-    def rows() -> DataFrame:
-        read.append(len(read))
-        return spark.createDataFrame([(1, read[-1]), (2, read[-1]), (3, read[-1])], "k bigint, version bigint")
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.runs, self.read = spark, folder, list[Run](), list[int]()
+        self.kept = {name: sinks.memory() for name in ("small", "large")}
+        write_stream(folder / "s")
+        (folder / "t").mkdir()
+        self.write_version(0)
 
-    return read, rows
+    def write_version(self, version: int) -> None:
+        """Writes the small table."""
+        pq.write_table(pa.table({"k": [1, 2], "version": [version] * 2}), self.folder / "t" / "a.parquet")
+
+    def large(self) -> DataFrame:
+        self.read.append(len(self.read))
+        rows = [(key, self.read[-1], f"{key}" * 10_000) for key in (1, 2, 3)]
+        return self.spark.createDataFrame(rows, "k bigint, version bigint, filling string")
+
+    def sink(self, name: str) -> Callable[[DataFrame, int], None]:
+        def take(results: DataFrame, number: int) -> None:
+            if number == STOPPED and len(self.runs) == 1:
+                self.runs[0].stop()
+                raise OSError("the run was stopped")
+            self.kept[name].deliver(results.select("n", "version").toArrow(), number)
+            if name == "small":
+                self.write_version(number + 1)
+
+        return take
+
+    def run(self) -> Run:
+        session, path = Session(self.spark, str(self.folder / "checkpoint"), slots=2, share=False), f"{self.folder}/s"
+        schema = self.spark.read.parquet(path).schema
+        frame = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
+        session.stream("s", frame.repartition(3), "ts")
+        session.script(f"CREATE TABLE small (k BIGINT, version BIGINT) FROM '{self.folder}/t/*.parquet' REFRESH 2 SECONDS")
+        session.table("large", self.large, refresh="2 seconds")
+        join = "FROM s [NOW], {0} WHERE s.k = {0}.k AND s.n <> 4"
+        session.query("small", "SELECT s.n, small.version " + join.format("small"), self.sink("small"))
+        session.query("large", "SELECT s.n, large.version, filling " + join.format("large"), self.sink("large"))
+        self.runs.append(session.start(availableNow=True))
+        finish(self.runs[-1])
+        return self.runs[-1]
 
 
-def test_a_table_of_files_is_read_again(spark: SparkSession, folder: Path) -> None:
-    (folder / "t").mkdir()
-    pq.write_table(pa.table({"k": [1, 2], "version": [0, 0]}), folder / "t" / "a.parquet")
-    script = f"""CREATE STREAM s (k BIGINT, n BIGINT, ts TIMESTAMP) TIME ts FROM '{folder}/s/*.parquet';
-                 CREATE TABLE t (k BIGINT, version BIGINT) FROM '{folder}/t/*.parquet' REFRESH 2 SECONDS;
-                 CREATE QUERY q AS SELECT s.n, t.version FROM s [NOW], t WHERE s.k = t.k"""
-    seen: dict[int, int] = {}
-
-    def changing(results: DataFrame, number: int) -> None:
-        for row in results.collect():
-            seen[row.n] = row.version
-        pq.write_table(pa.table({"k": [1, 2], "version": [number + 1] * 2}), folder / "t" / "a.parquet")
-
-    session = Session(spark, str(folder / "checkpoint"), slots=1)
-    session.script(script, lambda name: sinks.as_sink(changing, name), max_files_per_trigger=1)
-    finish(session.start(availableNow=True))
-    assert sorted(seen) == list(range(2 * SECONDS))
-    assert seen[0] == 0
-    assert seen[2 * SECONDS - 1] >= 4
-
-
-def joined(spark: SparkSession, folder: Path, rows: object, sink: object) -> Session:
-    """The stream as a DataFrame of several partitions a batch, with one stored table."""
-    session = Session(spark, str(folder / "checkpoint"), slots=2)
-    schema = spark.read.parquet(f"{folder}/s").schema
-    frame = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(f"{folder}/s")
-    session.stream("s", frame.repartition(3), "ts")
-    session.table("t", rows, refresh="2 seconds")  # type: ignore[arg-type]
-    session.query("q", "SELECT s.n, t.version FROM s [NOW], t WHERE s.k = t.k AND s.n <> 4", sink)  # type: ignore[arg-type]
-    return session
-
-
-@pytest.mark.parametrize("are_small", [True, False])
-def test_a_stream_among_tables_goes_on_after_a_stop(
-    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, are_small: bool
-) -> None:
-    """Small tables are whole in every worker and rows stay where they come in; for large ones rows are exchanged."""
-    _, rows = versions(spark)
-    kept = sinks.memory()
-    runs: list[Run] = []
-
-    def stopping(results: DataFrame, number: int) -> None:
-        if number == 4 and len(runs) == 1:
-            runs[0].stop()
-            raise OSError("the run was stopped")
-        kept.deliver(results.toArrow(), number)
-
-    monkeypatch.setattr("anabranch.spark.pipeline.MOST_COPIED_BYTES", 1 << 20 if are_small else 0)
-    runs.append(joined(spark, folder, rows, stopping).start(availableNow=True))
-    finish(runs[0])
-    # What was decided when the query first started stays.
-    monkeypatch.setattr("anabranch.spark.pipeline.MOST_COPIED_BYTES", 0 if are_small else 1 << 20)
-    runs.append(run := joined(spark, folder, rows, stopping).start(availableNow=True))
-    finish(run)
-    assert run.queries["q"].distribution.needs_no_exchange == are_small
-    found = kept.table().sort_by("n").to_pydict()
-    assert found["n"] == [n for n in range(2 * SECONDS) if n != 4], "every row has met one version"
-    assert found["version"] == sorted(found["version"])
-    assert len(set(found["version"])) >= 3
-    steps = {step.trigger: step for step in reversed(run.progress["q"])}
-    assert all(step.rows["s"] == 2 for trigger, step in steps.items() if trigger > 4)
-    slots = run.pipeline("q").host.driver.commits.latest()[1].slots.values()  # type: ignore[index]
-    assert any(slot.manifest is not None for slot in slots) != are_small
+def test_tables_are_read_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables are whole in every worker and rows stay where they come in; for large ones rows are exchanged. What was
+    decided when a query first started stays after a stop."""
+    tables = Tables(spark, tmp_path)
+    monkeypatch.setattr("anabranch.spark.pipeline.MOST_COPIED_BYTES", 10_000)
+    tables.run()
+    monkeypatch.setattr("anabranch.spark.pipeline.MOST_COPIED_BYTES", 0)
+    run = tables.run()
+    for name in ("small", "large"):
+        assert run.queries[name].distribution.needs_no_exchange == (name == "small")
+        found = tables.kept[name].table().sort_by("n").to_pydict()
+        assert found["n"] == [n for n in range(2 * SECONDS) if n != 4], f"every row has met one version of {name}"
+        assert found["version"] == sorted(found["version"]), name
+        assert len(set(found["version"])) >= 3, name
+        steps = {step.trigger: step for step in reversed(run.progress[name])}
+        assert all(step.rows["s"] == 2 for trigger, step in steps.items() if trigger > STOPPED), name
+        slots = run.pipeline(name).host.driver.commits.latest()[1].slots.values()  # type: ignore[index]
+        assert any(slot.manifest is not None for slot in slots) == (name == "large")
+    versions = tables.kept["small"].table().sort_by("n").column("version").to_pylist()
+    assert versions[0] == 0
+    assert versions[-1] >= 4

@@ -1,35 +1,10 @@
-"""Python workers: what they have loaded, and what the collector of garbage looks at after each task."""
+"""Python workers: what the collector of garbage looks at after each task. What they have loaded when they begin is tested in
+`tests/spark/test_create.py`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-
-import pyarrow as pa
-from pyspark.sql import SparkSession
-
-
-def looked_at(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Says of a worker where it has pyspark from, whether our task is loaded, and how much is passed over."""
-    for _ in batches:
-        pass
-    import gc
-
-    import pyspark
-
-    is_loaded = "anabranch.spark.task" in sys.modules
-    yield pa.RecordBatch.from_pydict(
-        {"pyspark": [pyspark.__file__], "loaded": [is_loaded], "frozen": [gc.get_freeze_count()]}
-    )
-
-
-def test_workers_of_our_sessions_begin_with_our_code(spark: SparkSession) -> None:
-    """It is there before any task of ours has run in the worker."""
-    rows = spark.range(2, numPartitions=2).mapInArrow(looked_at, "pyspark string, loaded boolean, frozen long").collect()
-    assert len(rows) == 2
-    assert all(row.loaded and row.frozen > 50_000 and ".zip" not in row.pyspark for row in rows), rows
-
 
 SETTLES = """
 import gc, weakref
