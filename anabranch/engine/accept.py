@@ -66,10 +66,13 @@ def accept(
 
 def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.RecordBatch:
     """The named columns of the rows, in one piece and in the declared types."""
-    arrays, fields = [], []
-    for name in columns:
-        declared = source.field(name)
-        assert declared is not None, name
+    fields = [field for name in columns if (field := source.field(name)) is not None]
+    assert len(fields) == len(columns), columns
+    schema = pa.schema([(field.name, field.type) for field in fields])
+    if columns and isinstance(rows, pa.RecordBatch) and rows.schema.equals(schema, check_metadata=True):
+        return rows
+    arrays = []
+    for name, declared in zip(columns, fields, strict=True):
         place = rows.schema.get_field_index(name)
         if place < 0:
             raise SchemaMismatchError(
@@ -85,11 +88,10 @@ def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.
                     f"column {name} of {source.name} is {column.type}, declared as {declared.type}: {error}"
                 ) from None
         arrays.append(column)
-        fields.append(pa.field(name, declared.type))
     if not arrays:
         # A source of which nothing is needed but the number of its rows.
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def in_one_piece(column: pa.Array | pa.ChunkedArray) -> pa.Array:

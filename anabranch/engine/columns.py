@@ -67,10 +67,10 @@ class AddressTables:
 
     def set(self, batch: int, *addresses: int) -> None:
         self.known.add(batch)
-        (place,) = self._places(np.array([batch]))
+        place = self._place(batch)
         if place < 0:
             self._lay_out()
-            (place,) = self._places(np.array([batch]))
+            place = self._place(batch)
         self.addresses[:, place] = addresses
 
     def renumbered(self, ids: Ids) -> Ids:
@@ -86,7 +86,7 @@ class AddressTables:
 
     def drop(self, batch: int) -> None:
         """Forgets what stands for a batch."""
-        (place,) = self._places(np.array([batch]))
+        place = self._place(batch)
         if place >= 0:
             self.addresses[:, place] = 0
         self.known.discard(batch)
@@ -111,6 +111,13 @@ class AddressTables:
         if len(self._stragglers):
             found &= (ids >= self._first << 32) | np.isin(ids >> 32, self._stragglers)
         return found
+
+    def _place(self, batch: int) -> int:
+        """Where a batch stands in the tables; -1 if it has no place."""
+        if len(self._stragglers):
+            return int(self._places(np.array([batch]))[0])
+        place = batch - self._first
+        return place if 0 <= place < self.addresses.shape[1] else -1
 
     def _places(self, batches: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Where batches stand in the tables; -1 for those that have no place."""
