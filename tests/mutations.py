@@ -70,7 +70,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("limits_of(windows, told.get(name)) for name", "limits_of(windows, None) for name"),
             ("self.told.get(source.name))\n", "None)\n")),
         *of("engine/log.py", "engine/test_slices.py", ("self._count_slices(before.slices, -1)", "pass")),
-        *of("drive/driver.py", "drive/test_slices.py engine/test_slices.py adapt/test_slicing.py",
+        *of("drive/driver.py", "engine/test_slices.py adapt/test_slicing.py drive/test_slices.py",
             ("            self.slices = dict(self.standing.begun.slices)\n", "            pass\n"),
             ("            self.slices = dict(commit.slices)\n", "            pass\n"),
             ("            control.parted, control.slices,", "            control.parted,"),

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.adapt.slicing import SlicingKnowledge, SlicingLoop, measured_loads
+from anabranch.adapt.slicing import EVERY_BATCHES, FIRST_BATCHES, SlicingKnowledge, SlicingLoop, measured_loads
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.driver import joining_of
 from anabranch.drive.local import LocalPipeline
@@ -96,7 +96,9 @@ def test_noise_changes_nothing():
 
 def test_bytes_that_are_worth_nothing_are_not_cut_apart():
     run = Sliced(byte_cores=0.0)
-    run.run(20, lambda number: 0.02)
+    run.run(FIRST_BATCHES + EVERY_BATCHES, lambda number: 0.02)
+    assert run.slices == {}, "one look is not enough"
+    run.run(FIRST_BATCHES + 2 * EVERY_BATCHES, lambda number: 0.02)
     assert run.slices["a"] == (LIMITS["long"],), "a slice costs more than the pairs that it spares"
 
 

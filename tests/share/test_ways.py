@@ -20,7 +20,7 @@ from anabranch.share.cpu_opt import cpu_opt
 from anabranch.share.join_load import JoinLoad, Wants, merged, shares_by_window
 from anabranch.share.mem_opt import mem_opt
 from anabranch.share.pipeline_chains import Known, first_chains, pipeline_joins, source_loads
-from anabranch.share.slice_cost import SourceLoad, slice_cost
+from anabranch.share.slice_cost import SET_S, SLICE_S, SourceLoad, slice_cost
 from anabranch.share.source_chain import (
     CPU_OPT,
     MEM_OPT,
@@ -79,6 +79,18 @@ def test_a_slice_does_not_pay_for_others():
     assert slice_cost(found, DEFAULT)(1, 2).cpu == 0, "a slice that no row goes to is not there"
 
 
+def test_every_term_of_a_slice():
+    """The slice from 0 to 10 s, of two: rows that are wanted for 5 s are found, and thrown away, by those that look back."""
+    load = SourceLoad("s", (5_000_000, 10_000_000, 60_000_000), (900.0, 90.0, 10.0), (100.0, 0.0, 1_000.0), 1e-4, 24.0, 2)
+    upkeep = 2 * SLICE_S / DEFAULT.batch_s
+    lookups = 1_100 * DEFAULT.lookup_run * DEFAULT.runs(10.0)
+    pairs = (900 + 90) * 1e-4 * (100 * 5 + 1_000 * 10)
+    found = slice_cost(load, DEFAULT)(0, 2)
+    assert found.cpu == pytest.approx(upkeep + lookups + pairs * (DEFAULT.join + SET_S))
+    assert found.memory == pytest.approx((900 + 90) * (10 + DEFAULT.slack_s) * (24 + 2 * DEFAULT.index_bytes))
+    assert slice_cost(load, DEFAULT, 0.0)(0, 2).cpu == pytest.approx(upkeep + lookups + pairs * DEFAULT.join)
+
+
 HOUR_US, MINUTE_US = 3_600_000_000, 60_000_000
 
 
@@ -118,6 +130,7 @@ def test_for_how_long_rows_are_wanted():
     assert shares_by_window([Wants(5), Wants(60, x, 0.1), Wants(30, x | y, 0.05)]) == pytest.approx({60: 0.1, 5: 0.9})
     assert shares_by_window([Wants(5, x, 0.5), Wants(60, y, 0.5)]) == pytest.approx({60: 0.5, 5: 0.25})
     assert shares_by_window([Wants(60), Wants(5, x, 0.5)]) == pytest.approx({60: 1.0})
+    assert shares_by_window([Wants(60, x | y, 0.05), Wants(30, x, 0.1)]) == pytest.approx({60: 0.05, 30: 0.05})
 
 
 def loads(where: tuple[str, ...], windows: tuple[str, ...], rate: float = 1_000.0, distinct: float = 5_000.0) -> JoinLoad:
@@ -146,6 +159,7 @@ def test_every_way_by_one_contract():
     assert found["unshared"].cost.cpu > found["CPU-Opt"].cost.cpu, "pipelines of their own"
     assert min(found[each].cost.cpu for each in ("Mem-Opt", "pull-up")) >= found["CPU-Opt"].cost.cpu
     assert (found["push-down"].joins, found["unshared"].joins) == (2, 2)
+    assert found["push-down"].cost.memory < found["unshared"].cost.memory, "logs are there once"
     as_chosen = as_cut(load, [("a", (MINUTE_US, HOUR_US)), ("b", (HOUR_US,))], "chosen", "")
     assert as_chosen.cost.memory == pytest.approx(found["Mem-Opt"].cost.memory)
 
