@@ -451,3 +451,20 @@ def test_many_queries_over_one_join_are_one_company() -> None:
     assert planning.query("q7").execution == planning.query("q7").execution
     planning.explain("q7")
     assert len(planning._together().plans.joint.chosen) == 1  # type: ignore[union-attr]
+
+
+def test_a_query_over_a_part_of_a_join_is_explained_with_it() -> None:
+    """Whoever takes results from a larger join is named, and reads the slices of its own streams."""
+    planning = Planning()
+    planning.add_script(parse_script("""
+        CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
+        CREATE STREAM b (k BIGINT, j BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE STREAM c (j BIGINT, w DOUBLE, ts TIMESTAMP) TIME ts;
+        CREATE QUERY whole AS SELECT a.k, c.w FROM a, b, c WHERE a.k = b.k AND b.j = c.j AND a.v > 3 WINDOW 60 SECONDS;
+        CREATE QUERY part AS SELECT a.k FROM a [RANGE 10 SECONDS], b [RANGE 20 SECONDS] WHERE a.k = b.k;
+    """))  # fmt: skip
+    whole, part = str(planning.explain("whole")), str(planning.explain("part"))
+    assert "its join is run once for it and part" in whole
+    assert "its join is run once for it and whole" in part
+    assert "rows of c are kept" not in part
+    assert "part and whole" in whole
