@@ -136,7 +136,7 @@ class Reader:
         which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows. Rows of streams
         that came before batch `since` are none of its own. The reader of a shared join has the name and the query of its
         lead, and tells by its `lineage` which members each row is for, and since when."""
-        self.since = since if lineage is None else 0
+        self.since = since if lineage is None else min(lineage.shared.since)
         self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
         self.lineage = lineage
         self.queries = (query,) if lineage is None else lineage.shared.names
@@ -357,7 +357,8 @@ class Reader:
         rows = {a: self._written_rows(self.graph.query.input(a), aliases) for a in aliases}
         owner = self.query if self.selects else ""
         since = migration.since if is_new and migration is not None else 0
-        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted, self.since)
+        came = self.since if self.lineage is None else 0  # of a shared join that is told for each member
+        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted, came)
 
     def _wanted(self, order: Aliases) -> tuple[Wanted, ...]:
         """Which combinations of inputs members of a shared join want, with numbers for the inputs; nothing: all."""

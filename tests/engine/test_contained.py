@@ -15,7 +15,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.coming import check_coming
-from tests.support.contained import contained
+from tests.support.contained import Contained, contained
 from tests.support.scenarios import properties
 from tests.support.together import Together, check_sharing
 
@@ -150,3 +150,38 @@ def test_a_part_gives_a_result_once_whatever_the_grid_of_the_whole(slots: int) -
     assert grids[1].fixed
     checked(run, [rows(number, count=12) for number in range(4)])
     assert isinstance(run.slot.boxes["q0"], SharedBox)
+
+
+FOUND = [
+    ("members that all came later have a predicate whose column older rows lack", 60153, 2, 2, 3,
+     [(9, "plan of all", 3, 71), (4, "add", 3, 71), (2, "history", 7, 71), (9, "restart", 5, 36), (8, "add", 6, 8),
+      (4, "plan", 2, 62), (7, "alter", 4, 73), (7, "plan of all", 2, 30)], [0]),
+    ("a query takes the place of one, and asks for more", 60185, 2, 4, 1,
+     [(4, "add", 7, 36), (3, "plan of all", 3, 31), (9, "history", 3, 37), (8, "plan of all", 0, 32), (3, "leave", 7, 83),
+      (1, "history", 7, 51), (9, "alter", 0, 27)], [1, 0, 0, 1, 1]),
+    ("the larger join leaves, by whose columns a part was spread", 50255, 4, 8, 1,
+     [(6, "leave", 0, 42), (5, "add", 2, 21), (7, "add", 1, 11), (2, "plan of all", 4, 15), (4, "plan", 5, 53),
+      (5, "plan", 5, 29), (4, "history", 0, 52), (8, "plan of all", 4, 74), (4, "alter", 5, 46)], [0, 0]),
+]  # fmt: skip
+"""Cases that random runs have found."""
+
+
+@pytest.mark.parametrize(("why", "seed", "queries_", "slots", "first", "changes", "turns"), FOUND)
+def test_what_random_cases_have_found(
+    why: str, seed: int, queries_: int, slots: int, first: int, changes: list[tuple[int, str, int, int]], turns: list[int]
+) -> None:
+    check_coming(Contained(seed, queries_, 12), slots, first, changes, turns)
+
+
+def test_two_views_of_one_query_that_hold_the_same() -> None:
+    """A stream stands in FROM four times: both views have the same rows, which become visible to each in turn."""
+    four = "SELECT m.x, n.x AS y, o.x AS z, p.x AS w FROM a AS m, a AS n, a AS o, a AS p WHERE {keys} WINDOW 2 SECONDS"
+    run = Together(queries(four.format(keys="m.k = n.k AND n.k = o.k AND o.k = p.k")), pa.table({}))
+    run.pipeline.change("q0", "((m n) (o p))")
+    found: oracle.Bag = Counter()
+    batches = [rows(number, "a", 12) for number in range(4)]
+    for number, each in enumerate([*batches, {}]):
+        if number == 2:
+            run.restart()
+        found += run.step(each)["q0"]
+    assert not (wrong := oracle.difference(found, oracle.expected(run.queries[0], batches, {}))), wrong
