@@ -36,10 +36,10 @@ from anabranch.plan.query import Stream
 from anabranch.plan.shared_join import SharedJoin
 from anabranch.share.joint_budget import NOTHING, Option
 
-HANDED_S = 3.3e-9
+HANDED_S = 2.7e-9
 """A result handed to a member of a shared join: roughly, by `python -m bench.handing_out`, and not calibrated."""
 
-MEMBER_S = 55e-6
+MEMBER_S = 15e-6
 """A batch handed to a member of a shared join, however few results it has for it: by the same."""
 
 Logs = Mapping[str, float]
