@@ -20,7 +20,7 @@ def execution_record(execution: Execution, forms: Forms) -> ExecutionRecord:
         under_way = MigrationRecord(target, migration.strategy.value, migration.since, migration.pause_us)
     if leaving is not None:
         plan = show(leaving.plan, forms.graphs[leaving.grouped_input])
-        left = LeavingRecord(leaving.grouped_input, plan, leaving.until_us)
+        left = LeavingRecord(leaving.grouped_input, plan, leaving.until_us, leaving.since)
     selects = {str(s.predicate): SelectRecord(above_text(s, forms.written), s.until_us) for s in execution.selects}
     return ExecutionRecord(show(execution.plan, graph), under_way, execution.grouped_input, left, selects)
 
@@ -33,7 +33,8 @@ def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
         target, strategy = parse(under_way.target, graph), Strategy(under_way.strategy)
         migration = Migration(target, strategy, under_way.since, under_way.pause_us)
     if (left := record.leaving) is not None:
-        leaving = Leaving(left.grouped_input, parse(left.plan, forms.graphs[left.grouped_input]), left.until_us)
+        plan = parse(left.plan, forms.graphs[left.grouped_input])
+        leaving = Leaving(left.grouped_input, plan, left.until_us, left.since)
     raised = raise_selects(forms.written, {text: select.above for text, select in record.selects.items()})
     selects = tuple(replace(s, until_us=record.selects[str(s.predicate)].until_us) for s in raised)
     return Execution(parse(record.plan, graph), migration, record.grouped_input, leaving, selects)

@@ -327,6 +327,7 @@ class LeavingRecord(msgspec.Struct, frozen=True):
     grouped_input: str | None
     plan: str
     until_us: int
+    since: int
 
 
 class SelectRecord(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ def transition(
         return Refusal(reason)
     strategy, graph = action.strategy, forms.graphs[execution.grouped_input]
     if grouped_input != execution.grouped_input:
-        after = switched(forms, execution, action.plan, grouped_input, strategy, seen)
+        after = switched(forms, execution, action.plan, grouped_input, strategy, seen, batch)
         return after if batch > 0 else replace(after, leaving=None)  # before the first batch there is nothing to leave
     if isinstance(action, MoveSelects):
         execution = with_selects(execution, graph, selects, strategy, seen)

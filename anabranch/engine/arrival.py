@@ -238,8 +238,8 @@ class Arrival:
         stored = log.segments[self.batch]
         starts = starts_of(source, stored.rows)
         members: dict[RowsKey, npt.NDArray[np.int64] | None] = {}
-        for reader in {reader.name: reader for reader, _ in readers}.values():
-            reader.watch(source.name, self.batch, stored)
+        for other in readers_of(store.readers, source.name):  # also those whose rows these are not, and who find them
+            other.watch(source.name, self.batch, stored)
         for reader, i in readers:
             delta = self.deltas[reader.name, i.alias] = delta_of(reader, i, self.batch, stored, starts)
             for query, wanted in self._wanted(reader, delta).items():

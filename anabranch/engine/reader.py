@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,14 @@ from anabranch.plan.routes import Index, Probe, indexes, routes, views
 
 ONE_CELL = Grid()
 """The grid of one cell."""
+
+
+Spans = Mapping[str, tuple[int, int]]
+"""By source the batches whose rows are a reader's: the first, and the one behind the last. Of other sources all are."""
+
+EVERY_BATCH: Spans = MappingProxyType({})
+ENDLESS = 1 << 62
+"""A span that ends with this batch has no end."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +137,13 @@ class Reader:
         accepted_by: Iterable[str] = (),
         place: Place = Place(),  # noqa: B008 (frozen)
         versions: Mapping[str, int] | None = None,
-        closed: frozenset[str] = frozenset(),
+        spans: Spans = EVERY_BATCH,
         lineage: Lineage | None = None,
         since: int = 0,
     ) -> None:
         """`name` is the block's, with that of the form it belongs to, `query` that of the whole query. `versions` tells
-        which reading of each stored table it sees. Of sources that are `closed` to it, it takes no new rows. Rows of streams
-        that came before batch `since` are none of its own. The reader of a shared join has the name and the query of its
+        which reading of each stored table it sees. Of some sources only the batches of their `spans` are its own. Rows of
+        streams that came before batch `since` are not. The reader of a shared join has the name and the query of its
         lead, and tells by its `lineage` which members each row is for, and since when."""
         self.since = since if lineage is None else min(lineage.shared.since)
         self.name, self.query, self.graph, self.execution, self.place = name, query, graph, execution, place
@@ -144,7 +153,7 @@ class Reader:
         self._queries_over: dict[str, dict[str, str]] = {}
         self.streams = " ".join(sorted(accepted_by))
         """By whose watermark its rows count, as segments tell for whom rows were late."""
-        self.accepted_by, self.versions, self.closed = tuple(sorted(accepted_by)), dict(versions or {}), closed
+        self.accepted_by, self.versions, self.spans = tuple(sorted(accepted_by)), dict(versions or {}), spans
         self.selects = execution.selects
         self.routes = routes(execution.plan, graph, execution.selects)
         self.target_routes = routes(execution.target, graph, execution.selects) if execution.target is not None else ()
@@ -189,7 +198,12 @@ class Reader:
 
     def is_open(self, source: Stream | Table) -> bool:
         """Whether it takes new rows of a source."""
-        return source.name not in self.closed
+        return self.span(source.name)[1] == ENDLESS
+
+    def span(self, source: str) -> tuple[int, int]:
+        """The batches of a stream whose rows are its own: the first, and the one behind the last."""
+        first, end = self.spans.get(source, (0, ENDLESS))
+        return max(first, self.since), end
 
     def keeps(self, i: InputState) -> bool:
         """Whether rows of an input are of use after their batch."""
@@ -290,7 +304,10 @@ class Reader:
 
     def is_shown(self, i: InputState, batch: int) -> bool:
         """Whether a segment of an input's log is one that the reader may see."""
-        return batch == self.versions.get(i.source.name, 0) if isinstance(i.source, Table) else batch >= self.since
+        if isinstance(i.source, Table):
+            return batch == self.versions.get(i.source.name, 0)
+        first, end = self.span(i.source.name)
+        return first <= batch < end
 
     def watch(self, source: str, batch: int, stored: Stored) -> None:
         """Looks at a segment that a log got: may there be rows in it that are none of an input's?"""
@@ -332,8 +349,8 @@ class Reader:
         mask = predicate_mask(i.has_keys, lambda column: log.column(column.name, chosen), len(chosen))
         if mask is not None:
             found[places] = mask
-        if self.since and isinstance(i.source, Stream):
-            found[places] &= chosen >> 32 >= self.since
+        if isinstance(i.source, Stream) and (span := self.span(i.source.name)) != (0, ENDLESS):
+            found[places] &= (chosen >> 32 >= span[0]) & (chosen >> 32 < span[1])
         if watch.watermarks:
             batches, limits = chosen >> 32, np.full(len(chosen), np.iinfo(np.int64).min)
             for batch, watermark_us in watch.watermarks.items():
@@ -355,7 +372,7 @@ class Reader:
         migration = self.execution.migration
         is_new = migration is not None and self.execution.is_parallel and aliases not in self.served_views
         rows = {a: self._written_rows(self.graph.query.input(a), aliases) for a in aliases}
-        owner = self.query if self.selects else ""
+        owner = self.query if self.selects or self.spans else ""
         since = migration.since if is_new and migration is not None else 0
         came = self.since if self.lineage is None else 0  # of a shared join that is told for each member
         return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted, came)

@@ -232,9 +232,10 @@ class Rebuild:
             ]
             here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
             i = self._reader.input(index.aliases[0])
-            if self._reader.since and isinstance(i.source, Stream):
-                # Others who read the index may see what came before this reader.
-                here = here[here >> 32 >= self._reader.since]
+            if isinstance(i.source, Stream):
+                # Others who read the index may see what came before this reader, or after it.
+                first, end = self._reader.span(i.source.name)
+                here = here[(here >> 32 >= first) & (here >> 32 < end)]
             if i.raised or i.lowered:
                 # Runs that were taken over lack rows that would not pass a select above the join.
                 there = np.intersect1d(here, there)

@@ -31,7 +31,7 @@ none of their own while they share it (`anabranch.engine.shared_box`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import thread_time_ns
 
@@ -47,7 +47,7 @@ from anabranch.engine.box import Box, horizon_us
 from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import starts_of
-from anabranch.engine.reader import Place, Reader
+from anabranch.engine.reader import ENDLESS, EVERY_BATCH, Place, Reader, Spans
 from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
 from anabranch.engine.shared_box import SharedBox
@@ -78,8 +78,8 @@ class Block:
     place: Place
     is_whole: bool
     """Whether it is the query itself, and not a subquery."""
-    closed: frozenset[str] = frozenset()
-    """Sources whose new rows are not for it."""
+    spans: Spans = field(default_factory=dict)
+    """The sources of which some batches only are for it."""
     shared: SharedJoin | None = None
     """The join that the query leads; `query` is that join then."""
 
@@ -129,7 +129,10 @@ class Tenant:
         found = self._form(execution.grouped_input, execution.own, cell, parted)
         if (leaving := execution.leaving) is not None:
             grouped = self.forms.grouped(execution.grouped_input, leaving.grouped_input).source.name
-            old = self._form(leaving.grouped_input, Execution(leaving.plan), cell, parted, frozenset({grouped}))
+            # Others may keep the rows, too: each form sees those of its own batches.
+            found = self._form(execution.grouped_input, execution.own, cell, parted, {grouped: (leaving.since, ENDLESS)})
+            span = {grouped: (0, leaving.since)}
+            old = self._form(leaving.grouped_input, Execution(leaving.plan), cell, parted, span)
             names = {block.name for block in found}
             found += [block for block in old if block.name not in names]
         return sorted(found, key=lambda block: block.is_whole)
@@ -140,7 +143,7 @@ class Tenant:
         execution: Execution,
         cell: int,
         parted: frozenset[str],
-        closed: frozenset[str] = frozenset(),
+        spans: Spans = EVERY_BATCH,
     ) -> list[Block]:
         query = self.forms.query(grouped_input)
         grid, found = in_form(self.distribution, self.forms.written, query).grid, []
@@ -149,14 +152,14 @@ class Tenant:
             name = self.box_name(grouped_input) if is_whole else block.name
             own = execution if is_whole else Execution(left_deep(JoinGraph(block)))
             where = Place(grid_of(query, grid, place), cell, parted)
-            mine = closed & {source.name for source in block.sources}
+            mine = {source.name: spans[source.name] for source in block.sources if source.name in spans}
             found.append(Block(name, block, own, where, is_whole, mine))
         return found
 
     def reader(self, block: Block, lineage: Lineage | None = None) -> Reader:
         graph = JoinGraph(block.query)
         return Reader(
-            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.closed, lineage,
+            block.name, self.name, graph, block.execution, self.streams, block.place, self.versions, block.spans, lineage,
             self.since,
         )  # fmt: skip
 
@@ -551,4 +554,4 @@ def _is_for(reader: Reader, block: Block, tenant: Tenant) -> bool:
     same = all(reader.versions.get(name, 0) == tenant.versions.get(name, 0) for name in read)
     shared = reader.lineage.shared if reader.lineage is not None else None
     is_since = reader.lineage is not None or reader.since == tenant.since
-    return same and is_since and (reader.execution, reader.closed, shared) == (block.execution, block.closed, block.shared)
+    return same and is_since and (reader.execution, reader.spans, shared) == (block.execution, block.spans, block.shared)

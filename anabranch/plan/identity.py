@@ -121,8 +121,8 @@ class ViewKey(Key):
     accepted_by: tuple[str, ...] = ()
     """The streams whose watermark decides which rows count."""
     owner: str = ""
-    """A query whose selects stand above a join (`anabranch.plan.selects`) has its views for itself, and the second of two
-    views that hold the same."""
+    """A query whose selects stand above a join (`anabranch.plan.selects`), or whose groups are on their way, has its views
+    for itself, and the second of two views that hold the same."""
     since: int = 0
     """A view of a parallel track has only combinations of rows that came in this batch or later."""
     wanted: tuple[Wanted, ...] = ()

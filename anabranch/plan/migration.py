@@ -53,6 +53,8 @@ class Leaving:
     grouped_input: str | None
     plan: Plan
     until_us: int
+    since: int = 0
+    """The first batch whose rows of the grouped input are those of the form that the query goes over to."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,10 @@ class Execution:
 
 
 def switched(
-    forms: Forms, execution: Execution, plan: Plan, grouped_input: str | None, strategy: Strategy, seen: Mapping[str, int]
-) -> Execution:
-    """The execution that goes over to a plan of another form; `seen` are the largest event times so far."""
+    forms: Forms, execution: Execution, plan: Plan, grouped_input: str | None, strategy: Strategy, seen: Mapping[str, int],
+    batch: int,
+) -> Execution:  # fmt: skip
+    """The execution from a batch on that goes over to a plan of another form; `seen` are the largest event times so far."""
     if reason := why_not_switch(forms, execution, grouped_input, strategy):
         raise MigrationError(reason)
     if strategy is Strategy.MOVING_STATE:
@@ -102,7 +105,7 @@ def switched(
     grouped = forms.grouped(execution.grouped_input, grouped_input)
     largest_us = seen.get(grouped.source.name)
     until_us = BEGINNING_US if largest_us is None else largest_us + grouped.window.length_us
-    return Execution(plan, None, grouped_input, Leaving(execution.grouped_input, execution.plan, until_us))
+    return Execution(plan, None, grouped_input, Leaving(execution.grouped_input, execution.plan, until_us, batch))
 
 
 def why_not_switch(forms: Forms, execution: Execution, grouped_input: str | None, strategy: Strategy) -> str | None:

@@ -126,7 +126,7 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
                 and target != execution.grouped_input
                 and not why_not_switch(forms, execution, target, strategy)
             ):
-                execution = switched(forms, execution, left_deep(forms.graphs[target]), target, strategy, seen)
+                execution = switched(forms, execution, left_deep(forms.graphs[target]), target, strategy, seen, number)
         results: list[pa.RecordBatch] = []
         for cell, slot in enumerate(cells):
             mine = {

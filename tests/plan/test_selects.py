@@ -123,4 +123,4 @@ def test_selects_and_groups_do_not_move_together() -> None:
     assert "have groups above the join" in (why_not_raise(below, graph, above, Strategy.MOVING_STATE) or "")
     raised = Execution(parse("(a b)", graph), selects=above)
     with pytest.raises(MigrationError, match="have it evaluated at its stream before groups go elsewhere"):
-        switched(forms, raised, below.plan, "b", Strategy.MOVING_STATE, {})
+        switched(forms, raised, below.plan, "b", Strategy.MOVING_STATE, {}, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +14,7 @@ from anabranch.drive.work import Kept
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError
 from anabranch.plan.contained import ways_into
-from anabranch.plan.jtree import Plan
+from anabranch.plan.jtree import Plan, left_deep
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query, Stream
 from anabranch.share.canonical import part_in_names, renamed_plan, shape_of
@@ -131,7 +132,9 @@ def act(run: Together, what: str, query: Query, how: int) -> None:
         return
     elif what == "drop":
         run.drop(query.name)
-    elif len(query.inputs) > 2:
+    elif what == "groups":
+        move_groups(run, query.name, how)
+    elif len(query.inputs) > 2 and run.pipeline.driver.queries[query.name].execution.grouped_input is None:
         steering = run.pipeline.driver.queries[query.name]
         query = steering.query  # it may have been altered
         plan: Plan = random_plan(Workload(how, 2).rng("plan"), steering.forms.graphs[None])
@@ -144,6 +147,17 @@ def act(run: Together, what: str, query: Query, how: int) -> None:
                 run.pipeline.change(other.name, its, strategy, how % 3)
             except MigrationError:
                 run.pipeline.change(other.name, its)
+
+
+def move_groups(run: Together, name: str, how: int) -> None:
+    """Has groups of a query go below a join, or above it again, if they can."""
+    steering = run.pipeline.driver.queries[name]
+    forms = steering.forms
+    target = list(forms.graphs)[how % len(forms.graphs)]
+    if target != steering.execution.grouped_input:
+        strategy = Strategy.MOVING_STATE if how % 5 == 0 else Strategy.PARALLEL_TRACK
+        with suppress(MigrationError):
+            run.pipeline.change(name, left_deep(forms.graphs[target]), strategy, groups_below=target or "")
 
 
 def _same_plan(plan: Plan, query: Query, other: Query) -> Plan | None:
