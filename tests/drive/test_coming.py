@@ -111,6 +111,8 @@ class Growing(Simulation):
             queries = host.driver.queries
             read = {s for name, each in queries.items() if name != query.name for s in each.streams}
             is_read = {s.name for s in query.base_sources if isinstance(s, Stream)} <= read
+            if query.name in queries and queries[query.name].text.digest == text_of(query).digest:
+                return  # it is there already
             if host.driver.needs_no_exchange or query.name in host.driver.ended or not (is_read or query.name in queries):
                 return
             running = {name: (each.query, each.distribution) for name, each in queries.items()}

@@ -180,8 +180,8 @@ def test_commands_from_outside(
         assert "i0 has no column z" in asked("add", "other", SHORT.replace("i0.x >", "i0.z >"), code=65)
         to = str(tmp_path / "out" / "short")
         assert "write to another folder" in asked("add", "other", SHORT, "--output", to, code=65)
-        assert "there is no query other" in asked("alter", "other", SHORT, code=65)
-        assert asked("alter", "short", SHORT + " AND i1.x > 1") == "short is another query from the next batch on\n"
+        assert "no query other runs; running are: pairs, short" in asked("alter", "other", SHORT, code=65)
+        assert asked("alter", "short", SHORT + " AND i0.x > 4") == "short is another query from the next batch on\n"
         case.bring(run, 3)
         assert asked("drop", "short") == "short leaves with the next batch\n"
         assert "pairs is the last query of its pipeline: stop the run instead" in asked("drop", "pairs", code=65)
@@ -192,4 +192,4 @@ def test_commands_from_outside(
     assert "no run has the checkpoint" in asked("add", "more", SHORT, code=65)
     case.targets["short"] = Target("parquet", str(tmp_path / "out" / "short"))
     before = case.stay("short", SHORT, 2, 0, 3, closes=False)
-    case.require("short", before + case.stay("short", SHORT + " AND i1.x > 1", 3, 0, 4, closes=False))
+    case.require("short", before + case.stay("short", SHORT + " AND i0.x > 4", 3, 0, 4, closes=False))
