@@ -53,6 +53,7 @@ def test_a_driver_dies_when_it_answers(kind: str) -> None:
     is_answered = kind == "crash_after"
     assert bool(given(disk)) is not is_answered
     assert (answer_to(disk, name) is not None) is is_answered
+    assert bool(disk.list(COMMANDS)) is not is_answered, "a command that is answered is deleted"
 
 
 def test_answers_do_not_grow_without_end() -> None:

@@ -190,6 +190,7 @@ def fixed(faults: dict[int, Fault] | None = None, **settings: Any) -> Growing:
         3: case.asking(query_of(drawn, "q0", OTHER), history=True),
         4: case.asking(query_of(drawn, "groups", GROUPS), history=False),
         5: lambda run: run.pipelines[0].host.runner.drop("later") if "later" in run.queries else None,
+        6: case.asking(query_of(drawn, "q0", OTHER + " AND p.x > 1"), history=True),
     }
     case.before.update(come)
     workload = Plans(tuple(replace(q, name=f"{q.name}_{n}") for n, q in enumerate(case.versions.values())))
