@@ -13,14 +13,16 @@ from anabranch.version import __version__ as __version__
 if TYPE_CHECKING:
     from anabranch import errors as errors
     from anabranch.cost.facts import Given as Given
+    from anabranch.place.databases.named import database as database
     from anabranch.run import Run as Run
     from anabranch.session import Session as Session
     from anabranch.settings import Adapt as Adapt
     from anabranch.settings import Budget as Budget
+    from anabranch.settings import Overload as Overload
     from anabranch.spark import sinks as sinks
     from anabranch.storage.cache import Cache as Cache
 
-__all__ = ["Adapt", "Budget", "Cache", "Given", "Run", "Session", "errors", "sinks"]
+__all__ = ["Adapt", "Budget", "Cache", "Given", "Overload", "Run", "Session", "database", "errors", "sinks"]
 
 _ROOMS = {"errors": "anabranch.errors", "sinks": "anabranch.spark.sinks"}
 """The names that are modules."""

@@ -195,6 +195,10 @@ class ValueTooLargeError(AnabranchError):
     """Values that do not fit into one column: Arrow's strings and bytes end at 2 GiB."""
 
 
+class OverloadError(AnabranchError):
+    """Streams bring more than can be joined in time, and the policy is to fail."""
+
+
 class MigrationError(AnabranchError):
     """A change of plan that cannot be made as asked."""
 
@@ -220,6 +224,10 @@ class QueryError(AnabranchError):
     """An error in computing a query, of a kind that has no name of its own here."""
 
 
+class DatabaseError(AnabranchError):
+    """A database that cannot be reached, or does not do what it is asked; says which one, and never how to log in there."""
+
+
 class JavaNotFoundError(AnabranchError):
     """No Java that Spark can run on."""
 
@@ -237,8 +245,8 @@ USAGE, BAD_INPUT, FAILED, INTERRUPTED = 2, 65, 1, 130
 failed; it was interrupted."""
 
 FAILED_RUNS = (
-    CheckpointBusyError, DamagedStateError, JavaNotFoundError, MigrationError, NotVisibleError, QueryError, QueryFailedError,
-    SinkError, SparkStartError, TooManyResultsError, ValueTooLargeError,
+    CheckpointBusyError, DamagedStateError, DatabaseError, JavaNotFoundError, MigrationError, NotVisibleError, QueryError,
+    QueryFailedError, SinkError, SparkStartError, TooManyResultsError, ValueTooLargeError,
 )  # fmt: skip
 """What may happen to a run whose input is right. Every other error of ours says that something given is wrong."""
 

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
-from anabranch.balance.together import choose_together, pipelines_of, restored
+from anabranch.balance.together import choose_together, restored
 from anabranch.control.journal import Journal
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import text_of
+from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
 from anabranch.cost.facts import EMPTY, Facts, Given
-from anabranch.cost.model import Cost
 from anabranch.cost.units import DEFAULT, unit_costs
 from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
-from anabranch.optimize.planner import Bounds, Decision, decide
+from anabranch.optimize.planner import Bounds, decide
+from anabranch.place.calibrate import remembered
+from anabranch.place.choice import Choice, choose_places
+from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.tree import joining_blocks
+from anabranch.place.wishes import Databases, check_wishes, placed_blocks
 from anabranch.plan.defeated import defeated
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
@@ -29,16 +34,19 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
-from anabranch.plan.query import Derived, Query, Stream, Table
+from anabranch.plan.overload import Overload
+from anabranch.plan.partial import check_overload, late_suppressed
+from anabranch.plan.query import DATABASE, Derived, Query, Stream, Table
 from anabranch.plan.workload import Workload
-from anabranch.session_budget import Declared, SessionPlans, budget_json, budget_text, plan_together
+from anabranch.session_budget import budget_json, budget_text
+from anabranch.session_sharing import Planned, Together, plan_beside, plan_session
 from anabranch.settings import Budget
-from anabranch.share.canonical import Running, companies
-from anabranch.share.common_plan import Starting, Taken, common_plans
+from anabranch.share.canonical import MOST_MEMBERS, companies
 from anabranch.share.join_load import JoinLoad
 from anabranch.share.joint_budget import NOTHING
 from anabranch.share.pipeline_chains import ASSUMED, Known, first_chains, pipeline_joins
 from anabranch.share.source_chain import BYTE_CORES, SourceChain
+from anabranch.share.taking_in import Pricing
 from anabranch.show.as_json import priced_json
 from anabranch.show.chains import (
     PipelineShown,
@@ -48,55 +56,19 @@ from anabranch.show.chains import (
     sharing_json,
     sharing_text,
     slice_notes,
+    way_json,
+    way_text,
 )
+from anabranch.show.contained import taking_in_json, taking_in_text
 from anabranch.show.explain import Explanation, PricedPlan, explained
 from anabranch.show.figures import listed
 from anabranch.show.measured import Batches, batches_of
+from anabranch.show.overload import overload_json, overload_text
+from anabranch.show.placement import placement_json, placement_text
 from anabranch.show.routes import routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
 from anabranch.sql import BoundQuery, Catalog, Script
 from anabranch.storage.location import Folder
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A declared query and what it starts with."""
-
-    forms: Forms
-    execution: Execution
-    decision: Decision | None = None
-    """Why the plan is what it is; None: the plan is pinned."""
-    lead: str = ""
-    """The query whose plan it starts with, because it runs its join together with that one."""
-    is_joint: bool = False
-    """Whether the plan was chosen together with those of all other queries, within one budget."""
-
-    @property
-    def is_pinned(self) -> bool:
-        return self.decision is None
-
-    @property
-    def graph(self) -> JoinGraph:
-        """Of the form that the query starts with."""
-        return self.forms.graphs[self.execution.grouped_input]
-
-    @property
-    def query(self) -> Query:
-        """In the form that it starts with."""
-        return self.graph.query
-
-
-@dataclass(frozen=True)
-class _Together:
-    """What follows from all queries of a session."""
-
-    queries: tuple[Planned, ...]
-    alone: frozenset[str]
-    pipelines: list[Workload]
-    taken: Mapping[str, Taken]
-    """The queries that start with the plan of another, without a budget."""
-    plans: SessionPlans | None
-    """What each query starts with, within a budget."""
 
 
 class Planning:
@@ -122,33 +94,57 @@ class Planning:
         facts: Given = EMPTY,
         slots: int | None = None,
         checkpoint: Folder | None = None,
+        overload: Overload | None = None,
     ) -> None:
         if slots is not None and (type(slots) is not int or slots < 1):
             raise SessionError(f"slots is a number of tasks, 1 or more: not {slots!r}")
         self.budget, self.facts, self.units = budget or Budget(), facts, unit_costs()
         self.slots, self.checkpoint = slots, checkpoint
-        self.catalog = Catalog()
+        self.catalog = Catalog(databases=open_embedded)
         self.queries: dict[str, Planned] = {}
         self.alone: set[str] = set()
         """The queries that are not to share a pipeline with others."""
-        self._known_together: _Together | None = None
-        self._shown: tuple[_Together | None, dict[tuple[str, ...], PipelineShown]] = None, {}
+        self.overload = overload or Overload()
+        """What queries do under overload, but for those of which something else is said."""
+        self.overloads: dict[str, Overload] = {}
+        self.databases: Databases = {}
+        """The databases that run blocks of queries."""
+        self.changing: set[str] = set()
+        """The stored tables that are read again while queries run."""
+        self.source_names: dict[str, tuple[str, ...]] = {}
+        """What Spark calls the sources of streams, of those that our reader does not read."""
+        self._known_together: Together | None = None
+        self._shown: tuple[Together | None, dict[tuple[str, ...], PipelineShown]] = None, {}
         """How pipelines share what they read, by their queries, as long as these stay as they are."""
         self._at_most = NOTHING
         """No more is taken by all queries, if none of them shares a state that was not shared when it was last looked at."""
 
     def add_script(self, script: Script) -> None:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
+        locations = {source.name: script.catalog.location(source.name) for source in script.catalog}
+        changing = self.changing | {name for name, at in locations.items() if at is not None and at.refresh_us}
+        for bound in script.queries:
+            check_overload(bound.query, bound.overload or self.overload, changing)
         planned = [self._plan(bound) for bound in script.queries]
+        self._require_room(planned)
         self._require_fit(planned)
-        self.catalog = script.catalog
-        self.queries |= {p.forms.written.name: p for p in planned}
+        self.catalog, self.changing = script.catalog, changing
+        self.queries |= {p.name: p for p in planned}
+        self.overloads |= {bound.query.name: bound.overload for bound in script.queries if bound.overload is not None}
 
     def add_query(self, bound: BoundQuery) -> None:
         """Declares a query over the sources of the catalog."""
+        check_overload(bound.query, bound.overload or self.overload, self.changing)
         planned = self._plan(bound)
+        self._require_room([planned])
         self._require_fit([planned])
         self.queries[bound.query.name] = planned
+        if bound.overload is not None:
+            self.overloads[bound.query.name] = bound.overload
+
+    def overload_of(self, name: str) -> Overload:
+        """What a query does under overload."""
+        return self.overloads.get(name, self.overload)
 
     def check_facts(self, rates: str = "rates", table_rows: str = "table_rows", distinct: str = "distinct") -> None:
         """Refuses facts of what nobody declared: with a name mistyped, a plan would be one for assumed rates. The words are
@@ -171,40 +167,26 @@ class Planning:
         """A query that was declared, with what it starts with: the plan of another query, if both run one join."""
         if name not in self.queries:
             raise SessionError(f"there is no query {name}; {known_names(name, self.queries)}")
-        planned, together = self.queries[name], self._together()
-        if together.plans is None:
-            taken = together.taken.get(name)
-            return planned if taken is None else replace(planned, execution=taken.execution, lead=taken.lead)
-        start = together.plans.starts[name]
-        is_led = start.lead != name and start.execution.plan != planned.execution.plan
-        return replace(planned, execution=start.execution, lead=start.lead if is_led else "", is_joint=True)
+        return self._together().query(name)
 
     def left_for(self, name: str) -> Bounds:
         """What a query may take, with those that run its join, if all others take what they are planned for."""
         plans = self._together().plans
         return self.budget.bounds if plans is None else plans.left_for(name)
 
-    def _together(self) -> _Together:
+    def _together(self) -> Together:
         known, queries, alone = self._known_together, tuple(self.queries.values()), frozenset(self.alone)
-        if known is None or known.queries != queries or known.alone != alone:
-            known = self._planned_together(queries, alone)
+        overloads = tuple(map(self.overload_of, self.queries))
+        if known is None or (known.queries, known.alone, known.overloads) != (queries, alone, overloads):
+            known = plan_session(queries, alone, overloads, self._pricing, self.budget.bounds)
             if self.budget.strict:
-                _required(known)
+                known.require_fit()
             self._known_together = known
         return known
 
-    def _planned_together(self, queries: tuple[Planned, ...], alone: frozenset[str]) -> _Together:
-        pipelines, taken = pipelines_of([planned.forms.written for planned in queries], alone), dict[str, Taken]()
-        by_name = {planned.forms.written.name: planned for planned in queries}
-        own = [[by_name[query.name] for query in workload.queries] for workload in pipelines]
-        if self.budget.bounds != Bounds() and queries:
-            declared = [[Declared(p.forms, p.execution, p.decision) for p in several] for several in own]
-            plans = plan_together(declared, self.facts, self.units, self.budget.bounds)
-            return _Together(queries, alone, pipelines, taken, plans)
-        for several in own:
-            starting = {p.forms.written.name: Starting(p.forms.written, p.execution, p.is_pinned) for p in several}
-            taken |= common_plans(starting)
-        return _Together(queries, alone, pipelines, taken, None)
+    @property
+    def _pricing(self) -> Pricing:
+        return Pricing(self.facts, self.units, self.byte_cores)
 
     def _require_fit(self, planned: Sequence[Planned]) -> None:
         """Refuses queries that do not fit into a strict budget beside those that there are. Where each could have states of
@@ -216,15 +198,33 @@ class Planning:
         is_sure = all(each.decision is not None for each in planned)
         if not is_sure or not self._at_most.within(self.budget.bounds.cpu, self.budget.bounds.memory):
             try:
-                found = self._planned_together((*self.queries.values(), *planned), frozenset(self.alone))
-                self._at_most = _required(found)
+                queries = (*self.queries.values(), *planned)
+                overloads = tuple(self.overload_of(each.name) for each in queries)
+                alone, bounds = frozenset(self.alone), self.budget.bounds
+                self._at_most = plan_beside(queries, alone, overloads, self._pricing, bounds).require_fit()
             except NoQualifiedPlanError:
                 self._at_most -= added
                 raise
 
+    def _require_room(self, planned: Sequence[Planned]) -> None:
+        """Refuses the first query of more than can run one join together."""
+        if len(self.queries) + len(planned) <= MOST_MEMBERS:
+            return
+        there = Counter(each.join_text for name, each in self.queries.items() if name not in self.alone)
+        for each in planned:
+            there[each.join_text] += 1
+            if each.join_text is not None and there[each.join_text] > MOST_MEMBERS:
+                query = each.forms.written
+                streams = ", ".join(dict.fromkeys(i.source.name for i in query.inputs))
+                raise SessionError(
+                    f"query {query.name} joins {streams} as {MOST_MEMBERS:,} others do, and no more queries run one join: "
+                    "drop one of them, or run this one in a session of its own"
+                )
+
     def _plan(self, bound: BoundQuery) -> Planned:
         if taken := next((name for name in self.queries if same_name(name, bound.query.name)), None):
             raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
+        check_wishes(bound.query, self.databases)
         forms = Forms(bound.query)
         if bound.plan:
             return Planned(forms, Execution(parse(bound.plan, forms.graphs[None])))
@@ -240,7 +240,12 @@ class Planning:
         `parallelism`, which is this machine's cores where nothing else is known."""
         priced, written = self.priced(name), self.query(name).forms.written
         shown = self.sharing(name)
-        more = [*self._company(name), *([sharing_text(shown, verbose)] if shown is not None else []), *self._budgeted(name)]
+        shares = [sharing_text(shown, verbose)] if shown is not None else []
+        more = [*self._company(name), *self._fixed_text(name), *shares, *self._budgeted(name)]
+        if (overloaded := overload_text(written, self.overload_of(name), self._apart(name))) is not None:
+            more.append(overloaded)
+        if (placed := placement_text(self.placement(name))) is not None:
+            more.append(placed)
         if verbose:
             distribution, slots = self._spread(written, parallelism)
             more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
@@ -255,9 +260,29 @@ class Planning:
             "times": times_json(written),
             "spread": spread_json(written, *self._spread(written, parallelism)),
             "together": self._others(name),
+            "fixed": self._why_fixed(name) or None,
             "sharing": sharing_json(self.sharing(name)),
+            "way": way_json(self._together().ways.get(name)),
+            "contained": taking_in_json(self.query(name).taking_in),
             "budget": self._budget_json(name),
+            "overload": overload_json(written, self.overload_of(name), self._apart(name)),
+            "placement": placement_json(self.placement(name)),
         }
+
+    def placement(self, name: str) -> Choice | None:
+        """Where the operators of a query run, if there is a database that may run some: the one that it is placed in by a
+        hint, else the first that leaves a choice."""
+        written = self.query(name).forms.written
+        wished = {i.place for _, i in placed_blocks(written)} - {DATABASE}
+        named = {each: can_run for each, can_run in self.databases.items() if not wished or each in wished}
+        joins = dict(joining_blocks(written)) if named else {}
+        join_cpu = {each: decide(JoinGraph(b), self.facts, self.units).cost.cpu for each, b in joins.items()}
+        slots = self.slots or machine_slots().count
+        choices = (
+            choose_places(written, self.facts, self.units, join_cpu, each, can_run, remembered(each), slots)
+            for each, can_run in named.items()
+        )
+        return next(filter(None, choices), None)
 
     def draw(self, name: str) -> str:
         """The plan of a query as SVG."""
@@ -292,9 +317,11 @@ class Planning:
         return found if is_pinned else None
 
     def warn(self) -> None:
-        """Tells on the terminal, and once in its journal, which windows of a query are too short for its conditions."""
+        """Tells on the terminal, and once in its journal, which windows of a query are too short for its conditions, and
+        which freshness is for rows that come late."""
         for name, planned in self.queries.items():
-            if not (texts := [str(found) for found in defeated(planned.forms.written)]):
+            written = planned.forms.written
+            if not (texts := [*map(str, defeated(written)), *late_suppressed(written)]):
                 continue
             print(*(f"anabranch: warning: query {name}: {text}" for text in texts), sep="\n", file=sys.stderr)
             if self.checkpoint is not None:
@@ -314,11 +341,43 @@ class Planning:
         (own,) = [each for each in self.pipelines() if any(query.name == name for query in each.queries)]
         return [query.name for query in own.queries if query.name != name]
 
+    def may_lose(self, name: str) -> bool:
+        """Whether the policy of a query may lose results."""
+        return self.overload_of(name).policy.may_lose
+
+    def _apart(self, name: str) -> list[str]:
+        """The queries over streams of a query that do something else under overload."""
+        own = {source.name for source in self.query(name).forms.written.base_sources if isinstance(source, Stream)}
+        found = []
+        for other, planned in self.queries.items():
+            streams = {s.name for s in planned.forms.written.base_sources if isinstance(s, Stream)}
+            if own & streams and self.overload_of(other) != self.overload_of(name):
+                found.append(other)
+        return found
+
     def _company(self, name: str) -> list[str]:
-        others, joining = self._others(name), self._joining(name)
+        others, joining, way = self._others(name), self._joining(name), self._together().ways.get(name)
+        several = f"\n  {way_text(way, name)}" if way is not None and way.joins > 1 else ""
         shown = f"together\n  with {', '.join(others)}: one scan of each stream, and one state. A batch lasts as long as its"
         shared = f"\n  its join is run once for it and {listed(joining)}" if joining else ""
-        return [f"{shown} slowest query{shared}"] if others else []
+        decided = self.query(name).taking_in
+        contained = "" if decided is None else f"\n  {taking_in_text(decided)}"
+        if not others:
+            return [f"apart{several}"] if several else []
+        return [f"{shown} slowest query{shared}{several}{contained}"]
+
+    def _why_fixed(self, name: str) -> str:
+        """Why no stream can be added to those of a query's pipeline while it runs; "" if one can."""
+        if self.checkpoint is not None and (known := self._known(name)) is not None:
+            noted = read_streams(self.checkpoint.below(known.name))
+            return noted.fixed if noted is not None else ""
+        (own,) = [each for each in self.pipelines() if any(query.name == name for query in each.queries)]
+        return why_fixed({stream: self.source_names.get(stream, (spark_name(stream),)) for stream in own.streams})
+
+    def _fixed_text(self, name: str) -> list[str]:
+        if not (why := self._why_fixed(name)):
+            return []
+        return [f"streams\n  are fixed: {why}.\n  A query that is added and reads another one gets a pipeline of its own"]
 
     def sharing(self, name: str) -> ShownSharing | None:
         """How the streams of a query are cut into slices, and its join is shared: by what its pipeline measured, if it has
@@ -338,7 +397,13 @@ class Planning:
             seen, slices = seen_in(self.checkpoint.below(pipeline.name))
             known = known_of(seen) or ASSUMED
         joins = self.joins(names, known, is_measured=known is not ASSUMED)
-        return PipelineShown(joins, [self.query(n).forms.written for n in names], self.units, self.byte_cores, known, slices)
+        queries = [self.query(n).forms.written for n in names]
+        return PipelineShown(joins, queries, self.units, self.byte_cores, known, slices, self._together().ways)
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The queries that have pipelines of their own: because that is asked, or because it costs less."""
+        return frozenset(self.alone) | self._together().unshared
 
     @property
     def byte_cores(self) -> float:
@@ -348,8 +413,7 @@ class Planning:
 
     def joins(self, queries: Sequence[str], known: Known = ASSUMED, is_measured: bool = False) -> list[JoinLoad]:
         """The joins that some queries of a pipeline run when they start; by what they measured, if that is asked."""
-        starts = [self.query(name) for name in queries]
-        running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
+        running = self._together().running(queries)
 
         def facts_of(query: str) -> Facts:
             planned = self.query(query)
@@ -374,9 +438,7 @@ class Planning:
     def _joining(self, name: str) -> list[str]:
         """The queries that start with the same join as one, and so run it together."""
         own = next(each for each in self.pipelines() if any(query.name == name for query in each.queries))
-        starts = [self.query(query.name) for query in own.queries]
-        running = [Running(planned.forms.written, planned.execution, Distribution()) for planned in starts]
-        for company in companies(running):
+        for company in companies(self._together().running(query.name for query in own.queries)):
             if name in company.names:
                 return [other for other in company.names if other != name]
         return []
@@ -405,16 +467,6 @@ class Planning:
         except OSError as error:
             raise LocationError(f"the checkpoint {self.checkpoint} cannot be used: {error}") from error
         return next((each for each in known if each.is_committed and name in each.layouts), None)
-
-
-def _required(together: _Together) -> Cost:
-    """What all queries of a session with a strict budget take. Pinned plans alone are not refused."""
-    plans = together.plans
-    if plans is None:
-        return NOTHING
-    if not plans.joint.fits and not all(each.is_pinned for each in together.queries):
-        raise NoQualifiedPlanError(f"query {plans.joint.breaks[0].company}: {plans.broken}")
-    return plans.joint.total
 
 
 def machine_slots() -> Slots:

@@ -21,6 +21,7 @@ from anabranch.errors import MigrationError, SessionError
 from anabranch.online import Online
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Strategy, why_not_raise
+from anabranch.plan.overload import Overload
 from anabranch.plan.selects import raise_selects
 from anabranch.settings import strategy_of
 from anabranch.show.explain import PlanText
@@ -90,7 +91,7 @@ class Run:
     @property
     def failures(self) -> dict[str, Ended]:
         """The queries that have left their pipelines: from which batch on their results are not computed, and why."""
-        return {name: ended for p in self.pipelines for name, ended in p.host.driver.ended.items() if name in p.members}
+        return {name: ended for p in self.pipelines for name, ended in p.host.driver.has_left.items()}
 
     def migrate(
         self,
@@ -131,13 +132,16 @@ class Run:
         sink: Sink | Callable[[DataFrame, int], None] | None = None,
         plan: str | None = None,
         history: bool = False,
+        overload: Overload | None = None,
     ) -> str:
         """Has a query come in with the next batch, among those that read its streams. Rows of that batch are the first of
         its own; with `history` it also has the combinations of new rows with rows that came before, if some query that runs
-        keeps them. It runs on when the session is started again, although no script declares it. Where no pipeline reads
-        all its streams, it gets one of its own, and reads its streams from the beginning. What is told of it: the journal
-        says from when on its results are complete."""
-        return self._online.add(name, sql, sink, plan, history)
+        keeps them. It runs on when the session is started again, although no script declares it. A stream that nobody
+        reads comes with it, if the sources of its pipeline have names in Spark. Else, and where it has no stream in common
+        with others, would connect two pipelines, or is to do something else under overload than others (`overload`; None: as
+        the session says), it gets a pipeline of its own, and reads its streams from the beginning. What is told of it: the
+        journal says from when on its results are complete."""
+        return self._online.add(name, sql, sink, plan, history, overload)
 
     def alter_query(self, name: str, sql: str) -> str:
         """Has another query take the place of one, in one batch: a combination whose last row came before is the old
@@ -195,7 +199,7 @@ class Run:
     def pipeline(self, name: str) -> Pipeline:
         """The pipeline that a query runs in."""
         self._query(name)
-        return next(p for p in self.pipelines if name in p.members)
+        return next(p for p in self.pipelines if name in p.host.driver.queries)
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Waits until all queries have ended; the first that failed raises its error. False if time ran out."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from html import escape
 from time import time as wall_clock
 from typing import Any
@@ -14,26 +16,36 @@ from pyspark.sql import DataFrame, SparkSession
 
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
+from anabranch.adapt.overload import OverloadLoop
 from anabranch.adapt.slicing import SlicingKnowledge, SlicingLoop
 from anabranch.balance.together import pipelines_of
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in
 from anabranch.control.loop import Loop, Slicer
+from anabranch.control.overload_notes import read_overload
 from anabranch.control.pipelines import ComingNote, KnownPipeline, new_name
 from anabranch.control.query_texts import text_of
 from anabranch.control.sink_notes import read_sink
 from anabranch.cost.facts import EMPTY, Given
-from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, first_waiting, set_aside_waiting
-from anabranch.drive.restart import Fate, Outflow, Restart, restart_of
+from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, set_aside_waiting
+from anabranch.drive.departed import sweep_checkpoint
+from anabranch.drive.limiting import Limiting
+from anabranch.drive.local import Steady
+from anabranch.drive.restart import Fate, Outcome, Outflow, Restart, restart_of
 from anabranch.errors import LocationError, SessionError, known_names
 from anabranch.online import Online, answer_drops
 from anabranch.optimize.planner import Bounds
+from anabranch.place.databases.named import TableInDatabase
+from anabranch.place.databases.named import database as database
+from anabranch.place.databases.registry import describe
 from anabranch.plan.eager import Forms
 from anabranch.plan.formats import format_of
 from anabranch.plan.jtree import left_deep, parse, show
 from anabranch.plan.migration import Execution
 from anabranch.plan.on_error import OnError
-from anabranch.plan.query import Query, Stream, Table
+from anabranch.plan.outward import unzoned
+from anabranch.plan.overload import Clock, Overload, Policy, require_overload
+from anabranch.plan.query import CURRENT, STATIC, DatabaseTable, Field, Query, Stream, Table
 from anabranch.planning import Planning
 from anabranch.run import Run
 from anabranch.settings import Adapt, Budget, size_bytes
@@ -41,11 +53,11 @@ from anabranch.show.explain import Explanation
 from anabranch.show.spread import Origin, Slots
 from anabranch.spark.create import create_session
 from anabranch.spark.file_formats import check_format
-from anabranch.spark.frames import check_stream, check_table, fields_of
+from anabranch.spark.frames import check_stream, check_table, fields_of, source_names
 from anabranch.spark.pipeline import Arriving, Ground, Member, Pipeline
 from anabranch.spark.reader import FileOptions, infer_fields
 from anabranch.spark.sinks import Sink, as_sink, console, from_note
-from anabranch.spark.sources import Files, Sources, on_error_of
+from anabranch.spark.sources import Declared, Files, Sources, on_error_of
 from anabranch.spark.stage import Takes
 from anabranch.sql import BoundQuery, Catalog, bind_query, parse_duration, parse_script
 from anabranch.sql.columns import Columns, given_fields
@@ -72,7 +84,8 @@ class Session:
     query that gives more than `results_per_batch` results in one batch ends with `TooManyResultsError`, and nothing of that
     batch is delivered; None, the default: however many there are. (Groups that have rows in several slots are
     counted in each slot by itself, before HAVING.) Results that a sink does not take, because it is slow or fails, wait on
-    disk, up to `most_staged` bytes ("1 GiB").
+    disk, up to `most_staged` bytes ("1 GiB"). `overload` says what becomes of results when streams bring more than there is
+    CPU to join (`Overload`; default: all of them, late).
     """
 
     def __init__(
@@ -90,12 +103,14 @@ class Session:
         results_per_batch: int | None = None,
         share: bool = True,
         most_staged: int | str = MOST_STAGED_BYTES,
+        overload: Overload | None = None,
     ) -> None:
         if not (spark is None or isinstance(spark, SparkSession) or callable(spark)):
             raise SessionError(f"spark is a classic SparkSession, or None for one of our own: not a {type(spark).__name__}")
         for what, given, kind, example in (
             ("budget", budget, Budget, "cpu=1.5, memory='2 GiB'"), ("facts", facts, Given, "{'trades': 5000}"),
             ("adapt", adapt, Adapt, "'never'"), ("cache", cache, Cache, ""),
+            ("overload", overload, Overload, "'adapt joins'"),
         ):  # fmt: skip
             if given is not None and not isinstance(given, kind):
                 raise SessionError(f"{what}={given!r} is no {kind.__name__}: write {what}=ab.{kind.__name__}({example})")
@@ -112,7 +127,7 @@ class Session:
         self._new_spark = spark if callable(spark) else create_session
         self.checkpoint = located(checkpoint)
         self.cache, self.spark_checkpoint = cache or Cache(), spark_checkpoint
-        self.planning = Planning(budget, facts, slots, self.checkpoint)
+        self.planning = Planning(budget, facts, slots, self.checkpoint, overload)
         self._sources = Sources({}, {})
         self._leaving: set[str] = set()
         """The queries that leave their pipelines when their sinks fail for too long."""
@@ -190,6 +205,7 @@ class Session:
             check_stream(name, source)
             fields = fields_of(name, source)
             frame = source
+            self.planning.source_names[name] = source_names(source)
         made = Stream(name, fields, time, lateness_us, ahead_us, idle_us)
         self.planning.catalog = self.catalog.with_stream(made)
         self._sources.given[name] = frame
@@ -197,18 +213,32 @@ class Session:
     def table(
         self,
         name: str,
-        rows: DataFrame | Callable[[], DataFrame] | str,
+        rows: DataFrame | Callable[[], DataFrame] | str | TableInDatabase,
         refresh: str | timedelta | None = None,
         format: str | None = None,
+        static: bool = False,
     ) -> None:
         """Declares a stored table: a DataFrame, a function that gives one, or a path of files. It is read when the query
         first starts, and its rows are valid for ever. With `refresh` ("10 minutes") it is read again every so much event
-        time, and rows of streams that come then meet what it holds then."""
+        time, and rows of streams that come then meet what it holds then.
+
+        A table of a database, `ab.database("crm").table("public.customers")`, stays there: rows of streams look it up, in
+        the batch in which they come. `static` says that it does not change. With `refresh` it is read whole, as others."""
         every_us = _positive_us(refresh, f"refresh of {name}") if refresh is not None else 0
-        if isinstance(rows, str):
+        if static and (every_us or not isinstance(rows, TableInDatabase)):
+            raise SessionError(f"static=True of {name} is for a table that is looked up in its database, without refresh")
+        if isinstance(rows, TableInDatabase):
+            fields = tuple(Field(c, unzoned(t), t) for c, t in describe(rows.database, rows.relation))
+            if not every_us:
+                reading = STATIC if static else CURRENT
+                made = DatabaseTable(name, fields, rows.database, rows.relation, reading)
+                self.planning.catalog = self.catalog.with_table(made)
+                return
+            frame: Declared = rows
+        elif isinstance(rows, str):
             format = format or format_of(rows)
             fields = infer_fields(rows, format)
-            frame: DataFrame | Callable[[], DataFrame] | Files = Files(rows, format, FileOptions())
+            frame = Files(rows, format, FileOptions())
         else:
             now = rows() if callable(rows) else rows
             check_table(name, now)
@@ -217,6 +247,7 @@ class Session:
         self._sources.given[name] = frame
         if every_us:
             self._sources.refresh_us[name] = every_us
+            self.planning.changing.add(name)
 
     def query(
         self,
@@ -226,15 +257,18 @@ class Session:
         plan: str | None = None,
         share: bool | None = None,
         on_failure: str = "stop",
+        overload: Overload | None = None,
     ) -> None:
         """Declares a continuous query. `plan` pins it, in the aliases of the query: `((t q) o)`. `share` says whether it may
         run together with queries that read the same streams (None: as the session says). A sink that fails is tried again,
         and its results wait; when too many wait, the queries that run together stop, or (`on_failure="leave"`) go on without
-        this one."""
+        this one. `overload` says what it does under overload (None: as the session says); queries of which something else is
+        said run in another pipeline."""
         if on_failure not in ("stop", "leave"):
             raise SessionError(f"on_failure={on_failure!r}: the pipeline may 'stop', or the query 'leave' it")
+        require_overload(overload)
         made = as_sink(console(query=name) if sink is None else sink, name)
-        self.planning.add_query(BoundQuery(bind_query(name, sql, self.catalog), plan))
+        self.planning.add_query(BoundQuery(bind_query(name, sql, self.catalog), plan, overload))
         self._sinks[name] = made
         if not (self.share if share is None else share):
             self.planning.alone.add(name)
@@ -250,23 +284,25 @@ class Session:
     ) -> None:
         """Declares what a SQL script creates; `sinks` gives the sink of each query by its name, `skip` names files of its
         streams to leave out (see `stream`)."""
-        parsed, skip = parse_script(text, self.catalog), skip or {}
+        parsed, skip = parse_script(text, self.catalog, describe=describe), skip or {}
         created = [s.name for s in parsed.catalog if isinstance(s, Stream) and self.catalog.source(s.name) is None]
         if unknown := [name for name in skip if name not in created]:
             raise SessionError(
                 f"files of {unknown[0]} cannot be skipped: the script creates no such stream; it creates "
                 f"{', '.join(created) or 'none'}"
             )
-        files: dict[str, Files] = {}
+        files: dict[str, Declared] = {}
         refresh_us: dict[str, int] = {}
         for source in parsed.catalog:
-            if self.catalog.source(source.name) is not None:
+            if self.catalog.source(source.name) is not None or isinstance(source, DatabaseTable):
                 continue
             location = parsed.catalog.location(source.name)
             if location is None:
                 raise SessionError(f"{source.name} has no FROM path: add one, or declare the stream in Python")
             options = _file_options(max_files_per_trigger, skip.get(source.name, ()), location.on_error)
             files[source.name] = Files(location.path, location.format, options)
+            if location.database:
+                files[source.name] = TableInDatabase(location.database, location.path)
             if location.refresh_us:
                 refresh_us[source.name] = location.refresh_us
         names = [bound.query.name for bound in parsed.queries]
@@ -313,19 +349,21 @@ class Session:
         run = Run(holder, draw=self.planning.draw)
         try:
             self.planning.warn()
-            ground = self._ground(holder)
+            ground = self._ground(holder, trigger)
             declared = {name: planned.forms.written for name, planned in self.planning.queries.items()}
             outflows = {name: _outflow(sink) for name, sink in self._sinks.items()}
             restart = restart_of(
                 self.checkpoint, self.catalog, declared, outflows, _names(fresh), self.planning.slots
             )  # fmt: skip
             restart.require()
+            sweep_checkpoint(self.checkpoint)
             self._take_over(restart)
             for pipeline in self._pipelines(ground, restart, _patience_s(trigger)):
                 pipeline.start(trigger)
                 run.pipelines.append(pipeline)
             answer_drops(self.checkpoint, restart.named(Fate.DROPPED))
             run.online = Online(self, run, ground, trigger, _patience_s(trigger))
+            run.online.watch()
         except BaseException:
             run.stop()
             raise
@@ -338,44 +376,64 @@ class Session:
             print(f"anabranch: {told}: start(fresh=[{name!r}]), --fresh {name}", file=sys.stderr)
         for name, outcome in restart.outcomes.items():
             if outcome.fate is Fate.ALTERED and outcome.query is not None:
+                overload, sink = self.planning.overloads.get(name), self._sinks[name]
                 self.forget(name)
-                self.declare(outcome.query, self._sinks[name], None)
+                self.declare(outcome.query, sink, None, overload)
                 told = f"query {name} {outcome.fate.value}: {outcome.query.sql}; to have it as the script has it"
                 print(f"anabranch: {told}: anabranch alter {name} …", file=sys.stderr)
             if name in self.planning.queries or outcome.query is None:
                 continue
             note = read_sink(self.checkpoint, name)
-            sink = from_note(note, name) if note is not None else None
-            if sink is None:
+            made = from_note(note, name) if note is not None else None
+            if made is None:
                 where = f" ({note.place})" if note is not None and note.place else ""
                 raise SessionError(
                     f"the checkpoint runs {name}, whose sink{where} cannot be made again from what is noted: declare the "
                     "query with its sink"
                 )
             plan = outcome.note.plan if outcome.note is not None else None
-            self.declare(outcome.query, sink, plan)
+            self.declare(outcome.query, made, plan, self._overload_there(restart, outcome))
             text = f"query {name} {outcome.fate.value}; to have it leave: anabranch drop {name}"
             print(f"anabranch: {text} --checkpoint {self.checkpoint}", file=sys.stderr)
+
+    def _overload_there(self, restart: Restart, outcome: Outcome) -> Overload | None:
+        """What a query that nobody declares does under overload: what those do that it runs with, else what it did."""
+        if (place := outcome.pipeline) is None:
+            return None
+        others = [name for name in restart.staying(place) if name in self.planning.queries]
+        if others:
+            return self.planning.overload_of(others[0])
+        return read_overload(self.checkpoint.below(place.name))
 
     def bind(self, name: str, sql: str) -> Query:
         """The query of a text over the declared sources."""
         return bind_query(name, sql, self.catalog)
 
-    def declare(self, query: Query, sink: Sink, plan: str | None) -> Member:
+    def declare(self, query: Query, sink: Sink, plan: str | None, overload: Overload | None = None) -> Member:
         """A query as one of the session's, which comes while others run; as it is to run."""
-        self.planning.add_query(BoundQuery(query, plan))
+        self.planning.add_query(BoundQuery(query, plan, overload))
         self._sinks[query.name] = sink
         return self._members({query.name: query})[query.name]
 
     def forget(self, name: str) -> None:
         """Takes a query back that was declared."""
         self.planning.queries.pop(name, None)
+        self.planning.overloads.pop(name, None)
+        self._sinks.pop(name, None)
+        self._leaving.discard(name)
+        self.planning.alone.discard(name)
 
-    def _ground(self, holder: Holder) -> Ground:
+    @property
+    def overload(self) -> Overload:
+        """What queries do under overload of which nothing else is said."""
+        return self.planning.overload
+
+    def _ground(self, holder: Holder, trigger: Mapping[str, Any]) -> Ground:
         idle_s = None if self._idle_us is None else self._idle_us / 1e6
         return Ground(
             self.spark, self.checkpoint, _checkpoint_id(self.checkpoint), holder, self._sources, self.cache, self.clock,
             self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes, self._slicer,
+            partial(self._limiting, trigger),
         )  # fmt: skip
 
     def _pipelines(self, ground: Ground, restart: Restart, patience_s: float | None) -> list[Pipeline]:
@@ -389,26 +447,45 @@ class Session:
                 self._require_published(each)
                 over.append(each)
                 continue
-            left = [name for name in each.ended if self._waits(each, name)]
-            others = [n for n in [*each.layouts, *left] if n in planned and n not in going and n not in fresh]
-            dropped = self._members({name: planned[name].forms.written for name in others})
+            dropped = {name: self._leaver(query) for name, query in restart.leavers[each.name].items()}
+            drops = {name: outcome.command for name, outcome in restart.outcomes.items() if outcome.command}
             slots = self.planning.slots or max(len(layout.slots) for layout in each.layouts.values())
             arriving = {n: self._arriving(query, note) for n, (query, note) in restart.arriving(each).items()}
-            found.append(Pipeline(ground, each.name, self._members(going), slots, each, patience_s, dropped, arriving))
+            overload = self._one_policy([*going, *arriving])
+            members = self._members(going)
+            found.append(
+                Pipeline(
+                    ground, each.name, members, slots, each, patience_s, dropped, arriving, overload, drops=drops
+                )
+            )  # fmt: skip
         new = [planned[name].forms.written for name in restart.named(Fate.NEW, Fate.FRESH)]
-        for workload in pipelines_of(new, {*self.planning.alone, *fresh}):
+        overloads = {query.name: self.planning.overload_of(query.name) for query in new}
+        for workload in pipelines_of(new, {*self.planning.apart, *fresh}, overloads):
             # One that was begun and never came to a commit is begun again where it was.
             digests = {query.name: text_of(query).state_digest for query in workload.queries}
             begun = next((each for each in restart.known if not each.is_committed and each.begun == digests), None)
             name = begun.name if begun is not None else new_name(self.checkpoint, restart.known)
             members = self._members({query.name: query for query in workload.queries})
-            found.append(Pipeline(ground, name, members, self.slots, None, patience_s))
+            overload = overloads[workload.queries[0].name]
+            found.append(Pipeline(ground, name, members, self.slots, None, patience_s, overload=overload))
         if not found:
             raise SessionError("there is no query to start: all that are declared were dropped")
         self._require_one_reader(found)
         self._clear([each for each in restart.known if each.name not in {pipeline.name for pipeline in found}])
         for each in over:
             remove_all(self.checkpoint.below(each.name))
+        return found
+
+    def _one_policy(self, names: Sequence[str]) -> Overload:
+        """What queries that run in one pipeline do under overload."""
+        first, found = names[0], self.planning.overload_of(names[0])
+        for name in names[1:]:
+            if (other := self.planning.overload_of(name)) != found:
+                raise SessionError(
+                    f"{first} and {name} run in one pipeline, which has one overload policy: {first} is to {found.text}, "
+                    f"{name} to {other.text}; give both the same, or have one of them start anew, in a pipeline of its own "
+                    f"and into an empty sink: --fresh {name}, start(fresh=[{name!r}])"
+                )
         return found
 
     def _require_one_reader(self, pipelines: Sequence[Pipeline]) -> None:
@@ -430,10 +507,13 @@ class Session:
             if not each.is_committed and not commits_in(folder).numbers():
                 remove_all(folder)
 
-    def _waits(self, pipeline: KnownPipeline, name: str) -> bool:
-        """Whether results of a query wait for its sink."""
-        folder = self.checkpoint.below(pipeline.name)
-        return first_waiting(folder, commits_in(folder), name) is not None
+    def _leaver(self, query: Query) -> Member:
+        """A query that has left, whose results wait: as it ran, with the sink that is declared for it, or noted."""
+        name, sink = query.name, self._sinks.get(query.name)
+        if sink is None and (note := read_sink(self.checkpoint, name)) is not None:
+            sink = from_note(note, name)
+        assert sink is not None, "a start is refused otherwise"
+        return Member(query, Execution(left_deep(Forms(query).graphs[None])), Steady(), sink)
 
     def _require_published(self, pipeline: KnownPipeline) -> None:
         """Refuses to delete a pipeline while rows that were set aside wait to be published."""
@@ -472,6 +552,24 @@ class Session:
         chains = planning.first_chains([name for name in queries if name in planning.queries])
         known = SlicingKnowledge(planning.units, planning.byte_cores, planning.budget.bounds.memory)
         return SlicingLoop(known, chains, self.adapt.timing != "never")
+
+    def _limiting(
+        self, trigger: Mapping[str, Any], overload: Overload, queries: Mapping[str, Query], slots: int
+    ) -> Limiting:
+        """What queries of a pipeline may lose, and who decides about it. Unless a clock was asked for, freshness is told by
+        the wall clock where batches come by it."""
+        interval = trigger.get("processingTime")
+        if overload.clock is None:
+            overload = replace(overload, clock=Clock.EVENT if interval is None else Clock.WALL)
+        if overload.policy is Policy.FALL_BEHIND:
+            return Limiting(overload)
+        interval_s = (parse_duration(interval) / 1e6 if interval is not None else 0) or None
+        cores = min(slots, int(self.spark.sparkContext.defaultParallelism))
+
+        def loop(queries: Mapping[str, Query]) -> OverloadLoop:
+            return OverloadLoop(overload, queries, interval_s, slots, cores, self.clock)
+
+        return Limiting(overload, loop(queries), renew=loop)
 
     def _loop(self, forms: Forms, bounds: Bounds) -> Loop:
         """What decides about the plan of a query while it runs, within what others leave of the budget."""

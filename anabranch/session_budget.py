@@ -3,7 +3,8 @@
 Queries with a join in common make a company (`anabranch.share.common_plan.gathered`), every other query one of its own. A
 company of one may have the plans of each of its forms; a pinned plan is the only one of its company, and counts with what it
 takes. Every plan is priced by what is its own and by the states that it keeps (`anabranch.share.join_cost`). So what all
-take together is known, and what is left for one of them if the others take what they are planned for.
+take together is known, and what is left for one of them if the others take what they are planned for. A query whose join is
+contained in that of others is priced as one of their company, under the plans by which its combinations arise there.
 """
 
 from __future__ import annotations
@@ -23,13 +24,18 @@ from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution
 from anabranch.plan.shared_join import shared_join
 from anabranch.share.canonical import LONG_US, MOST_MEMBERS
-from anabranch.share.common_plan import Gathering, Starting, gathered
-from anabranch.share.join_cost import Priced, handing_out, log_bytes, member_rate, option_of
-from anabranch.share.joint_budget import Company, Joint, choose_jointly
+from anabranch.share.common_plan import Gathering, Starting, gathered, generality
+from anabranch.share.join_cost import Priced, log_bytes, option_of, shared_units
+from anabranch.share.joint_budget import Company, Joint, choose_jointly, rank
+from anabranch.share.source_chain import BYTE_CORES
+from anabranch.share.taking_in import Pricing, TakingIn, priced_join, taking_in
 from anabranch.show.figures import listed
 
 MOST_OPTIONS = 24
 """So many plans of a company are looked at, from least memory to least CPU, evenly."""
+
+TOGETHER_LESS = "all queries of the session take less so, or keep to their budget"
+"""Why queries run apart that would be better off in a larger join by themselves."""
 
 MOST_NAMES = 6
 """So many queries are told by name."""
@@ -43,6 +49,8 @@ class Declared:
     execution: Execution
     decision: Decision | None
     """None: the plan is pinned."""
+    may_lose: bool = False
+    """Whether its policy may lose results: it shares no join then."""
 
     @property
     def name(self) -> str:
@@ -72,6 +80,8 @@ class Start:
     """What its company adds to what those before it take."""
     alone: Cost
     """What its company would take if nobody shared a state with it."""
+    taking_in: TakingIn | None = None
+    """What was decided about it, if its join is contained in a larger one."""
 
 
 @dataclass(frozen=True)
@@ -107,32 +117,135 @@ class SessionPlans:
         )
 
 
+@dataclass(frozen=True)
+class _Sharing:
+    """What one company of the budget may run: queries with a join in common, and those that are members of it although
+    theirs is a smaller one."""
+
+    part: Gathering
+    contained: tuple[Gathering, ...] = ()
+    taken: tuple[TakingIn, ...] = ()
+    """What was decided about each of these."""
+    company: str = ""
+    apart: TakingIn | None = None
+    """Why it is not a member of a larger join itself."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A plan for each company."""
+
+    companies: tuple[tuple[_Sharing, list[tuple[Priced, Chosen]]], ...]
+    joint: Joint
+
+
 def plan_together(
-    pipelines: Sequence[Iterable[Declared]], facts: Given, units: UnitCosts, bounds: Bounds
+    pipelines: Sequence[Iterable[Declared]], facts: Given, units: UnitCosts, bounds: Bounds, byte_cores: float = BYTE_CORES
 ) -> SessionPlans:
-    """Plans for the queries of some pipelines."""
+    """Plans for the queries of some pipelines. First each join is taken by itself. Then those that are contained in another
+    under its plan, and better off there, are members of it; that holds, unless all together take less without."""
+    declared = [{query.name: query for query in queries} for queries in pipelines]
+    sharing = []
+    for queries in declared:
+        starting = [Starting(d.forms.written, d.execution, d.decision is None, d.may_lose) for d in queries.values()]
+        sharing.append([_Sharing(part) for each in gathered(starting) for part in _parts(each)])
+    pricing, budget = Pricing(facts, units, byte_cores), Cost(bounds.cpu, bounds.memory)
+    chosen = _chosen(declared, sharing, facts, units, bounds)
+    plans = {sharing.part.lead.query.name: _lead_plan(sharing, found, place)
+             for (sharing, found), place in zip(chosen.companies, chosen.joint.chosen, strict=True)}  # fmt: skip
+    nested = [_nested(several, plans, pricing) for several in sharing]
+    if any(each.contained for several in nested for each in several):
+        within = _chosen(declared, nested, facts, units, bounds)
+        if rank(within.joint.total, budget) <= rank(chosen.joint.total, budget):
+            return SessionPlans(_starts(within), within.joint, bounds)
+    return SessionPlans(_starts(_apart(chosen, [each for several in nested for each in several])), chosen.joint, bounds)
+
+
+def _apart(choice: _Choice, nested: Iterable[_Sharing]) -> _Choice:
+    """The same plans, with queries in companies of their own that could be members of a larger join."""
+    decided: dict[str, TakingIn] = {}
+    for each in nested:
+        inner = zip((part.lead.query.name for part in each.contained), each.taken, strict=True)
+        decided |= {name: replace(taken, is_member=False, reason=TOGETHER_LESS) for name, taken in inner}
+        decided |= {each.part.lead.query.name: each.apart} if each.apart is not None else {}
+    found = []
+    for sharing, plans in choice.companies:
+        name = sharing.part.lead.query.name
+        found.append((replace(sharing, company=name, apart=decided[name]) if name in decided else sharing, plans))
+    return _Choice(tuple(found), choice.joint)
+
+
+def _chosen(
+    declared: Sequence[Mapping[str, Declared]], sharing: Sequence[Sequence[_Sharing]], facts: Given, units: UnitCosts,
+    bounds: Bounds,
+) -> _Choice:  # fmt: skip
+    """The plans that are best for all together, for who is to run joins with whom."""
     companies: list[Company] = []
-    own: list[tuple[Gathering, list[tuple[Priced, Chosen]]]] = []
-    for number, queries in enumerate(pipelines):
-        declared = {query.name: query for query in queries}
-        starting = [Starting(d.forms.written, d.execution, d.decision is None) for d in declared.values()]
-        parts = [part for each in gathered(starting) for part in _parts(each)]
-        joins = [_priced(part, declared, facts, units, bounds) for part in parts]
-        logs = log_bytes([priced for priced, _, _ in several] for several in joins)
-        for part, several, kept in zip(parts, joins, logs, strict=True):
-            found = [(priced, chosen) for priced, plans, _ in several for chosen in plans]
+    own: list[tuple[_Sharing, list[tuple[Priced, Chosen]]]] = []
+    for number, (queries, several) in enumerate(zip(declared, sharing, strict=True)):
+        joins = [_priced(each, queries, facts, units, bounds) for each in several]
+        logs = log_bytes([priced for priced, _, _ in options] for options in joins)
+        for each, forms, kept in zip(several, joins, logs, strict=True):
+            found = [(priced, chosen) for priced, plans, _ in forms for chosen in plans]
             options = tuple(option_of(priced, chosen.plan, kept, str(number)) for priced, chosen in found)
-            companies.append(Company(part.lead.query.name, options, all(is_whole for _, _, is_whole in several)))
-            own.append((part, found))
-    joint = choose_jointly(companies, Cost(bounds.cpu, bounds.memory))
+            companies.append(Company(each.part.lead.query.name, options, all(is_whole for _, _, is_whole in forms)))
+            own.append((each, found))
+    return _Choice(tuple(own), choose_jointly(companies, Cost(bounds.cpu, bounds.memory)))
+
+
+def _nested(several: Sequence[_Sharing], plans: Mapping[str, Plan], pricing: Pricing) -> list[_Sharing]:
+    """Who is to run joins with whom, once joins have plans: a join that is contained in a larger one goes there, or is told
+    to stay apart."""
+    hosts: list[_Sharing] = []
+    order = sorted((each for each in several if each.part.orders), key=lambda each: generality(each.part))
+    for each in order:
+        own = replace(each.part.join, plan=plans[each.part.lead.query.name])
+        for place, host in enumerate(hosts):
+            larger = replace(host.part.join, plan=plans[host.part.lead.query.name])
+            members = len(host.part.members) + sum(len(part.members) for part in host.contained)
+            if each.part.is_pinned or host.part.shape == each.part.shape or members + len(own.queries) > MOST_MEMBERS:
+                continue
+            if (decided := taking_in(larger, own, pricing)) is None:
+                continue
+            if decided.is_member:
+                hosts[place] = replace(host, contained=(*host.contained, each.part), taken=(*host.taken, decided))
+            else:
+                hosts.append(replace(each, company=each.part.lead.query.name, apart=decided))
+            break
+        else:
+            hosts.append(each)
+    alone = [each for each in several if not each.part.orders]
+    place_of = {each.part.lead.query.name: place for place, each in enumerate(several)}
+    return sorted([*hosts, *alone], key=lambda each: place_of[each.part.lead.query.name])
+
+
+def _lead_plan(sharing: _Sharing, found: Sequence[tuple[Priced, Chosen]], place: int) -> Plan:
+    """The plan that was chosen, in the aliases of the lead."""
+    part, chosen = sharing.part, found[place][1]
+    if not part.orders:
+        return chosen.plan
+    return part.in_names(part.in_numbers(chosen.plan, chosen.query), part.lead.query.name)
+
+
+def _starts(choice: _Choice) -> dict[str, Start]:
     starts = {}
-    for (part, found), place, charged in zip(own, joint.chosen, joint.charged, strict=True):
-        priced, chosen = found[place]
-        alone = priced.model.cost(chosen.plan) + priced.extra
+    for (each, found), place, charged in zip(choice.companies, choice.joint.chosen, choice.joint.charged, strict=True):
+        part, (priced, chosen) = each.part, found[place]
+        alone, lead = priced.model.cost(chosen.plan) + priced.extra, part.lead.query.name
+        names = (*part.names, *(name for inner in each.contained for name in inner.names))
         for member in part.members:
             execution = member.execution if member.is_pinned else _execution(part, chosen, member)
-            starts[member.query.name] = Start(execution, part.names, part.lead.query.name, charged, alone)
-    return SessionPlans(starts, joint, bounds)
+            execution = replace(execution, company=each.company)
+            starts[member.query.name] = Start(execution, names, lead, charged, alone, each.apart)
+        join = replace(part.join, plan=_lead_plan(each, found, place)) if each.contained else None
+        for inner, decided in zip(each.contained, each.taken, strict=True):
+            for member in inner.members:
+                assert join is not None
+                plan = join.part_for(member.query)
+                assert plan is not None, "options are plans that have the part"
+                execution = replace(member.execution, plan=plan, company=each.company)
+                starts[member.query.name] = Start(execution, names, lead, charged, alone, decided)
+    return starts
 
 
 def _parts(each: Gathering) -> Iterable[Gathering]:
@@ -152,12 +265,12 @@ def _span_us(member: Starting) -> int:
 
 
 def _priced(
-    part: Gathering, declared: Mapping[str, Declared], facts: Given, units: UnitCosts, bounds: Bounds
+    sharing: _Sharing, declared: Mapping[str, Declared], facts: Given, units: UnitCosts, bounds: Bounds
 ) -> list[tuple[Priced, list[Chosen], bool]]:
     """The joins that a company may run, one for each form, with their plans, and whether these are all that may be best."""
-    if len(part.members) > 1:
-        return [_shared(part, facts, units, bounds)]
-    (member,) = part.members
+    if len(sharing.part.members) > 1 or sharing.contained:
+        return [_shared(sharing, facts, units, bounds)]
+    (member,) = sharing.part.members
     own, query = declared[member.query.name], member.query
     if own.decision is None:
         graph = own.forms.graphs[member.execution.grouped_input]
@@ -177,20 +290,24 @@ def _priced(
     return found
 
 
-def _shared(part: Gathering, facts: Given, units: UnitCosts, bounds: Bounds) -> tuple[Priced, list[Chosen], bool]:
-    shared = shared_join([member.query for member in part.members], part.orders)
-    graph, first = JoinGraph(shared.join), part.members[0].query.name
+def _shared(sharing: _Sharing, facts: Given, units: UnitCosts, bounds: Bounds) -> tuple[Priced, list[Chosen], bool]:
+    """A join that several queries run: under plans by which the combinations of all of them arise."""
+    part, join, several = sharing.part, sharing.part.join, shared_units(units)
+    for inner in sharing.contained:
+        joined = join.with_members(inner.join)
+        assert joined is not None, "it was decided about"
+        join = joined
+    graph, first = JoinGraph(shared_join(join.queries, join.orders).join), join.lead.name
     if part.is_pinned:
-        model = CostModel(facts.graph(graph), units)
-        plan = part.in_names(part.in_numbers(part.lead.execution.plan, part.lead.query.name), first)
-        plans, is_whole = [Chosen(plan, first)], True
+        plans, is_whole = [Chosen(join.plan, first)], True
     else:
-        decision = decide(graph, facts, units, bounds)
-        model, is_whole = decision.model, _is_whole(decision)
-        plans = [Chosen(plan, first) for plan, _ in _few(decision)]
-    folded = [member_rate(shared, place, model.graph) for place, m in enumerate(shared.members) if m.grouping is not None]
-    extra = handing_out(shared, model) + Cost(sum(folded) * units.fold, 0.0)
-    return Priced(first, graph, model, extra, has_own_views=True), plans, is_whole
+        decision = decide(graph, facts, several, bounds)
+        is_whole, front = _is_whole(decision), [plan for plan, _ in _few(decision)]
+        inside = [query for inner in sharing.contained for query in inner.join.queries]
+        fitting = [plan for plan in front if all(replace(join, plan=plan).way_in(query) for query in inside)]
+        plans = [Chosen(plan, first) for plan in fitting or [join.plan]]
+        is_whole = is_whole and len(fitting) == len(front)
+    return priced_join(join, facts, units), plans, is_whole
 
 
 def _few(decision: Decision) -> list[tuple[Plan, Cost]]:

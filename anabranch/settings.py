@@ -12,6 +12,7 @@ from anabranch.adapt.timing import DataDriven, MemoryDriven, RefinedMemoryDriven
 from anabranch.errors import PlanError, SessionError, did_you_mean
 from anabranch.optimize.planner import Bounds, parse_bytes
 from anabranch.plan.migration import Strategy
+from anabranch.plan.overload import Overload as Overload
 from anabranch.sql import parse_duration
 
 TIMINGS = ("data", "aggressive", "memory", "refined-memory", "never")

@@ -7,7 +7,8 @@ a filter, on one stream or the other. CPU that boxes report for telling whose co
     CPU of a batch = fixed + fetched · results of the join + HANDED_S · results of all members + MEMBER_S · members
 
 `anabranch.share.join_cost` has the last two. Rough: members have no groups and select two columns, and filters that differ
-more make more sets, so that a member's results are more ranges.
+more make more sets, so that a member's results are more ranges. RESIDUAL_S is the slope of that CPU over how many predicates
+of its own on both streams a member has, which all combinations pass.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 
 STREAMS = "".join(f"CREATE STREAM {s} (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
 SECOND_US, WARM, MEASURED = 1_000_000, 8, 10
-MEMBERS, ROWS = (2, 8, 32), (500, 10_000, 40_000)
+MEMBERS, ROWS, RESIDUALS = (2, 8, 32), (500, 10_000, 40_000), (0, 1, 2, 4)
 
 
 def measured(members: int, rows: int) -> tuple[float, float, float]:
@@ -45,6 +46,24 @@ def measured(members: int, rows: int) -> tuple[float, float, float]:
     return tuple(float(value) for value in np.median(np.array(found), axis=0))  # type: ignore[return-value]
 
 
+def residual_s(rows: int) -> float:
+    """Seconds for a predicate over both streams and a combination."""
+    spent, handed = [], 0.0
+    for count in RESIDUALS:
+        where = "".join(f" AND a.v + b.v > -{n + 1}" for n in range(count))
+        script = STREAMS + "CREATE QUERY q0 AS SELECT a.v, b.v AS w FROM a, b WHERE a.k = b.k WINDOW 6 SECONDS;"
+        script += f"CREATE QUERY q1 AS SELECT a.v, b.v AS w FROM a, b WHERE a.k = b.k{where} WINDOW 6 SECONDS;"
+        queries = [declared.query for declared in parse_script(script).queries]
+        pipeline, rng, found = LocalPipeline(queries, MemoryFilesystem()), np.random.default_rng(7), []
+        for batch in range(WARM + MEASURED):
+            each = [s.statistics for s in pipeline.step(batch, {s: _rows(rng, batch, rows) for s in "ab"}).values()]
+            spent_ns = sum(own.cpu_ns.get(part, 0) for own in each for part in ("route", "emit"))
+            found.append((each[1].results, spent_ns / 1e9))
+        handed, spent_s = np.median(np.array(found[WARM:]), axis=0).tolist()
+        spent.append(spent_s)
+    return float(np.polyfit(RESIDUALS, spent, 1)[0]) / handed
+
+
 def _rows(rng: np.random.Generator, batch: int, rows: int) -> pa.Table:
     times = np.sort(rng.integers(batch * SECOND_US, (batch + 1) * SECOND_US, rows))
     keys, values = rng.integers(0, 6 * rows, rows), rng.integers(0, 100, rows)
@@ -64,6 +83,7 @@ def main() -> None:
     fetched_s, handed_s, member_s, fixed_s = found
     print(f"fixed {fixed_s * 1e6:.0f} us, fetched {fetched_s * 1e9:.1f} ns")
     print(f"HANDED_S {handed_s * 1e9:.1f} ns, MEMBER_S {member_s * 1e6:.0f} us")
+    print(f"RESIDUAL_S {residual_s(ROWS[-1]) * 1e9:.1f} ns")
 
 
 if __name__ == "__main__":

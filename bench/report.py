@@ -61,6 +61,20 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = Non
     )
 
 
+def markdown(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """The rows as a table of a document.
+
+    >>> print(markdown([{"way": "a", "rows/s": 12345.6}]))
+    | way | rows/s |
+    |---|---|
+    | a | 12,346 |
+    """
+    names = list(columns or rows[0])
+    lines = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    first, *others = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([first, f"|{'---|' * len(names)}", *others])
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

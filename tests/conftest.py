@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from hypothesis import is_hypothesis_test, settings
 # Before anything of it is imported: its asserts say what they compared, as those of tests do.
 pytest.register_assert_rewrite("tests.support")
 
+from bench.postgres import SERVICES, Server, why_not  # noqa: E402
 from tests.support.cases import QUICK_EXAMPLES, QUICK_PARTS, QUICK_SEEDS, Part, draw, examples_of, seed_of  # noqa: E402
 from tests.support.class_archive import SHORT_LIVED, use_archive  # noqa: E402
 from tests.support.s3 import Bucket, new_bucket, s3_server  # noqa: E402
@@ -135,6 +137,7 @@ def spark() -> Iterator[SparkSession]:
     """The Spark of this worker; tests that ask for it are marked `spark`."""
     from anabranch.spark.create import create_session
 
+    os.environ.setdefault("PGSERVICEFILE", str(SERVICES))  # before there is a JVM: workers have its environment
     session = create_session("local[2]", {"spark.driver.extraJavaOptions": SHORT_LIVED})
     yield session
     session.stop()
@@ -149,3 +152,13 @@ def s3_port() -> Iterator[int]:
 @pytest.fixture
 def bucket(s3_port: int) -> Bucket:
     return new_bucket(s3_port)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL of this worker."""
+    if reason := why_not():
+        pytest.skip(reason)
+    server = Server()
+    yield server
+    server.delete()

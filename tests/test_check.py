@@ -16,9 +16,12 @@ import pytest
 from anabranch.cli import main
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.overload_notes import write_overload
+from anabranch.control.sink_notes import SinkNote, write_sink
 from anabranch.drive.local import LocalPipeline
-from anabranch.drive.restart import Fate, Outflow, Restart, restart_of
+from anabranch.drive.restart import Fate, Outflow, Restart, _freshness, restart_of
 from anabranch.errors import SessionError
+from anabranch.plan.overload import Overload, Policy
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
@@ -194,8 +197,20 @@ def test_results_that_wait(ground: Ground) -> None:
     with pytest.raises(SessionError, match=wait):
         ground.restart(other, function).require()
     ground.drop("pairs")
-    with pytest.raises(SessionError, match="pairs has left, and results of it from batch 1 on wait for its sink: declare"):
-        ground.restart(ground.queries(SUMS), {}).require()
+    told = "pairs has left, and results of it from batch 1 on wait for its sink, which cannot be made again .*: declare it"
+    for note in (None, SinkNote("function")):
+        if note is not None:
+            write_sink(ground.checkpoint, "pairs", note)
+        with pytest.raises(SessionError, match=told):
+            ground.restart(ground.queries(SUMS), {}).require()
+    restart = ground.restart(ground.queries(PAIRS.replace("5 SECONDS", "9 SECONDS") + SUMS), files)
+    restart.require()
+    assert restart.leavers["pipeline-0"]["pairs"].sql == ground.queries(PAIRS)["pairs"].sql, "as it ran, not as declared"
+    write_sink(ground.checkpoint, "pairs", SinkNote("parquet", "out"))
+    restart = ground.restart(ground.queries(SUMS), {})
+    restart.require()
+    assert restart.leavers["pipeline-0"].keys() == {"pairs"}, "a sink that is data needs no declaration"
+    assert restart.outcomes["pairs"].fate is Fate.DROPPED
     ground.drop("sums")
     with pytest.raises(SessionError, match="pairs cannot be dropped: its results of batch 1 wait for its sink"):
         ground.restart(ground.queries(SUMS), {}).require()
@@ -237,3 +252,32 @@ def test_check_needs_no_spark(ground: Ground) -> None:
     assert done.returncode == 0, done.stderr
     assert "a: no file matches" in done.stderr
     assert "pairs goes on with its state" in done.stdout
+
+
+def test_another_policy_and_another_freshness(ground: Ground, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a changed policy does is told; so is what another freshness means for rows that were turned away."""
+    fresh = PAIRS.replace("5 SECONDS", "5 SECONDS FRESHNESS 6 SECONDS")
+    text = told(ground, fresh + SUMS, capsys, code=0)
+    assert "pairs goes on with its state, after batch 1" in text
+    assert "\n  freshness of a: 6 seconds instead of any\n  freshness of b: 6 seconds instead of any\n" in text
+    adapting = PAIRS.replace("pairs AS", "pairs OVERLOAD 'adapt joins' AS")
+    text = told(ground, adapting, capsys, code=0)
+    assert "\n  overload policy adapt joins instead of fall behind: results may be missing from now on" in text
+    write_overload(ground.checkpoint.below("pipeline-0"), Overload(Policy.SHED, cpu=1.5))
+    assert "overload policy adapt joins instead of shed, cpu 1.5\n" in told(ground, adapting, capsys, code=0)
+    text = told(ground, PAIRS, capsys, code=0)
+    assert "overload policy fall behind instead of shed, cpu 1.5: nothing is lost from now on; what was lost" in text
+    text = told(ground, PAIRS + SUMS, capsys, "--overload", "shed", code=65)
+    assert "refused: query sums cannot run under the policy \"shed\": a group over a part of the rows is wrong" in text
+
+
+def test_a_longer_freshness_lacks_rows(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    queries = {s: ground.queries(PAIRS.replace("5 SECONDS", f"5 SECONDS FRESHNESS {s} SECONDS"))["pairs"] for s in (6, 9)}
+    assert _freshness(queries[6], queries[9]) == (
+        "freshness of a: 9 seconds instead of 6 seconds; rows that were too old so far are not there",
+        "freshness of b: 9 seconds instead of 6 seconds; rows that were too old so far are not there",
+    )
+    assert _freshness(queries[9], queries[6])[0] == "freshness of a: 6 seconds instead of 9 seconds"
+    assert _freshness(queries[6], ground.queries(PAIRS)["pairs"])[0].endswith("too old so far are not there")
+    assert _freshness(queries[6], queries[6]) == ()

@@ -14,8 +14,9 @@ import pytest
 
 from anabranch.drive.local import LocalRun
 from anabranch.errors import SqlError
+from anabranch.place.databases.embedded import open_embedded
 from anabranch.plan.query import Stream, Table
-from anabranch.sql import parse_script
+from anabranch.sql import Catalog, parse_script
 from anabranch.sql.functions import AGGREGATES, FUNCTIONS, INSTEAD, OTHER_AGGREGATES, OUTPUT_STREAMS, WINDOW_FUNCTIONS
 from anabranch.sql.refusals import REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_WORDS
 from anabranch.sql.types import TYPE_NAMES
@@ -37,7 +38,8 @@ def has_query(text: str) -> bool:
     return re.search(r"^(SELECT|CREATE QUERY)\b", text, re.MULTILINE) is not None
 
 
-CATALOG = parse_script("\n".join(text for text in EXAMPLES if not has_query(text))).catalog
+SOURCES = "\n".join(text for text in EXAMPLES if not has_query(text))
+CATALOG = parse_script(SOURCES, Catalog(databases=open_embedded)).catalog
 """The sources that the document creates by themselves; all its queries may read them."""
 
 QUERIES = [text for text in EXAMPLES if has_query(text)]

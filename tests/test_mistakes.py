@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import html
 import io
+import math
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -68,6 +70,14 @@ def started(facts: ab.Given | None = None, **options: object) -> None:
     made.start(**options)  # type: ignore[arg-type]
 
 
+def overload(policy: str = "fall behind", **options: Any) -> ab.Overload:
+    return ab.Overload(policy, **options)
+
+
+def lossy(sql: str) -> None:
+    session().query("pairs", sql, overload=overload("adapt joins"))
+
+
 def save(results: object) -> None:
     """A function that takes too little."""
 
@@ -120,6 +130,40 @@ PYTHON: dict[str, dict[str, Callable[[], object]]] = {
         'start(processingTime="fast")': lambda: started(processingTime="fast"),
         'Adapt("dataa")': lambda: ab.Adapt("dataa"),
     },
+    "Overload": {
+        'Session(overload="shed")': lambda: ab.Session(overload="shed"),  # type: ignore[arg-type]
+        'query(…, overload="shed")': lambda: query(overload="shed"),
+        'Overload("adapt join")': lambda: overload("adapt join"),
+        'Overload(clock="noon")': lambda: overload(clock="noon"),
+        "Overload(cpu=0)": lambda: overload(cpu=0),
+        'Overload("adapt joins", pilot=0)': lambda: overload("adapt joins", pilot=0),
+        'Overload("adapt joins", allowances={"t": -0.1})': lambda: overload("adapt joins", allowances={"t": -0.1}),
+        'Overload("adapt joins", allowances={"t": 1.5})': lambda: overload("adapt joins", allowances={"t": 1.5}),
+        'Overload("adapt joins", allowances={"t": nan})': lambda: overload("adapt joins", allowances={"t": math.nan}),
+        'Overload("shed", allowances={"t": 0.4})': lambda: overload("shed", allowances={"t": 0.4}),
+        'Overload("shed", may_shed=True)': lambda: overload("shed", may_shed=True),
+        'query(…, overload=Overload("adapt joins", allowances={"x": 0.4}))': lambda: query(
+            overload=overload("adapt joins", allowances={"x": 0.4})
+        ),
+        'query(…, overload=Overload("adapt joins", allowances={"t": 0, "q": 0}))': lambda: query(
+            overload=overload("adapt joins", allowances={"t": 0, "q": 0})
+        ),
+        'a query with GROUP BY, overload=Overload("adapt joins")': lambda: lossy(
+            "SELECT t.k, COUNT(*) AS n FROM trades t, quotes q WHERE t.k = q.k GROUP BY t.k WINDOW 5 SECONDS"
+        ),
+        'a query over one stream, overload=Overload("adapt joins")': lambda: lossy("SELECT k FROM trades [NOW]"),
+        'a query over a subquery with groups, overload=Overload("adapt joins")': lambda: lossy(
+            "SELECT x.n FROM (SELECT k, COUNT(*) AS n FROM trades [NOW] GROUP BY k) x, quotes [NOW] q WHERE x.k = q.k"
+        ),
+        "FRESHNESS with GROUP BY": lambda: lossy(
+            "SELECT t.k, COUNT(*) AS n FROM trades t, quotes q WHERE t.k = q.k GROUP BY t.k "
+            "WINDOW 5 SECONDS FRESHNESS 6 SECONDS"
+        ),
+        "FRESHNESS below the window": lambda: lossy(
+            "SELECT t.k FROM trades t, quotes q WINDOW 5 SECONDS FRESHNESS 4 SECONDS"
+        ),
+        "FRESHNESS of an UNBOUNDED window": lambda: lossy("SELECT t.k FROM trades [UNBOUNDED FRESHNESS 4 SECONDS] t"),
+    },
 }
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -134,6 +178,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "run --memory lots": ("run {script} --memory lots", SCRIPT),
         "run --pause soon": ("run {script} --pause soon", SCRIPT),
         "run --skip 0.parquet": ("run {script} --skip 0.parquet", SCRIPT),
+        "run --overload drop": ("run {script} --overload drop", SCRIPT),
+        "run --allow t=2": ("run {script} --overload shed --allow t=2", SCRIPT),
+        "run --every 1s --once": ("run {script} --every 1s --once", SCRIPT),
+        "explain --overload 'adapt joins' --allow x=0.4": (
+            "explain {script} --overload 'adapt joins' --allow x=0.4", SCRIPT
+        ),
     },
     "Paths": {
         "run, with a folder that is not there": ("run {script}", SCRIPT.replace("'quotes/", "'nowhere/")),
@@ -193,7 +243,7 @@ def told_by_command(line: str, script: str) -> str:
     with folder() as here, without_spark(), contextlib.redirect_stderr(io.StringIO()) as told:
         Path("queries.sql").write_text(script)
         try:
-            code = main(line.format(script="queries.sql").split())
+            code = main(shlex.split(line.format(script="queries.sql")))
         except SystemExit as ended:
             code = int(str(ended.code))
         text = told.getvalue().replace(f"{here}/", "")

@@ -17,8 +17,11 @@ from anabranch.cost.facts import Given
 from anabranch.cost.model import Cost
 from anabranch.errors import AnabranchError, NoQualifiedPlanError, SessionError
 from anabranch.optimize.planner import Bounds
+from anabranch.plan.overload import Overload, Policy
 from anabranch.planning import Planning, machine_slots
 from anabranch.settings import Budget
+from anabranch.share.join_load import JoinLoad
+from anabranch.share.ways import SharingDecision, chosen_way, push_down_way
 from anabranch.show.spread import Origin, Slots
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
@@ -468,3 +471,224 @@ def test_a_query_over_a_part_of_a_join_is_explained_with_it() -> None:
     assert "its join is run once for it and whole" in part
     assert "rows of c are kept" not in part
     assert "part and whole" in whole
+    assert "its join is contained in that of whole, and takes its combinations from there: as a member it adds" in part
+    told = planning.explain_json("part")["contained"]
+    assert (told["in"], told["is_member"]) == ("whole", True)
+    assert told["member"]["cpu"] < told["apart"]["cpu"]
+    assert planning.explain_json("whole")["contained"] is None
+
+
+APART = """
+    CREATE STREAM a (k BIGINT, j BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, j BIGINT, ts TIMESTAMP) TIME ts;
+    CREATE QUERY pairs AS SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 10 SECONDS;
+    CREATE QUERY few AS SELECT m.k FROM a AS m, b AS n WHERE m.k = n.k AND m.j = n.j WINDOW 10 SECONDS;
+"""
+MANY_PAIRS = Given({"a": 2_000.0, "b": 2_000.0}, {}, {"a.k": 20.0, "m.j": 5_000.0, "n.j": 5_000.0})
+
+
+@pytest.mark.parametrize("budget", [None, Budget(100, "100 GiB")])
+def test_a_query_that_asks_for_much_more_than_a_join_runs_apart(budget: Budget | None) -> None:
+    planning = planning_of(APART, facts=MANY_PAIRS, budget=budget)
+    few = str(planning.explain("few"))
+    assert "its join is run once" not in few
+    assert "its join is contained in that of pairs, and runs apart: as a member it adds" in few
+    assert planning.query("few").execution.company == "few"
+    assert planning.query("pairs").execution.company == ""
+
+
+def test_a_budget_prices_a_query_as_a_member_of_a_larger_join() -> None:
+    """The part of a join adds what is handed to it, not lookups of its own; where no plan of the budget has it, it does."""
+    whole = "CREATE QUERY whole AS SELECT a.x FROM a, b, c WHERE a.k = b.k AND b.j = c.j WINDOW 20 SECONDS;"
+    part = "CREATE QUERY part AS SELECT p.x FROM b AS o, a AS p WHERE p.k = o.k WINDOW 10 SECONDS;"
+    one = planning_of(STREAMS + whole, budget=Budget(100, "100 GiB"))._together().plans
+    planning = planning_of(STREAMS + whole + part, budget=Budget(100, "100 GiB"))
+    both = planning._together().plans
+    assert one is not None
+    assert both is not None
+    start = both.starts["part"]
+    assert set(start.company) == {"part", "whole"}
+    assert start.lead == "whole"
+    assert start.taking_in is not None
+    assert start.taking_in.is_member
+    assert len(both.joint.chosen) == 1, "one company"
+    added = both.joint.total.cpu - one.joint.total.cpu
+    assert 0 < added < start.taking_in.apart.cpu
+    assert both.joint.total.memory == pytest.approx(one.joint.total.memory), "no state of its own"
+    assert planning.explain_json("part")["budget"]["company"] == ["whole", "part"]
+    assert str(planning.query("part").execution.plan) == "(o p)"
+
+
+def test_many_parts_of_a_join_are_planned_in_no_time() -> None:
+    script = STREAMS + "CREATE QUERY whole AS SELECT a.x FROM a, b, c WHERE a.k = b.k AND b.j = c.j WINDOW 20 SECONDS;"
+    script += "".join(f"CREATE QUERY p{n} AS SELECT b.x FROM b, c WHERE b.j = c.j AND b.x > {n} WINDOW 5 SECONDS;"
+                      for n in range(200))  # fmt: skip
+    for budget in (None, Budget(100, "100 GiB")):
+        planning = planning_of(script, facts=FACTS, budget=budget)
+        assert planning.query("p7").taking_in is planning.query("p7").taking_in
+        assert planning.query("p7").taking_in is not None
+
+
+MANY_PARTNERS = """
+    CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
+    CREATE QUERY q1 AS SELECT a.v, b.v AS w FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS;
+    CREATE QUERY q2 AS SELECT a.v, b.v AS w FROM a, b WHERE a.k = b.k AND a.v < 0.2 AND b.v < 0.5 WINDOW 10 SECONDS;
+    CREATE QUERY q3 AS SELECT a.v, b.v AS w FROM a, b WHERE a.k = b.k AND a.v < 0.2 AND b.v < 0.5 WINDOW 30 SECONDS;
+    CREATE QUERY apart AS SELECT a.v FROM a [NOW];
+"""
+
+
+def partners(count: int) -> Given:
+    return Given(dict.fromkeys("ab", 20_000.0), {}, dict.fromkeys(("a.k", "b.k"), 20_000.0 * 30 / count))
+
+
+def test_joins_are_run_once_for_each_set_of_filters_where_sets_are_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second and the third query have the same filter."""
+    assert planning_of(MANY_PARTNERS, facts=partners(600)).explain_json("q1")["way"]["way"] == "together"
+    monkeypatch.setattr("anabranch.share.ways.SET_S", 100e-9)
+    planning = planning_of(MANY_PARTNERS, facts=partners(600))
+    assert {name: planning.query(name).execution.company for name in planning.queries} == {
+        "q1": "q1", "q2": "q3", "q3": "q3", "apart": "",
+    }  # fmt: skip
+    text = str(planning.explain("q2"))
+    assert "its join is run once for it and q3" in text
+    assert "it runs its join with those that have its filters alone, although q3 and q1 have the join in common: " in text
+    assert planning.explain_json("q1")["way"]["groups"] == [["q3", "q2"], ["q1"]]
+    assert planning.explain_json("apart")["way"] is None
+    assert len(planning.pipelines()) == 1, "rows are read and stored once"
+    few = planning_of(MANY_PARTNERS, facts=partners(1))
+    assert {few.query(name).execution.company for name in few.queries} == {""}
+    assert few.explain_json("q1")["way"]["way"] == "together"
+
+
+def test_a_join_with_members_over_some_of_its_streams_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else would take less: those members have no join of their own."""
+    monkeypatch.setattr("anabranch.session_sharing.chosen_way", lambda load, *given: push_down_way(load))
+    queries = [chain("one", 60, plan="((a b) c)"), chain("two", 20, " AND a.x > 3", "((a b) c)")]
+    part = "CREATE QUERY part AS SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 20 SECONDS;"
+    planning = planning_of(STREAMS + "".join([*queries, part]))
+    taken = planning.query("part").taking_in
+    assert taken is not None
+    assert taken.is_member
+    assert {planning.query(name).execution.company for name in planning.queries} == {""}
+    assert planning.explain_json("one")["way"] is None
+    without = planning_of(STREAMS + "".join(queries))
+    assert {name: without.query(name).execution.company for name in without.queries} == {"one": "one", "two": "two"}
+
+
+def test_several_joins_must_keep_to_what_others_leave_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Cost] = []
+
+    def chosen(load: JoinLoad, byte_cores: float, most: Cost) -> SharingDecision:
+        asked.append(most)
+        return chosen_way(load, byte_cores, most)
+
+    monkeypatch.setattr("anabranch.session_sharing.chosen_way", chosen)
+    planning = planning_of(MANY_PARTNERS, facts=partners(1), budget=Budget(40, "100 GiB"))
+    left = planning.left_for("q3")
+    assert asked == [Cost(left.cpu, left.memory)]
+    assert 0 < left.cpu < 40, "another query reads a"
+
+
+def test_where_pipelines_cost_next_to_nothing_queries_run_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.share.ways.PIPELINE_S", 0.0)
+    monkeypatch.setattr("anabranch.share.ways.READ_S", 0.0)
+    monkeypatch.setattr("anabranch.share.ways.SET_S", 100e-9)
+    script = MANY_PARTNERS.replace(" AND a.v < 0.2 AND b.v < 0.5", "").replace("10 SECONDS", "1 SECOND")
+    planning = planning_of(script.replace("WINDOW 5 SECONDS", "WINDOW 1 SECOND"), facts=partners(600))
+    assert planning.explain_json("q1")["way"]["way"] == "unshared"
+    assert planning.apart == {"q1", "q2", "q3"}
+    assert sorted(each.queries[0].name for each in planning.pipelines()) == ["apart", "q1", "q2", "q3"]
+    assert "apart\n  it has a pipeline of its own, although" in str(planning.explain("q2"))
+
+
+def test_no_more_queries_run_one_join_than_a_set_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one too many is refused by its name, whoever declares it; the others stay, and other joins have room."""
+    monkeypatch.setattr("anabranch.planning.MOST_MEMBERS", 3)
+    planning = planning_of(STREAMS + "".join(chain(f"q{n}", n + 1) for n in range(3)))
+    script = parse_script(chain("many", 9), planning.catalog)
+    told = "query many joins a, b, c as 3 others do, and no more queries run one join: drop one of them"
+    for declare in (lambda: planning.add_script(script), lambda: planning.add_query(script.queries[0])):
+        with pytest.raises(SessionError, match=told):
+            declare()
+    pair = "CREATE QUERY other AS SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS;"
+    planning.add_script(parse_script(pair, planning.catalog))
+    assert planning.queries.keys() == {"q0", "q1", "q2", "other"}
+    del planning.queries["q1"]
+    planning.add_script(parse_script(chain("many", 9), planning.catalog))
+
+
+# -- overload --------------------------------------------------------------------------------------------------------
+
+BY_K = "SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS"
+
+
+def overloaded(*clauses: str, **options: object) -> Planning:
+    """The same join under several policies, as q0, q1, …; options are those of a planning."""
+    return planning_of(SOURCES + "".join(f"CREATE QUERY q{n} {c} AS {BY_K};" for n, c in enumerate(clauses)), **options)
+
+
+def test_queries_that_do_something_else_under_overload_run_apart() -> None:
+    planning = overloaded("", "OVERLOAD 'adapt joins'", "OVERLOAD 'fall behind'", "OVERLOAD 'adapt joins' CPU 1",
+                          "OVERLOAD 'adapt joins'")  # fmt: skip
+    names = [[query.name for query in workload.queries] for workload in planning.pipelines()]
+    assert names == [["q0", "q2"], ["q1", "q4"], ["q3"]]
+    assert "together\n  with q2: " in planning.explain("q0")
+    assert "its join is run once for it and q2" in planning.explain("q0")
+    assert "together\n  with q4: " in planning.explain("q1")
+    assert "its join is run once" not in planning.explain("q1")
+    assert "not in one pipeline with q0, q2, q3: under overload these do something else" in planning.explain("q1")
+
+
+def test_queries_follow_their_session_under_overload() -> None:
+    planning = overloaded("", "OVERLOAD 'fall behind'", overload=Overload(Policy.ADAPT_JOINS))
+    assert [len(workload.queries) for workload in planning.pipelines()] == [1, 1]
+    assert planning.may_lose("q0")
+    assert not planning.may_lose("q1")
+    assert not planning.query("q1").lead
+
+
+@pytest.mark.parametrize("budget", [None, Budget(cpu=4, memory="1 GiB")])
+def test_what_may_lose_results_starts_with_a_plan_of_its_own(budget: Budget | None) -> None:
+    """Without a policy both start with the plan of the larger windows, with one each by itself."""
+    facts = Given({"a": 5000, "b": 10, "c": 300})
+    sources = SOURCES + "CREATE STREAM c (k BIGINT, ts TIMESTAMP) TIME ts;"
+    for clause, is_led in (("", True), ("OVERLOAD 'shed'", False)):
+        planning = Planning(budget, facts)
+        planning.add_script(parse_script(sources + f"""
+            CREATE QUERY long PLAN '((a b) c)' AS SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 9 SECONDS;
+            CREATE QUERY short {clause} AS SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 1 SECOND;
+        """.replace("long PLAN", f"long {clause} PLAN")))  # fmt: skip
+        assert (str(planning.query("short").execution.plan) == "((a b) c)") is is_led
+
+
+def test_a_query_is_explained_under_overload() -> None:
+    planning = planning_of(SOURCES + f"CREATE QUERY q OVERLOAD 'adapt joins' CLOCK WALL AS {BY_K} FRESHNESS 7 SECONDS;")
+    told = planning.explain("q")
+    for text in (
+        "policy adapt joins, clock wall: where there is not CPU enough",
+        "no result has a row of a that is older than 7 seconds",
+        "it may fall behind by 2 seconds before anything is limited",
+        "the freshness of b, 7 seconds, is below its window and the lateness together, 8",
+        "refused while results may be lost: a shared join, a parallel track",
+    ):
+        assert text in told
+    told_json = planning.explain_json("q")["overload"]
+    assert (told_json["policy"], told_json["slack_us"]) == ("adapt joins", 2_000_000)
+    assert told_json["freshness_us"] == {"a": 7_000_000, "b": 7_000_000}
+    assert "under overload" not in planning_of().explain("pairs")
+
+
+def test_freshness_too_short_for_late_rows_is_told_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    planning_of(SOURCES + f"CREATE QUERY q AS {BY_K} FRESHNESS 7 SECONDS;").warn()
+    assert "anabranch: warning: query q: the freshness of a, 7 seconds" in capsys.readouterr().err
+
+
+def test_policies_that_a_query_cannot_have_are_refused_when_it_is_declared() -> None:
+    with pytest.raises(SessionError, match="query named cannot run under the policy"):
+        planning_of(overload=Overload(Policy.SHED))
+    changing = SOURCES.replace("FROM 'd.parquet'", "FROM 'd.parquet' REFRESH 1 MINUTE")
+    joined = "SELECT a.k FROM a, b, d WHERE a.k = b.k AND a.k = d.k WINDOW 5 SECONDS"
+    with pytest.raises(SessionError, match=r"the stored table d is read again \(REFRESH\)"):
+        planning_of(f"{changing} CREATE QUERY q AS {joined} FRESHNESS 9 SECONDS;")
+    with pytest.raises(SessionError, match="query q has no input x"):
+        planning_of(f"{SOURCES} CREATE QUERY q OVERLOAD 'adapt joins' ALLOW x 0.5 AS {BY_K};")

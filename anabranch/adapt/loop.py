@@ -8,6 +8,9 @@
 - another plan must be worth it, and pay for the migration (`anabranch.adapt.arbiter`). Things are expected to stay as they
   are for as long as they have been so, and for `LIFE_WINDOWS` windows at least;
 - while a migration is under way, no other is proposed.
+
+Under overload the question is another one: not which plan needs the least CPU, but which gives most results with what there
+is (`anabranch.adapt.limited_plans`). Who limits lookups says how much that is.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 
 from anabranch.adapt.arbiter import Change
 from anabranch.adapt.library import PlanLibrary
+from anabranch.adapt.limited_plans import MORE, best_given, feeding, given_by, needed_for
 from anabranch.adapt.monitor import Monitor, Observation, Signal, observe
 from anabranch.adapt.scope import Scope, aliases_in, best_part, smallest_part, with_part
 from anabranch.adapt.timing import DataDriven, Timing
@@ -40,6 +44,9 @@ SURE_BATCHES = 8
 
 EFFECT_BATCHES = 5
 """After so many batches under a plan it is told what it needs, beside what was predicted."""
+
+LIMITED_BATCHES = 8
+"""While lookups are limited, it is asked every so many batches whether another plan gives more."""
 
 LIFE_WINDOWS = 2.0
 """For so many windows at least things are expected to stay as they have become."""
@@ -90,6 +97,8 @@ class LoopState:
     library: PlanLibrary = field(default_factory=PlanLibrary)
     promise: Promise | None = None
     """What the last proposal said, until it is clear whether it came true."""
+    limited_for: int = 0
+    """Batches since lookups are limited; 0 if they are not."""
     again_at_s: float | None = None
     """When things have been as they are for so long, a plan that was not worth its migration would be."""
 
@@ -144,6 +153,11 @@ def step(
     )
     if execution.migration is not None or monitor.span_s <= 0:
         return state, None
+    if observation.limited_cores is not None:
+        return _under_limits(known, state, execution.plan, observation.limited_cores)
+    if state.limited_for:
+        # What was decided on when there was too little CPU is decided on again.
+        state = replace(state, limited_for=0, reference=None, is_sure=False)
     why, drifted = _due(known, state)
     if why is None:
         return _effect(known, state, execution, observation)
@@ -162,6 +176,39 @@ def step(
         cpu, before = found.on_measured_scale
         decided = replace(decided, promise=Promise(said.action.plan, cpu, before, monitor.rows_per_s, execution.plan))
     return decided, said
+
+
+def _under_limits(
+    known: Knowledge, state: LoopState, plan: Plan, cores: float
+) -> tuple[LoopState, Proposal | Remark | None]:  # fmt: skip
+    """While lookups are limited: the plan that gives most results, if it gives enough more and that pays for the way."""
+    state = replace(state, limited_for=state.limited_for + 1, promise=None)
+    if state.limited_for % LIMITED_BATCHES != min(FIRST_BATCHES, known.settings.window):
+        return state, None
+    model, graph = _model(known, plan, state.monitor), known.graph
+    facts = Measured(plan, state.monitor.batches, state.monitor.span_s, known.otherwise)
+    front = decide(graph, facts, model.units, known.bounds).front
+    now = given_by(model, plan, plan, cores)
+    found = best_given(model, [plan, *(p for p, c in front if c.memory <= known.bounds.memory)], plan, cores)
+    if found.plan == plan or found.results_per_s <= MORE * now.results_per_s:
+        return state, None
+    batch_s = state.monitor.span_s / max(1, len(state.monitor.batches))
+    way = estimate(model, graph, plan, found.plan, known.slots, batch_s, known.settings.pause_s)
+    cost_s = way.possible[Strategy.MOVING_STATE].total_cpu_s
+    # What the plan that runs would need for as many results, beside what there is.
+    change = Change(needed_for(model, plan, found.results_per_s), feeding(model, plan) + cores, becomes_qualified=False)
+    life_s, more = expected_life_s(known, state), found.results_per_s - now.results_per_s
+    details = {
+        "why": "there is too little CPU", "from": show(plan, graph), "results_per_s": found.results_per_s,
+        "results_per_s_before": now.results_per_s, "completeness": found.completeness, "limited_cores": cores,
+        "expected_life_s": life_s, "migration_cpu_s": cost_s,
+    }  # fmt: skip
+    gives = f"{show(found.plan, graph)} gives {found.completeness * 100:.0f} % of the results with the CPU there is"
+    text = f"there is too little CPU: {gives}, {show(plan, graph)} {now.completeness * 100:.0f} %"
+    if not change.pays(cost_s, life_s):
+        text += f"; getting there costs {cost_s:.3g} s of CPU, which {more:.3g} results/s more do not pay for"
+        return state, Remark("kept", text, details)
+    return state, Proposal(ChangePlan(found.plan, Strategy.MOVING_STATE), text, details)
 
 
 def _effect(

@@ -29,6 +29,8 @@ class Observation:
     """The least of the largest event times of the streams."""
     statistics: Statistics
     """Of all slots together."""
+    limited_cores: float | None = None
+    """Under overload, the cores that lookups which give results may take."""
 
     @cached_property
     def rows(self) -> int:
@@ -76,7 +78,7 @@ def observe(observed: Observed) -> Observation | None:
     if not observed.largest_time_us:
         return None
     seen_us = min(observed.largest_time_us.values())
-    return Observation(observed.batch, seen_us, observed.statistics)
+    return Observation(observed.batch, seen_us, observed.statistics, observed.limited_cores)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from anabranch.plan.distribution import Distribution, name_of, renamed
 from anabranch.plan.expression import Column, Expr, aliases_of
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import GROUP, Derived, Input, Query
+from anabranch.plan.lookups import reads_found
+from anabranch.plan.query import GROUP, Derived, Input, Query, Stream
 
 MOST_COPIED_BYTES = 64 << 20
 """Stored tables that together have at most so many bytes are kept whole by every slot where that spares an exchange."""
@@ -66,8 +67,17 @@ def common_key(query: Query, by_group: bool) -> Terms:
         candidates = [Column(f.type, query.aliases[0], f.name) for f in query.inputs[0].source.shown_fields]
     else:
         candidates = [term for terms in JoinGraph(query).classes for term in terms]
-    found = (_spread_by(query, key, len(query.blocks) - 1) for key in candidates if is_routable(key))
-    return max(found, key=len, default={})
+    known = (key for key in candidates if is_routable(key) and not reads_found(query, key))
+    found = (_spread_by(query, key, len(query.blocks) - 1) for key in known)
+    return max((terms for terms in found if _parts_databases(query, terms)), key=len, default={})
+
+
+def _parts_databases(query: Query, terms: Terms) -> bool:
+    """Whether rows of every block that a database runs are spread, as PARTITION BY allows: such a block is never run by
+    several slots over the same rows, of which a database may make something else each time."""
+    placed = [(place, block) for place, block in enumerate(query.blocks) if block.statement is not None]
+    streams = [(place, i.alias) for place, block in placed for i in block.inputs if isinstance(i.source, Stream)]
+    return all(each in terms for each in streams)
 
 
 def _spread_by(query: Query, key: Expr | None, place: int) -> Terms:
@@ -93,12 +103,21 @@ def _is_of(i: Input, inner: Query) -> bool:
 
 def _terms(query: Query, key: Expr) -> dict[str, Expr]:
     """For the inputs of a block the terms that equal a key, where they have one."""
+    if query.statement is not None:
+        return _partition_terms(query, key)
     own = dict.fromkeys(aliases_of(key), key)
     for terms in JoinGraph(query).classes:
         if key in terms:
-            same = [t for t in terms if len(aliases_of(t)) == 1 and is_routable(t)]
+            same = [t for t in terms if len(aliases_of(t)) == 1 and is_routable(t) and not reads_found(query, t)]
             return {a: t for t in reversed(same) for a in aliases_of(t)}
     return own
+
+
+def _partition_terms(query: Query, key: Expr) -> dict[str, Expr]:
+    """The column of PARTITION BY in all inputs of a block that a database runs, where these have one."""
+    assert isinstance(key, Column), "PARTITION BY names a column"
+    own = {i.alias: [f for f in i.source.fields if f.name.lower() == key.name.lower()] for i in query.inputs}
+    return {alias: Column(found[0].type, alias, found[0].name) for alias, found in own.items() if found}
 
 
 def _key_below(inner: Query, term: Expr | None) -> Expr | None:
@@ -108,4 +127,5 @@ def _key_below(inner: Query, term: Expr | None) -> Expr | None:
     selected = dict(inner.grouping.select).get(term.name)
     if not isinstance(selected, Column) or selected.alias != GROUP or not selected.name.startswith("key"):
         return None
-    return inner.select[int(selected.name.removeprefix("key"))][1]
+    key = inner.select[int(selected.name.removeprefix("key"))][1]
+    return None if reads_found(inner, key) else key

@@ -15,6 +15,7 @@ import pyarrow as pa
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.lookups import reads_found
 
 
 def choose_grid(graph: JoinGraph, cells: int, rates: Mapping[str, float] | None = None) -> Grid:
@@ -26,7 +27,9 @@ def grids(graph: JoinGraph, cells: int, rates: Mapping[str, float] | None = None
     """The grids of so many cells, those that move the fewest rows first."""
     aliases = graph.query.aliases
     rates = {alias: float((rates or {}).get(alias, 1.0)) for alias in aliases}
-    dimensions = [Dimension(terms) for terms in graph.classes if all(is_routable(t) for t in terms)]
+    # What a lookup finds is not known yet when rows are spread: rows go to all parts of a dimension by that.
+    known = [tuple(t for t in terms if not reads_found(graph.query, t)) for terms in graph.classes]
+    dimensions = [Dimension(terms) for terms in known if terms and all(is_routable(t) for t in terms)]
     dimensions += [Dimension((), alias) for alias in aliases]
     every = [Grid(tuple(dimensions), shares) for shares in _factorisations(cells, len(dimensions))]
     every.sort(key=lambda g: (round(g.replication(rates), 9), _fullest(g, rates), _row_dimensions(g), g.shares[::-1]))

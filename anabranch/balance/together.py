@@ -35,6 +35,8 @@ from anabranch.plan.distribution import Distribution, all_inputs, renamed, way_o
 from anabranch.plan.expression import Call, Column, Expr, aliases_of, columns_of
 from anabranch.plan.grid import FIXED, Dimension, Grid
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.lookups import reads_found
+from anabranch.plan.overload import Overload
 from anabranch.plan.query import Input, Query, Stream
 from anabranch.plan.workload import Workload, connected
 
@@ -46,8 +48,25 @@ WIDER = (pa.int16(), pa.int32(), pa.int64(), pa.float64())
 """The types that keys are widened to, to be compared."""
 
 
-def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[Workload]:
-    """Which queries run together: those that streams connect, but for some that are to run alone."""
+def pipelines_of(
+    queries: Sequence[Query], alone: Collection[str] = (), overloads: Mapping[str, Overload] | None = None
+) -> list[Workload]:
+    """Which queries run together: those that streams connect and that do the same under overload (`overloads`, by query),
+    but for some that are to run alone."""
+    alike: list[tuple[Overload | None, list[Query]]] = []
+    for query in queries:
+        own = (overloads or {}).get(query.name)
+        group = next((members for known, members in alike if known == own), None)
+        if group is None:
+            alike.append((own, [query]))
+        else:
+            group.append(query)
+    found = [workload for _, members in alike for workload in _of_one_policy(members, alone)]
+    order = {query.name: place for place, query in enumerate(queries)}
+    return sorted(found, key=lambda workload: order[workload.queries[0].name])
+
+
+def _of_one_policy(queries: Sequence[Query], alone: Collection[str]) -> list[Workload]:
     found = []
     for workload in connected([query for query in queries if query.name not in alone]):
         exchanged = tuple(query for query in workload.queries if needs_exchange(query))
@@ -55,9 +74,7 @@ def pipelines_of(queries: Sequence[Query], alone: Collection[str] = ()) -> list[
         found += [Workload((query,)) for query in apart]
         together = [query for query in workload.queries if query not in apart]
         found += connected(together) if together else []
-    found += [Workload((query,)) for query in queries if query.name in alone]
-    order = {query.name: place for place, query in enumerate(queries)}
-    return sorted(found, key=lambda workload: order[workload.queries[0].name])
+    return [*found, *(Workload((query,)) for query in queries if query.name in alone)]
 
 
 def _crosses_for_itself(query: Query, exchanged: tuple[Query, ...]) -> bool:
@@ -216,7 +233,8 @@ def _by_columns(query: Query, slots: int, workload: Workload) -> list[Grid]:
             for i in block.inputs if other is not query else ():
                 if i.source == own.source:
                     classes = JoinGraph(block).classes
-                    mine = [t for c in classes for t in c if is_routable(t) and i.alias in aliases_of(t)]
+                    routed = (t for c in classes for t in c if is_routable(t) and not reads_found(block, t))
+                    mine = [t for t in routed if i.alias in aliases_of(t)]
                     terms |= dict.fromkeys(renamed(term, own.alias) for term in mine)
     return [Grid((Dimension((term,)),), (slots,)) for term in terms]
 

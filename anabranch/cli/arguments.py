@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from anabranch.errors import AnabranchError, FilesError, SessionError, UsageError
 
 if TYPE_CHECKING:
+    from anabranch.plan.overload import Overload
     from anabranch.sql import Script
 
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -19,6 +20,35 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpu", type=cores, help="cores that a query may use")
     parser.add_argument("--memory", type=size, help="what its state may take, like 2GiB")
     parser.add_argument("--strict", action="store_true", help="refuse a query that no plan keeps within that")
+
+
+def add_overload(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--overload", metavar="POLICY",
+        help="what becomes of results without CPU enough: 'fall behind' (default), 'adapt joins', 'shed' or 'fail'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--clock", choices=("event", "wall"), help="by what FRESHNESS is told (default: event with --once, else wall)"
+    )
+    parser.add_argument("--overload-cpu", type=cores, help="CPU seconds per second of a batch (default: a core per slot)")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="INPUT=SHARE",
+        help="pins the share of rows of an input that look up their partners, like t=0.4",
+    )  # fmt: skip
+    parser.add_argument("--algorithm", choices=("paths", "uniform"), help="how lookups get CPU (default: paths)")
+    parser.add_argument("--may-shed", action="store_true", help="with 'adapt joins': rows may be dropped, too, if need be")
+
+
+def overload_of(given: argparse.Namespace) -> Overload:
+    """What queries are to do under overload, by the options."""
+    from anabranch.plan.overload import Overload
+
+    said = {"policy": given.overload, "clock": given.clock, "cpu": given.overload_cpu, "algorithm": given.algorithm}
+    said |= {"allowances": numbers("--allow", given.allow), "may_shed": given.may_shed}
+    try:
+        return Overload(**{name: value for name, value in said.items() if value is not None})
+    except SessionError as error:
+        raise UsageError(f"--overload: {error}") from None
 
 
 def count(text: str) -> int:

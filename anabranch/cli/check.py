@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from anabranch.cli.arguments import count, read_file, with_queries
+from anabranch.cli.arguments import add_overload, count, overload_of, read_file, with_queries
 from anabranch.errors import BAD_INPUT, AnabranchError
 
 if TYPE_CHECKING:
     from anabranch.cli.arguments import Commands
     from anabranch.drive.restart import Outcome, Outflow, Restart
+    from anabranch.plan.overload import Overload
     from anabranch.sql import Script
     from anabranch.storage.location import Folder
 
@@ -25,6 +26,7 @@ def add(commands: Commands) -> None:
     check.add_argument("--output", help="path or URI for results, one parquet folder per query")
     check.add_argument("--slots", type=count, help="tasks per batch (default: the checkpoint's)")
     check.add_argument("--fresh", action="append", default=[], metavar="QUERY", help="as `anabranch run` is to be given it")
+    add_overload(check)
     check.set_defaults(command=command)
 
 
@@ -32,12 +34,13 @@ def command(given: argparse.Namespace) -> int:
     from anabranch.storage.location import located
 
     try:
-        script = _script(given.file)
+        script, overload = _script(given.file), overload_of(given)
+        _check_overloads(script, overload)
         if given.checkpoint is None:
             print("\n".join(_of_file(script)))
             return 0
         checkpoint, output = located(given.checkpoint), located(given.output) if given.output else None
-        return _of_checkpoint(given, script, checkpoint, output)
+        return _of_checkpoint(given, script, checkpoint, output, overload)
     except AnabranchError as error:
         print(f"refused: {error}")
         return BAD_INPUT
@@ -46,10 +49,11 @@ def command(given: argparse.Namespace) -> int:
 def _script(path: str) -> Script:
     """What a file declares: its SQL binds, and there are places where its files are, or may come."""
     from anabranch.cli.paths import check_sources
+    from anabranch.place.databases.registry import describe
     from anabranch.sql import parse_script
 
     text = read_file(path)
-    script = with_queries(parse_script(text), path)
+    script = with_queries(parse_script(text, describe=describe), path)
     for note in check_sources(script, text):
         print(note, file=sys.stderr)
     return script
@@ -61,7 +65,19 @@ def _of_file(script: Script) -> Iterator[str]:
         yield f"{bound.query.name} can be started: it reads {streams}"
 
 
-def _of_checkpoint(given: argparse.Namespace, script: Script, checkpoint: Folder, output: Folder | None) -> int:
+def _check_overloads(script: Script, overload: Overload) -> None:
+    """Refuses policies that queries cannot have."""
+    from anabranch.plan.partial import check_overload
+
+    found = {source.name: script.catalog.location(source.name) for source in script.catalog}
+    changing = [name for name, at in found.items() if at is not None and at.refresh_us]
+    for bound in script.queries:
+        check_overload(bound.query, bound.overload or overload, changing)
+
+
+def _of_checkpoint(
+    given: argparse.Namespace, script: Script, checkpoint: Folder, output: Folder | None, overload: Overload
+) -> int:
     """Tells of a checkpoint, of each query, and of what is wrong beside single queries."""
     from anabranch.control.lease import in_use_by
     from anabranch.drive.restart import restart_of
@@ -78,7 +94,10 @@ def _of_checkpoint(given: argparse.Namespace, script: Script, checkpoint: Folder
     state = f"{_state(restart)}, format version {FORMAT_VERSION}" if restart.known else "empty"
     lines = [f"checkpoint {checkpoint}: {state}"]
     lines += [f"  damaged: {path}; it is passed over, or told when it is needed" for path in _damaged(checkpoint, restart)]
-    lines += [_shown(outcome, outflows) for outcome in restart.outcomes.values()]
+    overloads = {bound.query.name: bound.overload or overload for bound in script.queries}
+    lines += [
+        _shown(outcome, outflows) + _policy(checkpoint, outcome, overloads) for outcome in restart.outcomes.values()
+    ]
     problems = list(restart.problems)
     if claim is not None:
         problems.insert(0, CheckpointBusyError(
@@ -87,6 +106,18 @@ def _of_checkpoint(given: argparse.Namespace, script: Script, checkpoint: Folder
         ))  # fmt: skip
     print("\n".join([*lines, *(f"refused: {error}" for error in problems)]))
     return BAD_INPUT if problems or any(restart.errors()) else 0
+
+
+def _policy(checkpoint: Folder, outcome: Outcome, overloads: dict[str, Overload]) -> str:
+    """How a query differs from what it did under overload in the run before."""
+    from anabranch.control.overload_notes import changed_text, read_overload
+    from anabranch.drive.restart import STAYING
+
+    own, place = overloads.get(outcome.name), outcome.pipeline
+    if own is None or place is None or outcome.fate not in STAYING:
+        return ""
+    told = changed_text(read_overload(checkpoint.below(place.name)), own)
+    return f"\n  {told}" if told else ""
 
 
 def _outflow(output: Folder | None, query: str) -> Outflow:
@@ -128,6 +159,7 @@ def _shown(outcome: Outcome, outflows: dict[str, Outflow]) -> str:
                 text += f"\n  into {out.place}, which holds no results with other columns"
             else:
                 text += "\n  a parquet sink must be another folder than before; other sinks get the new columns"
+    text += "".join(f"\n  {told}" for told in outcome.freshness)
     if outcome.fate in (Fate.RUNS_ON, Fate.COMES):
         text += f"\n  to have it leave: anabranch drop {outcome.name}"
     if outcome.coming is not None:

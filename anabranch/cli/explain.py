@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from anabranch.cli.arguments import add_budget, count, numbers, read_file, with_queries
+from anabranch.cli.arguments import add_budget, add_overload, count, numbers, overload_of, read_file, with_queries
 from anabranch.errors import LocationError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def add(commands: Commands) -> None:
         "--distinct", action="append", default=[], metavar="KEY=VALUES", help="distinct values of a key, like a.k=1000"
     )
     add_budget(explain)
+    add_overload(explain)
     explain.set_defaults(command=command)
 
 
@@ -39,15 +40,16 @@ def command(given: argparse.Namespace) -> int:
     import json
 
     from anabranch.cost.facts import Given
+    from anabranch.place.databases.registry import describe
     from anabranch.planning import Planning
     from anabranch.settings import Budget
     from anabranch.sql import parse_script
     from anabranch.storage.location import located
 
-    script = with_queries(parse_script(read_file(given.file)), given.file)
+    script = with_queries(parse_script(read_file(given.file), describe=describe), given.file)
     facts = Given(numbers("--rate", given.rate), {}, numbers("--distinct", given.distinct))
     budget = Budget(given.cpu, given.memory, given.strict)
-    planning = Planning(budget, facts, given.slots, located(given.checkpoint))
+    planning = Planning(budget, facts, given.slots, located(given.checkpoint), overload_of(given))
     planning.add_script(script)
     planning.check_facts("--rate", distinct="--distinct")
     if given.json:

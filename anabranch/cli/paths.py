@@ -22,7 +22,7 @@ def check_sources(script: Script, text: str) -> list[str]:
     notes = []
     for source in script.catalog:
         location = script.catalog.location(source.name)
-        if location is not None and (note := _check(source, location, SqlText(text))):
+        if location is not None and not location.database and (note := _check(source, location, SqlText(text))):
             notes.append(note)
     return notes
 

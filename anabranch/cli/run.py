@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anabranch.cli.arguments import add_budget, count, length, read_file, with_queries
+from anabranch.cli.arguments import add_budget, add_overload, count, length, overload_of, read_file, with_queries
 from anabranch.cli.waits import saying
 from anabranch.errors import UsageError
 
@@ -42,6 +42,7 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     run.add_argument("--no-share", action="store_true", help="run each query by itself, also those over the same streams")
     add_budget(run)
+    add_overload(run)
     run.add_argument(
         "--adapt", default="data", choices=("data", "aggressive", "memory", "refined-memory", "never"),
         help="when another plan is thought about while a query runs (default: %(default)s)",
@@ -52,6 +53,9 @@ def add(commands: Commands) -> None:
     run.add_argument(
         "--strategy", choices=("moving-state", "parallel-track", "gradual"), help="always this one (default: the cheapest)"
     )
+    run.add_argument(
+        "--every", type=length, metavar="LENGTH", help="a batch so often (default: the next when one is over)"
+    )
     run.add_argument("--once", action="store_true", help="process what is there, then end")
     run.add_argument("--json", action="store_true", help="for programs: each batch of each query as a line of JSON")
     run.set_defaults(command=command)
@@ -60,6 +64,7 @@ def add(commands: Commands) -> None:
 def command(given: argparse.Namespace) -> int:
     from anabranch.cli.paths import check_sources
     from anabranch.cli.watch import As, command_again, warm_up_visibly, watch
+    from anabranch.place.databases.registry import describe
     from anabranch.session import Session
     from anabranch.settings import Adapt, Budget
     from anabranch.spark import sinks
@@ -67,9 +72,11 @@ def command(given: argparse.Namespace) -> int:
     from anabranch.sql import parse_script
     from anabranch.storage.location import check_folder, located
 
-    text, skip = read_file(given.file), _skipped(given.skip)
+    text, skip, overload = read_file(given.file), _skipped(given.skip), overload_of(given)
+    if given.once and given.every:
+        raise UsageError("--every and --once: give one of them; with --once batches follow one another")
     # What is wrong is refused before Spark is started.
-    script = with_queries(parse_script(text), given.file)
+    script = with_queries(parse_script(text, describe=describe), given.file)
     checkpoint, output = located(given.checkpoint), located(given.output) if given.output else None
     check_folder(checkpoint, "--checkpoint")
     if output is not None:
@@ -83,7 +90,7 @@ def command(given: argparse.Namespace) -> int:
 
     adapt = Adapt(given.adapt, pause=given.pause, strategy=given.strategy)
     session = Session(start_spark, checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt,
-                      spark_checkpoint=given.spark_checkpoint, share=not given.no_share)  # fmt: skip
+                      spark_checkpoint=given.spark_checkpoint, share=not given.no_share, overload=overload)  # fmt: skip
 
     def sink(query: str) -> sinks.Sink:
         return sinks.parquet(output.below(query)) if output is not None else sinks.console(query=query)
@@ -93,7 +100,7 @@ def command(given: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     warm_up_visibly()
     assert session.spark is not None  # it is started here, where it can be interrupted at once
-    trigger = {"availableNow": True} if given.once else {"processingTime": "0 seconds"}
+    trigger = {"availableNow": True} if given.once else {"processingTime": given.every or "0 seconds"}
     show = As.JSON if given.json else As.BLOCKS if sys.stderr.isatty() else As.LINES
     watch(lambda: session.start(given.fresh, **trigger), show, command_again(given.arguments))
     return 0

@@ -22,7 +22,8 @@ def execution_record(execution: Execution, forms: Forms) -> ExecutionRecord:
         plan = show(leaving.plan, forms.graphs[leaving.grouped_input])
         left = LeavingRecord(leaving.grouped_input, plan, leaving.until_us, leaving.since)
     selects = {str(s.predicate): SelectRecord(above_text(s, forms.written), s.until_us) for s in execution.selects}
-    return ExecutionRecord(show(execution.plan, graph), under_way, execution.grouped_input, left, selects)
+    plan, company = show(execution.plan, graph), execution.company
+    return ExecutionRecord(plan, under_way, execution.grouped_input, left, selects, company)
 
 
 def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
@@ -37,7 +38,8 @@ def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
         leaving = Leaving(left.grouped_input, plan, left.until_us, left.since)
     raised = raise_selects(forms.written, {text: select.above for text, select in record.selects.items()})
     selects = tuple(replace(s, until_us=record.selects[str(s.predicate)].until_us) for s in raised)
-    return Execution(parse(record.plan, graph), migration, record.grouped_input, leaving, selects)
+    plan, company = parse(record.plan, graph), record.company
+    return Execution(plan, migration, record.grouped_input, leaving, selects, company)
 
 
 def execution_after(commit: QueryCommit, forms: Forms) -> Execution:

@@ -1,8 +1,9 @@
 """The journal of a query: what was decided, when and why, one entry after the other, kept with the checkpoint.
 
-Unlike commits, entries are never superseded or pruned, and nothing is read back to decide anything: they are for people.
-So an entry that cannot be read stops nobody: an entry in its place says so. (What was told last is looked up once, at the
-start of a run, to tell what the run before could not tell any more.)
+Unlike commits, entries are never superseded or pruned; of queries that are gone the journals of the last `MOST_GONE` are
+kept. Nothing is read back to decide anything: entries are for people. So an entry that cannot be read stops nobody: an entry
+in its place says so. (What was told last is looked up once, at the start of a run, to tell what the run before could not
+tell any more.)
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ FOLDER = "journal"
 MOST_RECENT = 20
 DAMAGED = "damaged"
 """The event of an entry that stands for one that cannot be read."""
+
+
+MOST_GONE = 64
+"""The journals of so many queries that have gone are kept, of those that went last."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -100,6 +105,14 @@ class Journal:
                 if entry.event in events:
                     return entry
         return None
+
+
+def forget_journal(checkpoint: Filesystem, query: str) -> None:
+    """Deletes the journal of a query that is gone."""
+    folder = f"{FOLDER}/{query}"
+    for name in checkpoint.list(folder):
+        checkpoint.delete(f"{folder}/{name}")
+    checkpoint.remove_empty(folder)
 
 
 def journals_in(checkpoint: Filesystem) -> dict[str, Journal]:

@@ -31,6 +31,8 @@ from anabranch.storage.record import damaged, seal, unseal
 DIGITS = 20
 """Wide enough for any unsigned 64-bit number, so that names sort like numbers."""
 EPOCH_DIGITS = 10
+DELIVERED = "delivered"
+"""The folder of what has arrived, by query."""
 
 _NAME = re.compile(rf"([0-9]{{{DIGITS}}})-([0-9]{{{EPOCH_DIGITS}}})")
 
@@ -215,4 +217,4 @@ def commits_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Commit]:
 
 def deliveries_in(filesystem: Filesystem, query: str, epoch: int = 0) -> Ledger[Delivered]:
     """The batches of a pipeline whose results of a query have arrived."""
-    return Ledger(filesystem, f"delivered/{query}", "delivered", Delivered, epoch)
+    return Ledger(filesystem, f"{DELIVERED}/{query}", "delivered", Delivered, epoch)

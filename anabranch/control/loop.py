@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from anabranch.control.records import Statistics
-from anabranch.plan.actions import Action, CutSlices
+from anabranch.control.records import Commit, Limit, Statistics
+from anabranch.plan.actions import Action, CutSlices, SetAllowances, ShedRows
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.selects import Selects
@@ -54,6 +54,9 @@ class Observed:
     largest_time_us: Mapping[str, int]
     """For each of its streams, as far as it has shown any."""
     statistics: Statistics
+    limited_cores: float | None = None
+    """Under overload: the cores that lookups which give results may take; below 0 if all else takes so much more than there
+    is. None: all may be looked up."""
 
 
 class Loop(Protocol):
@@ -108,3 +111,50 @@ class Slicer(Protocol):
         self, joins: Sequence[Joining], slices: Slices, observed: Mapping[str, Observed]
     ) -> Sequence[Recut | SliceRemark]:
         """Takes note of a batch, by what it has shown of each query; says what to do about it."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a batch has shown of the load of a pipeline."""
+
+    commit: Commit
+    seconds: float
+    """How long the batch took, from its trigger on: what Spark did before it as far as that is known."""
+    planned_us: int
+    """The driver's clock when it was planned."""
+    executions: Mapping[str, Execution]
+    """What each query ran in it."""
+    backlog_rows: int | None = None
+    """Rows that wait in sources, as far as these tell."""
+
+
+@dataclass(frozen=True)
+class Allowing:
+    """Allowances from the next batch on, and why."""
+
+    action: SetAllowances | ShedRows
+    text: str
+    """Empty where it is not worth telling: allowances follow the load from batch to batch."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LoadRemark:
+    """Something to be told of a query under load that changes nothing."""
+
+    query: str
+    remark: Remark
+
+
+class Limiter(Protocol):
+    """Whoever decides what queries of a pipeline may lose under overload (`anabranch.adapt.overload`)."""
+
+    def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
+        """What is limited in the first batch of a run, given how queries were limited and rows shed so far."""
+
+    def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
+        """Takes note of a batch; says what to do about it. It may raise `OverloadError` where the policy is to fail."""
+
+    @property
+    def cores(self) -> Mapping[str, float]:
+        """While there is too little CPU: by query, what lookups that give results may take (`Observed.limited_cores`)."""

@@ -2,7 +2,7 @@
 
     <checkpoint>/id, epochs/, lease/, pipelines, queries/<digest>, journal/<query>/
     <checkpoint>/pipeline-0/control/, commit/, state/<slot>/, staged/, delivered/<query>/, tables/, files/<stream>/, spark/,
-        streams, dropped/<query>, coming/<query>
+        streams, dropped/<query>, coming/<query>, left/<n>
 
 A query stays in the pipeline that it first ran in: its state is there. A new one gets a pipeline of its own, and reads its
 streams from the beginning; one that is added while others run comes into theirs. Who is to come or to go is noted before it
@@ -20,13 +20,14 @@ from typing import TypeVar
 import msgspec
 
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.records import BY_REQUEST, Commit, Layout, QueryCommit
+from anabranch.control.left import LeftQueries
+from anabranch.control.records import BY_REQUEST, Commit, Ended, Layout, QueryCommit
 from anabranch.errors import DamagedStateError
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
-from anabranch.storage.record import damaged, seal, unseal
+from anabranch.storage.record import seal, unseal
 
-STREAMS, DROPPED, COMING, COUNT = "streams", "dropped", "coming", "pipelines"
+DROPPED, COMING, COUNT = "dropped", "coming", "pipelines"
 T = TypeVar("T")
 _NAME = re.compile(r"pipeline-([0-9]+)")
 
@@ -40,6 +41,16 @@ class ComingNote(msgspec.Struct, frozen=True):
     plan: str | None = None
     """A plan that is pinned."""
     history: bool = False
+    command: str = ""
+    """The command that asked for it (`anabranch.control.commands`), if one did."""
+
+
+class DroppedNote(msgspec.Struct, frozen=True):
+    """A query that is to leave with the next batch."""
+
+    name: str
+    command: str = ""
+    """The command that asked for it, if one did."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +72,19 @@ class KnownPipeline:
     """Its newest commit."""
     coming: Mapping[str, ComingNote] = field(default_factory=dict)
     """The queries that are to come, or to take the place of one: no commit has them yet."""
+    left: Mapping[str, Ended] = field(default_factory=dict)
+    """The queries that have left it, and of which nothing waits (`anabranch.control.left`)."""
 
     @property
     def left_out(self) -> list[str]:
         """The queries that a user had dropped: they stay so."""
-        ended = self.commit.ended if self.commit is not None else {}
+        ended = {**self.left, **(self.commit.ended if self.commit is not None else {})}
         return [*self.dropped, *(name for name, each in ended.items() if each.reason == BY_REQUEST)]
+
+    @property
+    def names(self) -> set[str]:
+        """The queries that run in it, are to come, or have left with results that may wait."""
+        return {*self.layouts, *self.ended, *self.coming, *self.begun}
 
     def own(self, query: str) -> QueryCommit:
         """What its newest commit says of a query."""
@@ -86,8 +104,11 @@ def known_pipelines(checkpoint: Folder) -> list[KnownPipeline]:
             ended = {n: e.layout for n, e in commit.ended.items()}
             ended |= {n: q.layout for n, q in commit.queries.items() if n in gone}
             dropped = tuple(n for n in commit.queries if n in gone)
-            coming = {each.name: each for each in read_coming(folder) if not _has_come(each, commit)}
-            found.append(KnownPipeline(name, layouts, True, {}, ended, dropped, commit, coming))
+            # One that was asked to come, and then to go, does not come.
+            asked = [each for each in read_coming(folder) if each.name not in gone]
+            coming = {each.name: each for each in asked if not _has_come(each, commit)}
+            left = LeftQueries(folder).queries
+            found.append(KnownPipeline(name, layouts, True, {}, ended, dropped, commit, coming, left))
         else:
             first = controls_in(folder).find(0)
             begun = {} if first is None else {n: query.identity for n, query in first.queries.items()}
@@ -100,20 +121,35 @@ def pipeline_names(checkpoint: Folder) -> list[str]:
     return sorted((name for name in checkpoint.folders("") if _NAME.fullmatch(name)), key=_number)
 
 
-def write_dropped(filesystem: Filesystem, names: Sequence[str]) -> None:
+def write_dropped(filesystem: Filesystem, notes: Iterable[DroppedNote]) -> None:
     """Notes which queries of a pipeline are not to go on, until a commit does without them: in a file each, so that none is
     lost if the note of another is torn."""
-    for name in names:
-        filesystem.put(f"{DROPPED}/{name}", [seal(DROPPED, msgspec.json.encode(name))])
+    for note in notes:
+        filesystem.put(f"{DROPPED}/{note.name}", [seal(DROPPED, msgspec.json.encode(note))])
 
 
-def read_dropped(filesystem: Filesystem) -> list[str]:
-    """The queries of a pipeline that are not to go on. Who was about to note another, and died, has told nobody."""
-    found = []
+def read_dropped(filesystem: Filesystem) -> dict[str, DroppedNote]:
+    """The queries of a pipeline that are not to go on. Who was about to note another, and died, has told nobody.
+
+    >>> from anabranch.storage.filesystem import MemoryFilesystem
+    >>> disk = MemoryFilesystem()
+    >>> write_dropped(disk, [DroppedNote("q")])
+    >>> read_dropped(disk)
+    {'q': DroppedNote(name='q', command='')}
+    """
+    found = {}
     for name in filesystem.list(DROPPED):
         with contextlib.suppress(DamagedStateError):
-            found += [name] if _read(filesystem, f"{DROPPED}/{name}", str, DROPPED) == name else []
+            note = _read(filesystem, f"{DROPPED}/{name}", DroppedNote, DROPPED)
+            if note is not None and note.name == name:
+                found[name] = note
     return found
+
+
+def forget_dropped(filesystem: Filesystem, names: Iterable[str]) -> None:
+    """Deletes the notes of queries that have left."""
+    for name in names:
+        filesystem.delete(f"{DROPPED}/{name}")
 
 
 def write_coming(filesystem: Filesystem, note: ComingNote) -> None:
@@ -148,26 +184,6 @@ def forget_coming(filesystem: Filesystem, names: Iterable[str]) -> None:
 def _has_come(note: ComingNote, commit: Commit) -> bool:
     own = commit.queries.get(note.name)
     return note.name in commit.ended or (own is not None and own.text == note.text)
-
-
-def write_streams(filesystem: Filesystem, names: Sequence[str]) -> None:
-    """Notes which streams a pipeline reads, and in which order, before it first starts."""
-    filesystem.put(STREAMS, [seal(STREAMS, msgspec.json.encode(names))])
-
-
-def read_streams(filesystem: Filesystem) -> list[str]:
-    """The streams that a pipeline has read since it first started, in that order.
-
-    >>> from anabranch.storage.filesystem import MemoryFilesystem
-    >>> disk = MemoryFilesystem()
-    >>> write_streams(disk, ["trades", "quotes"])
-    >>> read_streams(disk)
-    ['trades', 'quotes']
-    """
-    found = _read(filesystem, STREAMS, list[str])
-    if found is None:
-        raise damaged(STREAMS, "it is missing although the pipeline has run")
-    return found
 
 
 def _read(filesystem: Filesystem, path: str, type: type[T], kind: str | None = None) -> T | None:

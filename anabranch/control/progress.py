@@ -15,13 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from html import escape
+from itertools import islice
 
 import msgspec
 
+from anabranch.control.completeness import Completeness, completeness_of, since_adapted
 from anabranch.control.ledger import Ledger
-from anabranch.control.records import STAGE, QueryCommit, SourceStatistics
+from anabranch.control.records import STAGE, Commit, SourceStatistics
 from anabranch.errors import StateError
-from anabranch.plan.query import Query
+from anabranch.plan.query import Query, Stream
 from anabranch.storage.filesystem import Filesystem
 
 FOLDER = "progress"
@@ -31,6 +33,9 @@ PAGE_RECORDS = 32
 """So many records, one for each batch and query, are in a page, or those of one batch if they are more. A page of 32 takes
 26 KB and 0.6 ms to write, where a file for each batch, with the deleting of old ones, takes 1.2 ms, and one file for all
 2 ms. All pages are read in 10 ms; a thousand files take 1.5 s."""
+
+TOLD_WITHIN = 3
+"""Spark tells how long a trigger took when it is over: of the batch before this one, or of one just before that."""
 
 OURS = ("control", "commit", "deliver", "wall order", "wall attach", "wall step", "wall stage", "wall save")
 """The parts of a batch's time that are not Spark's: what the driver does, and what the slowest task does with its rows."""
@@ -94,16 +99,44 @@ class Progress(msgspec.Struct, omit_defaults=True):
     """What its state may take."""
     names: dict[str, str] = {}
     """The stream that each alias of the query stands for."""
+    completeness: Completeness | None = None
+    """How complete the results of the batch are; None: none is missing."""
+    since_adapted: Completeness | None = None
+    """And those of all batches since the first of which results are missing; None with the first that is exact."""
+    unprobed_rows: dict[str, int] = {}
+    """By alias, rows that did not look up their partners where results are found."""
+    stale_results: int = 0
+    """Results that were suppressed because a row in them is older than its freshness allows."""
+    stale_rows: dict[str, int] = {}
+    """Rows that were turned away because they are older than any query may have them in a result."""
+    shed_rows: dict[str, int] = {}
+    """Rows that were dropped before they were joined."""
+    seen_us: int | None = None
+    """The least of the largest event times that its streams have shown; None before all have."""
     at_s: float = 0.0
     """When the batch was over: seconds since the epoch, by the driver's clock."""
     is_closing: bool = False
     """Whether it is a closing step, a batch without a trigger of its own."""
 
     @property
+    def is_exact(self) -> bool:
+        """Whether no result is missing."""
+        return self.completeness is None
+
+    @property
+    def lag_s(self) -> float | None:
+        """How far the event times of its streams were behind the driver's clock, when the batch was over."""
+        return self.at_s - self.seen_us / 1e6 if self.seen_us is not None else None
+
+    @property
     def seconds(self) -> float:
         """How long the batch took, from its trigger on as far as Spark has told."""
-        parts = sum(self.wall_s.get(part, 0.0) for part in ("control", "tasks", "commit", "deliver"))
-        return max(parts, self.wall_s.get("trigger", 0.0))
+        return max(self.parts_s, self.wall_s.get("trigger", 0.0))
+
+    @property
+    def parts_s(self) -> float:
+        """What of that is counted by parts."""
+        return sum(self.wall_s.get(part, 0.0) for part in ("control", "tasks", "commit", "deliver"))
 
     @property
     def spark_s(self) -> float:
@@ -123,6 +156,11 @@ class Progress(msgspec.Struct, omit_defaults=True):
             "seconds": f"{self.seconds:.2f}, of which {self.spark_s:.2f} are Spark's",
             "state": f"{self.state_rows:,} rows, {self.state_bytes:,} bytes", "plan": self.plan,
         }  # fmt: skip
+        if self.completeness is not None:
+            lines["complete"] = f"{self.completeness}, {sum(self.unprobed_rows.values()):,} rows were not looked up"
+        if self.stale_results or any(self.stale_rows.values()) or any(self.shed_rows.values()):
+            stale = f"{self.stale_results:,} results and {sum(self.stale_rows.values()):,} rows were too old"
+            lines["left out"] = f"{stale}, {sum(self.shed_rows.values()):,} rows were shed"
         cells = "".join(f"<tr><td>{key}</td><td>{escape(value)}</td></tr>" for key, value in lines.items())
         return f"<table><caption>batch {self.batch}</caption>{cells}</table>"
 
@@ -133,11 +171,13 @@ class Page(msgspec.Struct):
     batches: list[dict[str, Progress]]
 
 
-def progress_of(
-    query: Query, batch: int, trigger: int, commit: QueryCommit, plan: str, wall_s: dict[str, float]
-) -> Progress:
+def progress_of(query: Query, whole: Commit, plan: str, wall_s: dict[str, float]) -> Progress:
     """What a batch did of a query, by its commit."""
+    batch, trigger, commit = whole.batch, whole.trigger, whole.queries[query.name]
     counted, migration = commit.statistics, commit.execution.migration
+    streams = [s.name for s in query.base_sources if isinstance(s, Stream)]
+    seen = [whole.largest_time_us.get(name) for name in streams]
+    known = [us for us in seen if us is not None]
     sources = {s.name: counted.sources.get(s.name, SourceStatistics()) for s in query.base_sources}
     return Progress(
         batch, trigger, plan, migration.target if migration is not None else None,
@@ -155,6 +195,12 @@ def progress_of(
         cpu_s=counted.engine_cpu_ns / 1e9,
         staging_cpu_s=counted.cpu_ns.get(STAGE, 0) / 1e9,
         names=shown_names(query),
+        completeness=completeness_of(batch, commit, any(name in whole.shed for name in streams)),
+        unprobed_rows={alias: each.rows - each.probed for alias, each in counted.limited.items() if each.rows > each.probed},
+        stale_results=counted.stale_results,
+        stale_rows={n: s.stale_rows for n, s in sources.items() if s.stale_rows},
+        shed_rows={n: s.shed_rows for n, s in sources.items() if s.shed_rows},
+        seen_us=min(known) if known and len(known) == len(seen) else None,
     )  # fmt: skip
 
 
@@ -175,7 +221,7 @@ class ProgressLog:
     """The progress of a pipeline while it runs."""
 
     def __init__(self, filesystem: Filesystem, epoch: int = 0, clock: Callable[[], float] = time.time) -> None:
-        self._pages, self._clock = pages_in(filesystem, epoch), clock
+        self._pages, self._clock, self._filesystem = pages_in(filesystem, epoch), clock, filesystem
         self._batches: deque[dict[str, Progress]] = deque(maxlen=MOST_KEPT)
         self._counts: dict[str, tuple[int, int]] = {}
         """For each query the last batch whose results were put together, and their number: it may come before the batch is
@@ -183,6 +229,19 @@ class ProgressLog:
         self._changing, self._writing = threading.Lock(), threading.Lock()
         self._first, self._is_written = -1, True
         """The number of the page that is being filled, and whether it is written as it is."""
+        self._adapted: dict[str, Completeness | None] | None = None
+        """How complete the results of each query are since the first that is missing; None: what pages say is not read
+        yet."""
+
+    @property
+    def before_s(self) -> float:
+        """What Spark did of the last trigger that it has told of, beside what is counted as parts of the batch."""
+        with self._changing:
+            for each in islice(reversed(self._batches), TOLD_WITHIN):
+                first = next(iter(each.values()), None)
+                if first is not None and "trigger" in first.wall_s:
+                    return max(0.0, first.wall_s["trigger"] - first.parts_s)
+        return 0.0
 
     @property
     def by_query(self) -> dict[str, list[Progress]]:
@@ -197,10 +256,24 @@ class ProgressLog:
                 each.at_s = self._clock()
                 if self._counts.get(name, (-1, 0))[0] == batch:
                     each.results, each.is_counted = self._counts[name][1], True
+                if each.completeness is not None:
+                    each.since_adapted = since_adapted(self._adapted_before().get(name), each.completeness)
+                if self._adapted is not None:
+                    self._adapted[name] = each.since_adapted
+            self._counts = {name: counted for name, counted in self._counts.items() if name in progress}
+            if self._adapted is not None:
+                self._adapted = {name: since for name, since in self._adapted.items() if name in progress}
             self._batches.append(dict(progress))
             if self._first < 0 or (batch - self._first) * len(progress) >= PAGE_RECORDS:
                 self._first = batch
             self._is_written = False
+
+    def _adapted_before(self) -> dict[str, Completeness | None]:
+        """How complete results are since the first that is missing, before a batch: also of a run before this one."""
+        if self._adapted is None:
+            before = read_progress(self._filesystem, 1) if not self._batches else {}
+            self._adapted = {name: steps[-1].since_adapted for name, steps in before.items()}
+        return self._adapted
 
     def count(self, query: str, batch: int, results: int) -> None:
         """Corrects the number of results of a batch, now that they have been put together."""

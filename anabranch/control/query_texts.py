@@ -17,7 +17,7 @@ import xxhash
 
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.plan.adoption import kept_columns, looked_at
-from anabranch.plan.query import Field, Query, Stream, Table
+from anabranch.plan.query import DatabaseTable, Field, Query, Stream, Table
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
 
@@ -43,6 +43,8 @@ def _state_lines(query: Query) -> list[str]:
     lines += [f"residual {r}" for r in query.residuals]
     if (grouping := query.grouping) is not None:
         lines.append(f"groups, slide {grouping.slide_us} us")
+        if (asked := grouping.statement) is not None:
+            lines += [f"  by {asked.database}: {line}" for line in asked.sql.splitlines()]
         lines += [f"  key {expr} {expr.type}" for _, expr in query.select[: grouping.keys]]
         lines += [f"  argument {expr} {expr.type}" for _, expr in query.select[grouping.keys :]]
         lines += [f"  aggregate {a}: {a.type}" for a in grouping.aggregates]
@@ -69,12 +71,19 @@ class SourceText(msgspec.Struct, frozen=True):
     lateness_us: int = 0
     ahead_us: int | None = None
     idle_us: int | None = None
+    database: str = ""
+    """The database of a table that is looked up there, by name; empty: it is not."""
+    relation: str = ""
+    """What the table is called in its database."""
+    reading: str = ""
 
     @property
     def source(self) -> Stream | Table:
         schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
         fields = tuple(Field(f.name, f.type) for f in schema)
         if self.time is None:
+            if self.database:
+                return DatabaseTable(self.name, fields, self.database, self.relation, self.reading)
             return Table(self.name, fields)
         return Stream(self.name, fields, self.time, self.lateness_us, self.ahead_us, self.idle_us)
 
@@ -85,6 +94,10 @@ def source_text(source: Stream | Table) -> SourceText:
     Table(name='t', fields=(Field(name='k', type=DataType(int64)),))
     """
     schema = pa.schema([pa.field(f.name, f.type) for f in source.fields]).serialize().to_pybytes()
+    if isinstance(source, DatabaseTable):
+        return SourceText(
+            source.name, schema, database=source.database, relation=source.relation, reading=source.reading
+        )
     if isinstance(source, Table):
         return SourceText(source.name, schema)
     return SourceText(source.name, schema, source.time, source.lateness_us, source.ahead_us, source.idle_us)
@@ -119,7 +132,7 @@ class QueryText(msgspec.Struct, frozen=True, dict=True):
 
 
 def text_of(query: Query) -> QueryText:
-    sources = tuple(source_text(source) for source in query.base_sources)
+    sources = tuple(source_text(source) for source in query.declared_sources)
     return QueryText(query.name, identity_of(query), query.sql, sources, query.base)
 
 
@@ -142,6 +155,14 @@ class QueryTexts:
             self.read(text.digest)
         except DamagedStateError:
             self._filesystem.put(f"{FOLDER}/{text.digest}", [seal(KIND, msgspec.json.encode(text))])
+
+    def forget(self, digest: str) -> None:
+        """Deletes the text of a query that no record names."""
+        self._filesystem.delete(f"{FOLDER}/{digest}")
+
+    def digests(self) -> list[str]:
+        """What texts there are."""
+        return list(self._filesystem.list(FOLDER))
 
     def read(self, digest: str) -> QueryText:
         """The query of a digest."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anabranch.plan.query import FOREVER_US
+from anabranch.plan.query import BEGINNING_US, FOREVER_US
 from anabranch.storage.container import Segment
 
 
@@ -31,6 +31,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
     slices: tuple[tuple[int, int, int], ...] = ()
     """Rows that are kept equally long stand together, the longest first (`anabranch.engine.slices.Slice`)."""
+    kept: float = 1.0
+    """The share of the stream's rows that the batch kept; others were shed."""
 
 
 class RunSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -131,6 +133,10 @@ class SourceStatistics(msgspec.Struct):
     early_rows: int = 0
     """Rows that are too far ahead of the driver's clock: like late ones, they are turned away."""
     untimed_rows: int = 0
+    stale_rows: int = 0
+    """Rows older than any query that reads the source may have them in a result: they go no further."""
+    shed_rows: int = 0
+    """Rows that were dropped before the exchange: they are among `rows`."""
     skipped_rows: int = 0
     """Rows that could not be read and were set aside: they are not among `rows`."""
     skipped_files: int = 0
@@ -199,6 +205,25 @@ class Preparing(msgspec.Struct):
     """Of several slots: what it took in the slot where it took longest."""
 
 
+class Limited(msgspec.Struct):
+    """What became of rows of one input at the join that gives results, where only some may look up their partners."""
+
+    rows: int = 0
+    """Rows that came there: of the input itself, or combined with others on their way."""
+    probed: int = 0
+    """Those that looked up their partners."""
+    results: int = 0
+    """What they found that was delivered."""
+    estimated: float = 0.0
+    """How many results all rows would have found: each result counts for as many as it was likely to be missed."""
+    variance: float = 0.0
+    """The square of the standard error of that."""
+    cpu_ns: int = 0
+    """What looking up, and what was made of it, took."""
+    arrived: int = 0
+    """Rows of the input itself, after filters: an allowance counts these."""
+
+
 STAGE = "stage"
 """What encoding and writing results took of a task's CPU: the engine has no part in it."""
 
@@ -215,9 +240,17 @@ class Statistics(msgspec.Struct):
     slowest_ns: dict[str, int] = msgspec.field(default_factory=dict)
     """Of several slots: what each part took in the slot where it took longest."""
     results: int = 0
+    stale_results: int = 0
+    """Results that were suppressed because a row in them is older than its freshness allows."""
+    limited: dict[str, Limited] = msgspec.field(default_factory=dict)
+    """By input, what came of limits; also of inputs that are not limited, if the query may be."""
     files_written: int = 0
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
+    looked_up_keys: int = 0
+    """Distinct keys that were sent to databases, for the sake of all queries of a slot: told of its first."""
+    found_rows: int = 0
+    """Rows that came back for them."""
 
     @property
     def engine_cpu_ns(self) -> int:
@@ -282,6 +315,8 @@ class SlotCommit(msgspec.Struct, frozen=True, array_like=True):
     rows: int = 0
     state_bytes: int = 0
     cpu_ns: int = 0
+    limited: dict[str, dict[str, Limited]] = {}
+    """What came of limits in the slot, by query and input: each slot has limits of its own."""
 
 
 def slot_commit(attempt: Attempt) -> SlotCommit:
@@ -299,7 +334,8 @@ def slot_commit(attempt: Attempt) -> SlotCommit:
         cpu_ns += counted.engine_cpu_ns
         left += counted.preparing.left
     sizes = sum(rows.values()), sum(state_bytes.values()), cpu_ns
-    return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, *sizes)
+    limited = {query: counted.limited for query, counted in attempt.statistics.items() if counted.limited}
+    return SlotCommit(attempt.token, attempt.manifest, attempt.dropped, left, *sizes, limited)
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -347,6 +383,17 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     leaving: LeavingRecord | None = None
     selects: dict[str, SelectRecord] = msgspec.field(default_factory=dict)
     """The predicates of single inputs that are evaluated above a join, by their texts."""
+    company: str = ""
+    """Queries that name different ones run their joins apart, whatever they have in common."""
+
+
+class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many rows of an input may look up their partners at the join that gives results, in a batch and slot."""
+
+    share: float | None = None
+    """This share of them, in every slot."""
+    rows: dict[int, int] = msgspec.field(default_factory=dict)
+    """Or so many, by slot; in a slot that is not named all of them."""
 
 
 class QueryRecord(msgspec.Struct, frozen=True):
@@ -368,6 +415,13 @@ class QueryRecord(msgspec.Struct, frozen=True):
     declared: str = ""
     """Of a query that was altered while it ran: how it was written before (`QueryText.sql_digest`). A script that still has
     it so has not changed."""
+    clock_us: int = BEGINNING_US
+    """The clock that the freshness of results is told by."""
+    limits: dict[str, Limit] = msgspec.field(default_factory=dict)
+    """By input, which rows may look up their partners where results are found; of an input that is not named, all."""
+    command: str = ""
+    """The command by which it came, or was altered last (`anabranch.control.commands`): one that was carried out, and not
+    answered, is known by it."""
 
 
 class QueryControl(QueryRecord, frozen=True):
@@ -389,6 +443,8 @@ class Ended(msgspec.Struct, frozen=True):
     reason: str
     layout: Layout = Layout()
     """How its rows were spread: results of it may still wait for its sink."""
+    command: str = ""
+    """The command by which it left; or else by which it came, or was altered."""
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -413,7 +469,7 @@ class Control(msgspec.Struct, frozen=True):
     """The driver's clock when the batch was first planned, in microseconds since the epoch: it tells which rows are early
     and which streams are idle. Nobody who runs the batch looks at a clock."""
     ended: dict[str, Ended] = msgspec.field(default_factory=dict)
-    """The queries that have left the pipeline."""
+    """The queries that have left the pipeline, while results of theirs may be on their way (`anabranch.control.left`)."""
     parted: tuple[str, ...] = ()
     """The sources whose rows may be in a slot for the sake of one query and not of another
     (`anabranch.plan.distribution.parted_sources`), also of one that has left: its rows are in the logs still, and Spark may
@@ -421,6 +477,13 @@ class Control(msgspec.Struct, frozen=True):
     slices: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     """How rows that come in the batch are cut (`anabranch.engine.slices`): for how long those of each slice are kept, in
     microseconds, by source. Of a source that is not named, windows that differ by much have slices."""
+    salt: int = 0
+    """Drawn with the token: by it rows are chosen that look up their partners, or that are shed."""
+    shed: dict[str, float] = msgspec.field(default_factory=dict)
+    """The share of rows of each stream that is kept, by a hash of all its columns; of a stream that is not named, all."""
+    may_lose: bool = False
+    """Whether the policy of the pipeline may lose results: then queries share no routes, and what each direction of a join
+    gives is counted."""
 
 
 class QueryCommit(QueryRecord, frozen=True):
@@ -463,13 +526,14 @@ class Commit(msgspec.Struct, frozen=True):
     last_seen_us: dict[str, int] = msgspec.field(default_factory=dict)
     """For each stream the `planned_us` of the batch that last brought rows of it; of the first batch if none has."""
     ended: dict[str, Ended] = msgspec.field(default_factory=dict)
-    """The queries that have left the pipeline."""
+    """As in the control record."""
     set_aside: dict[str, SetAside] = msgspec.field(default_factory=dict)
     """For each stream of which rows were set aside and kept, under the name by which these are delivered
     (`anabranch.drive.staging.set_aside_of`), where they are."""
     parted: tuple[str, ...] = ()
-    """As in the control record, and so are `slices`."""
+    """As in the control record, and so are `slices` and `shed`."""
     slices: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    shed: dict[str, float] = msgspec.field(default_factory=dict)
 
     def staged(self, name: str) -> QueryCommit | SetAside | None:
         """What there is to deliver under a name: that of a query, or of the rows of a stream that were set aside."""

@@ -28,6 +28,16 @@ class SinkNote(msgspec.Struct, frozen=True):
     place: str = ""
     """The path of a folder, the name of a table, or how a store is shown."""
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether the sink can be made again from this."""
+        return self.kind in ("parquet", "table", "console")
+
+
+def forget_sink(checkpoint: Filesystem, query: str) -> None:
+    """Deletes what is noted of the sink of a query that is gone."""
+    checkpoint.delete(f"{FOLDER}/{query}")
+
 
 def write_sink(checkpoint: Filesystem, query: str, note: SinkNote) -> None:
     """Notes where the results of a query go, if that is not noted."""

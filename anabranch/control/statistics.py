@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.control.records import Preparing, SourceStatistics, StateStatistics, Statistics, StepStatistics
+from anabranch.control.records import (
+    Commit,
+    Limited,
+    Preparing,
+    SourceStatistics,
+    StateStatistics,
+    Statistics,
+    StepStatistics,
+)
 
 
 def summed(slots: Iterable[Statistics]) -> Statistics:
@@ -35,11 +43,25 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
         for what, spent_ns in spent.items():
             whole.slowest_ns[what] = max(whole.slowest_ns.get(what, 0), spent_ns)
         whole.results += slot.results
+        whole.stale_results += slot.stale_results
+        for alias, limited in slot.limited.items():
+            _add_limited(whole.limited.setdefault(alias, Limited()), limited)
         whole.files_written += slot.files_written
         whole.bytes_written += slot.bytes_written
+        whole.looked_up_keys += slot.looked_up_keys
+        whole.found_rows += slot.found_rows
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole
+
+
+def rows_by_source(commit: Commit) -> dict[str, int]:
+    """The rows that a batch brought; those of a source that several queries read are counted once."""
+    found: dict[str, int] = {}
+    for own in commit.queries.values():
+        for name, source in own.statistics.sources.items():
+            found[name] = max(found.get(name, 0), source.rows)
+    return found
 
 
 def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
@@ -47,6 +69,8 @@ def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
     total.late_rows += source.late_rows
     total.early_rows += source.early_rows
     total.untimed_rows += source.untimed_rows
+    total.stale_rows += source.stale_rows
+    total.shed_rows += source.shed_rows
     total.skipped_rows += source.skipped_rows
     total.skipped_files += source.skipped_files
     total.stored_rows += source.stored_rows
@@ -58,6 +82,16 @@ def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
     if source.largest_time_us is not None:
         known = total.largest_time_us
         total.largest_time_us = source.largest_time_us if known is None else max(known, source.largest_time_us)
+
+
+def _add_limited(total: Limited, limited: Limited) -> None:
+    total.rows += limited.rows
+    total.probed += limited.probed
+    total.results += limited.results
+    total.estimated += limited.estimated
+    total.variance += limited.variance
+    total.cpu_ns += limited.cpu_ns
+    total.arrived += limited.arrived
 
 
 def _add_preparing(total: Preparing, done: Preparing) -> None:

@@ -24,6 +24,7 @@ from anabranch.errors import FactsError
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan
+from anabranch.plan.lookups import root_name
 from anabranch.plan.query import FOREVER_US, Derived, Input, Stream, Table
 from anabranch.plan.routes import routes
 
@@ -100,8 +101,8 @@ class Given:
 
     def _stream(self, query: JoinGraph, i: Input) -> StreamFacts:
         if isinstance(i.source, Stream):
-            rate = self.rates.get(i.source.name, DEFAULT_RATE)
-            known = self._basis(i.source.name, self.rates)
+            rate = self.rates.get(root_name(i.source.name), DEFAULT_RATE)
+            known = self._basis(root_name(i.source.name), self.rates)
             return StreamFacts(i.alias, rate, rate * window_s(i), row_bytes(query, i), known)
         rows = self.table_rows.get(i.source.name, DEFAULT_TABLE_ROWS)
         return StreamFacts(i.alias, 0.0, rows, row_bytes(query, i), self._basis(i.source.name, self.table_rows))

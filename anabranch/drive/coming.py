@@ -23,6 +23,8 @@ class Coming:
 
     query: Steering
     history: bool = False
+    command: str = ""
+    """The command that asked for it (`anabranch.control.commands`), if one did."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,20 @@ class Admission:
 
 def admission(coming: Coming, batch: int, base: Commit | None, running: Iterable[Steering]) -> Admission:
     """How a query comes in with a batch; SessionError if it cannot."""
-    steering, keeper = coming.query, None
+    steering, keeper, running = coming.query, None, [*running]
     query, seen = steering.query, base.largest_time_us if base is not None else {}
+    if coming.history and any(each.may_lose for each in running):
+        raise SessionError(
+            f"{query.name} cannot have history: the overload policy of {', '.join(each.name for each in running)} may lose "
+            "results, and rows that came before may be shed; add it without, or, to alter it, drop it and add another one"
+        )
     if coming.history and base is not None:
+        running = [*running]
+        if new := set(steering.streams) - {stream for each in running for stream in each.streams}:
+            raise SessionError(
+                f"{query.name} cannot have history: no query that runs reads {', '.join(sorted(new))}, so no row of it is "
+                "stored; add it without"
+            )
         keeper = keeper_of(query, steering.distribution.exchange, _stored(running, base))
         if keeper is None:
             raise SessionError(f"{query.name} cannot have history: {_why_not(query.name, why_no_history(query))}")

@@ -171,6 +171,13 @@ class Delivery:
             if name not in self.lines:
                 self.lines = {**self.lines, name: Line(outlet, deliveries_in(self.filesystem, name))}
 
+    def forget(self, names: Iterable[str]) -> None:
+        """Has no lines any more for queries that have gone, or did not come."""
+        over = frozenset(names)
+        with self._changed:
+            self.lines = {name: line for name, line in self.lines.items() if name not in over or line.waiting}
+            self.left = {name: why for name, why in self.left.items() if name in self.lines}
+
     def open(self, commits: Ledger[Commit]) -> None:
         """Delivers what the last driver could not, as far as it arrives within the patience."""
         arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}

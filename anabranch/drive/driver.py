@@ -25,9 +25,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from anabranch.control.freshness import next_clock, require_near, retaken_clock
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
-from anabranch.control.loop import Joining, Recut, Slicer
+from anabranch.control.left import MOST_LEFT, LeftQueries
+from anabranch.control.loop import Joining, Load, Recut, Slicer
+from anabranch.control.pipelines import read_dropped
 from anabranch.control.progress import shown_names
 from anabranch.control.records import (
     BY_REQUEST,
@@ -35,6 +38,7 @@ from anabranch.control.records import (
     Commit,
     Control,
     Ended,
+    Limit,
     QueryCommit,
     QueryControl,
     SetAside,
@@ -46,10 +50,13 @@ from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
 from anabranch.drive.coming import Coming, admission
+from anabranch.drive.departed import TextsInUse, sweep_pipeline
+from anabranch.drive.limiting import Limiting
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, Work, at_once, sweep_unnamed
 from anabranch.drive.steering import Steering
 from anabranch.errors import SessionError, StateError
 from anabranch.plan.distribution import parted_sources
+from anabranch.plan.overload import Clock
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.share.canonical import Running, companies
 from anabranch.storage.filesystem import Filesystem
@@ -79,9 +86,11 @@ class Driver:
         sweep_grace_s: float = SWEEP_GRACE_S,
         release: Callable[[Work], None] = at_once,
         slicer: Slicer | None = None,
+        limiting: Limiting | None = None,
     ) -> None:
         """`release` has files deleted that nobody needs any more: at once, or in the background. `slicer` decides how rows
-        are cut into slices; else the rule does (`anabranch.engine.slices.bounds_of`)."""
+        are cut into slices; else the rule does (`anabranch.engine.slices.bounds_of`). `limiting` has what queries may lose
+        under overload: nothing, if it is not given."""
         self.queries = {steering.name: steering for steering in queries}
         self.filesystem, self.tables, self.changing = filesystem, dict(tables), tuple(changing)
         self.read_table: dict[str, Callable[[], pa.Buffer]] = {table.name: table.read for table in changing}
@@ -92,14 +101,23 @@ class Driver:
         self.slots = max(steering.distribution.grid.cells for steering in queries)
         self.needs_no_exchange = all(steering.distribution.needs_no_exchange for steering in queries)
         self.ended: dict[str, Ended] = {}
-        """The queries that have left the pipeline."""
+        """The queries that have left the pipeline, and of which something may be on its way."""
+        self.left = LeftQueries(filesystem, holder.epoch)
+        """Those of which nothing is."""
+        self.has_left: dict[str, Ended] = {}
+        """The queries that have left under this driver, the last ones."""
+        self.texts = TextsInUse()
         self.coming: dict[str, Coming] = {}
         """The queries that are to come in with the next batch that is not begun yet."""
+        self.refused: dict[str, str] = {}
+        """The queries that could not come in when their batch began, and why, until somebody has taken note of it."""
         self.parted = parted_sources([(steering.query, steering.distribution.grid) for steering in queries])
         """The sources whose rows may be in a slot for the sake of one query and not of another, or have been."""
         self.slices: dict[str, tuple[int, ...]] = {}
         """How new rows of sources are cut (`anabranch.engine.slices`), as far as that was decided."""
-        self.slicer = slicer
+        self.slicer, self.limiting = slicer, limiting or Limiting()
+        for steering in queries:
+            steering.may_lose = self.limiting.may_lose
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.standing = Standing()
@@ -119,18 +137,21 @@ class Driver:
         for ledger in (self.commits, self.controls):
             ledger.require_not_after(self.holder.epoch)
         self.standing = standing_of(self.commits, self.controls)
-        begun, commit = self.standing.begun, self.newest
+        begun, commit, come = self.standing.begun, self.newest, list[str]()
         if commit is not None:
             self.ended, self.parted = dict(commit.ended), self.parted | frozenset(commit.parted)
             self.slices = dict(commit.slices)
             gone = {name: own for name, own in commit.queries.items() if name in dropped}
-            self.ended |= {name: Ended(commit.batch + 1, BY_REQUEST, own.layout) for name, own in gone.items()}
+            asked = read_dropped(self.filesystem)
+            for name, left in gone.items():
+                command = asked[name].command if name in asked else left.command
+                self.ended[name] = Ended(commit.batch + 1, BY_REQUEST, left.layout, command)
             if missing := [name for name in commit.queries if name not in self.queries and name not in dropped]:
                 raise StateError(f"the checkpoint runs {', '.join(missing)} too: declare what it runs")
             for name, query in self.queries.items():
                 query.require_same(commit.queries[name])
         if begun is not None and commit is not None:
-            self._take_in(begun)
+            come = self._take_in(begun)
             # A query that left in the batch that was begun, or is dropped now, is not in it.
             self.ended |= begun.ended
             self.parted |= frozenset(begun.parted)
@@ -140,6 +161,8 @@ class Driver:
             self.standing = replace(self.standing, begun=None)
         if self.standing.begun is not None:
             self.slices = dict(self.standing.begun.slices)
+        if commit is not None:
+            sweep_pipeline(self.filesystem, self.commits, commit)
         self.commits.drop_superseded()
         self.controls.drop_superseded()
         slots = max(self.slots, len(commit.slots)) if commit is not None else self.slots
@@ -149,20 +172,26 @@ class Driver:
         for name, query in self.queries.items():
             own = {"shares": list(query.distribution.grid.shares), "slots": self.slots, "names": shown_names(query.query)}
             own |= (facts or {}).get(name, {})
-            if commit is None or name in commit.queries:
+            # What a commit says of the name of a query that was altered since is of the one before it.
+            if commit is None or (name in commit.queries and name not in come):
                 query.resume(commit, self.standing.begun, own)
+        self.limiting.open(self.standing.begun or commit, self._tell)
         if commit is None and self.standing.begun is None and self.slicer is not None:
             for recut in self.slicer.at_start():
                 self._cut(recut, -1)
 
-    def _take_in(self, begun: Control) -> None:
-        """Has queries come in with a batch that was begun with them."""
+    def _take_in(self, begun: Control) -> list[str]:
+        """Has queries come in with a batch that was begun with them: their names."""
+        come = []
         for name, each in list(self.coming.items()):
             own = begun.queries.get(name)
             if own is not None and own.identity == each.query.identity:
-                each.query.since, each.query.declared = own.since, own.declared
+                each.query.since, each.query.declared, each.query.command = own.since, own.declared, own.command
+                each.query.may_lose = self.limiting.may_lose
                 self.queries[name] = each.query
+                come.append(name)
                 del self.coming[name]
+        return come
 
     def _leave(self, names: Iterable[str]) -> None:
         for name in names:
@@ -201,18 +230,24 @@ class Driver:
 
     def _taken_up(self, begun: Control) -> Control:
         """The control record of a batch that was begun before, for one more run. It runs under the queries as they are
-        written now: nobody has seen results of a batch that has no commit."""
+        written now, and under the policy of now: nobody has seen results of a batch that has no commit."""
         base, queries = self.newest, {}
         for name, query in self.queries.items():
             query.take_up(begun, base)
             if begun.queries[name].text != query.text.digest:
                 query.texts.keep(query.text)
             own = begun.queries[name]
-            queries[name] = msgspec.structs.replace(own, text=query.text.digest, execution=query.record)
+            clock_us = retaken_clock(query.query, self.limiting.clock, base, own.clock_us)
+            limits = own.limits if self.limiting.may_lose else {}
+            queries[name] = msgspec.structs.replace(
+                own, text=query.text.digest, execution=query.record, clock_us=clock_us, limits=limits
+            )
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
         parted = tuple(sorted(self.parted))
+        may_lose = self.limiting.may_lose
         return msgspec.structs.replace(
-            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted, **epochs
+            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted, may_lose=may_lose,
+            shed=begun.shed if may_lose else {}, **epochs,
         )  # fmt: skip
 
     def _admit(self) -> None:
@@ -224,25 +259,34 @@ class Driver:
                 found = admission(each, batch, self.newest, self.queries.values())
             except SessionError as error:
                 (before or each.query).tell(batch - 1, "refused", str(error))
+                self.refused[name] = str(error)
+                self.texts.name(batch - 1, [(each.query.texts, each.query.text)])
                 continue
-            each.query.since, self.queries[name] = found.since, each.query
+            each.query.since, each.query.command, self.queries[name] = found.since, each.command, each.query
+            each.query.may_lose = self.limiting.may_lose
             if before is not None:
                 each.query.declared = before.declared or before.text.sql_digest
             each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
+        self.left.forget(name for name in self.coming if name in self.queries)
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
         self.slots = max(q.distribution.grid.cells for q in self.queries.values())
         self.coming = {}
+        self.limiting.come({name: query.query for name, query in self.queries.items()}, batch - 1, self._tell)
 
-    def end(self, control: Control, reasons: Mapping[str, str]) -> Control:
-        """Has queries leave the pipeline in a batch that was begun: what it starts from without them."""
+    def end(self, control: Control, reasons: Mapping[str, str], commands: Mapping[str, str] | None = None) -> Control:
+        """Has queries leave the pipeline in a batch that was begun: what it starts from without them. `commands` are those
+        that asked for it."""
         for name, reason in reasons.items():
             text = f"from batch {control.batch} on its results are not computed: {reason}"
             self.queries[name].tell(control.batch - 1, "left", text)
-        layouts = {name: control.queries[name].layout for name in reasons}
-        self.ended |= {name: Ended(control.batch, reason, layouts[name]) for name, reason in reasons.items()}
+        for name, reason in reasons.items():
+            own = control.queries[name]
+            left = Ended(control.batch, reason, own.layout, (commands or {}).get(name) or own.command)
+            self.ended, self.has_left = {**self.ended, name: left}, {**self.has_left, name: left}
+        self.has_left = dict([*self.has_left.items()][-MOST_LEFT:])
         self._leave(reasons)
-        left = {name: own for name, own in control.queries.items() if name in self.queries}
-        control = msgspec.structs.replace(control, queries=left, ended=self.ended)
+        others = {name: own for name, own in control.queries.items() if name in self.queries}
+        control = msgspec.structs.replace(control, queries=others, ended=self.ended)
         self.controls.write(control.batch, control)
         self.standing = replace(self.standing, begun=control)
         return control
@@ -256,16 +300,21 @@ class Driver:
                 query.tell(batch - 1, "slicing", f"from batch {batch} on {approved.text}", **approved.details)
         planned_us = int(self.clock() * 1_000_000)
         watermarks = self.watermarks(base, planned_us)
-        queries = {name: self._of(query, batch, base, watermarks[name]) for name, query in self.queries.items()}
+        queries = {
+            name: self._of(query, batch, base, watermarks[name], planned_us) for name, query in self.queries.items()
+        }
         base_epoch = base.epoch if base is not None else 0
         token, epoch = uuid.uuid4().hex, self.holder.epoch
         parted = tuple(sorted(self.parted))
         return Control(
             batch, trigger, queries, token, epoch, base_epoch, planned_us=planned_us, ended=self.ended, parted=parted,
-            slices=dict(self.slices),
+            slices=dict(self.slices), salt=self.limiting.draw_salt(), shed=dict(self.limiting.shed),
+            may_lose=self.limiting.may_lose,
         )  # fmt: skip
 
-    def _of(self, query: Steering, batch: int, base: Commit | None, watermark_us: int) -> QueryControl:
+    def _of(
+        self, query: Steering, batch: int, base: Commit | None, watermark_us: int, planned_us: int
+    ) -> QueryControl:
         """What a batch starts from, of one query."""
         query.redirect(batch, base)
         own = base.queries.get(query.name) if base is not None else None
@@ -278,8 +327,14 @@ class Driver:
             tables = {**own.tables, **tables}
         return QueryControl(
             query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us, query.since,
-            query.declared, query.own_folder,
+            query.declared, next_clock(query.query, self.limiting.clock, base, planned_us),
+            self._limits(query), query.command, own_folder=query.own_folder,
         )  # fmt: skip
+
+    def _limits(self, query: Steering) -> dict[str, Limit]:
+        """Which rows of a query may look up their partners. While both plans of a parallel track give results, all do: it
+        ends first."""
+        return {} if query.execution.is_parallel else self.limiting.limits.get(query.name, {})
 
     def _tables(
         self, query: Steering, batch: int, watermark_us: int, is_first: bool, read_us: dict[str, int]
@@ -314,15 +369,20 @@ class Driver:
                 _count_all([a.statistics[name] for a in attempts if name in a.statistics], seen_elsewhere)
             shown.append(seen_elsewhere)
         streams = {stream for query in self.queries.values() for stream in query.streams}
+        seen = seen_after(base.largest_time_us if base is not None else {}, shown)
+        if self.limiting.clock is Clock.WALL:
+            for query in self.queries.values():
+                require_near(query.query, base, seen, control.queries[query.name].clock_us)
         commit = Commit(
             control.batch, control.trigger, {n: self._left(n, control.queries[n], base, attempts) for n in self.queries},
-            seen_after(base.largest_time_us if base is not None else {}, shown),
+            seen,
             {str(a.slot): slot_commit(a) for a in attempts}, control.token, self.holder.epoch,
             last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended, self._set_aside(attempts),
-            control.parted, control.slices,
+            control.parted, control.slices, control.shed,
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
         self.standing = replace(self.standing, commit=commit, begun=None)
+        self.texts.name(commit.batch, [(query.texts, query.text) for query in self.queries.values()])
         # Whoever took the checkpoint over has seen this commit, or is seen now.
         self.holder.require_held()
         return commit
@@ -334,9 +394,9 @@ class Driver:
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,
-            {**before, **control.tables}, control.tables_read_us, control.since, control.declared,
-            tuple(a.slot for a in staged), sum(a.staged[name] for a in staged), self.queries[name].has_own_files,
-            summed(a.statistics[name] for a in attempts if name in a.statistics),
+            {**before, **control.tables}, control.tables_read_us, control.since, control.declared, control.clock_us,
+            control.limits, control.command, tuple(a.slot for a in staged), sum(a.staged[name] for a in staged),
+            self.queries[name].has_own_files, summed(a.statistics[name] for a in attempts if name in a.statistics),
         )  # fmt: skip
 
     def _set_aside(self, attempts: Sequence[Attempt]) -> dict[str, SetAside]:
@@ -348,19 +408,63 @@ class Driver:
                 found[name] = SetAside((*known.slots, attempt.slot), known.staged_bytes + attempt.staged[name])
         return found
 
-    def after(self, base: Commit | None, commit: Commit, kept_from: int | None = None) -> None:
+    def after(
+        self,
+        base: Commit | None,
+        commit: Commit,
+        kept_from: int | None = None,
+        load: Load | None = None,
+        waiting: Collection[str] = (),
+    ) -> Collection[str]:
         """What follows from a commit; `base` is the one that its batch started from. Commits from `kept_from` on are kept
-        although newer ones are there: their results have not arrived yet."""
-        self._retention.after(base, commit, self.commits, self.controls, kept_from)
+        although newer ones are there: their results have not arrived yet; `waiting` are the queries of which some have not.
+        `load` is what the batch has shown of the load, as far as somebody measures it. The queries that have left long ago,
+        and are out of the records now."""
+        first = self._retention.first_kept(base, commit, kept_from)
+        gone = self._forget(first, waiting) if first is not None else {}
+        self._retention.after(base, commit, self.commits, self.controls, first, gone)
         led = self._lead()
         for query in self.queries.values():
             query.after(commit, query.name in led)
         self._think_of_slices(commit, led)
+        if load is not None:
+            self.limiting.after(load, self._tell)
+            for name, query in self.queries.items():
+                query.limited_cores = self.limiting.cores.get(name)
+        return gone
+
+    def _tell(self, name: str | None, batch: int, event: str, text: str, **details: Any) -> None:
+        """Notes something in the journal of a query, or in those of all."""
+        for query in self.queries.values():
+            if name in (None, query.name):
+                query.tell(batch, event, text, **details)
+
+    def _forget(self, first: int, waiting: Collection[str]) -> dict[str, Ended]:
+        """Takes queries out of the records that have left, if nothing of theirs waits and no commit that is kept has results
+        of theirs. That they have left is noted before."""
+        gone = {name: left for name, left in self.ended.items() if left.batch <= first and name not in waiting}
+        if gone:
+            self.left.note(gone)
+            self.ended = {name: left for name, left in self.ended.items() if name not in gone}
+        self.texts.release(first)
+        return gone
+
+    def has_carried_out(self, command: str) -> bool:
+        """Whether a command was carried out, by this driver or by one before it: the query that it asked for has come, is to
+        come, or has left. Commands are answered one after the other, so only the last one of a query may be asked for."""
+        there = {each.command for each in self.queries.values()} | {each.command for each in self.coming.values()}
+        return command in there or any(each.command == command for each in {**self.left.queries, **self.ended}.values())
+
+    def is_free(self, name: str) -> bool:
+        """Whether a query of a name may come: no record has another one of it."""
+        newest = self.newest
+        return not any(name in known for known in (self.queries, self.coming, self.ended, newest.ended if newest else ()))
 
     def _think_of_slices(self, commit: Commit, led: Collection[str]) -> None:
         """Asks whether rows are to be cut in another way, now that a batch more is known. What is decided stands in the next
-        control record, and so holds if the driver dies."""
-        if self.slicer is None:
+        control record, and so holds if the driver dies. Where results may be lost, rows are cut as they were when the
+        pipeline first started: lookups that are limited tell too little of what slices are worth."""
+        if self.slicer is None or self.limiting.may_lose:
             return
         joins = [joining_of(query) for query in self.queries.values() if query.name not in led]
         observed = {name: query.observed(commit) for name, query in self.queries.items()}
@@ -424,3 +528,4 @@ def _count_all(counted: list[Statistics], seen: Statistics) -> None:
         reached = sum(c.sources[name].rows for c in counted if name in c.sources)
         if counted and name in counted[0].sources:
             counted[0].sources[name].rows += source.rows - reached
+            counted[0].sources[name].shed_rows += source.shed_rows

@@ -17,35 +17,42 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.balance.together import choose_together, join_others, restored
-from anabranch.control.journal import Journal
+from anabranch.control.journal import FOLDER as JOURNALS
+from anabranch.control.journal import MOST_GONE, Journal, forget_journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger, commits_in
-from anabranch.control.loop import Observed, Proposal, Remark, Slicer, Wish
+from anabranch.control.loop import Load, Observed, Proposal, Remark, Slicer, Wish
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Statistics
 from anabranch.control.resume import REMEDY
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.coming import Coming, admission
+from anabranch.drive.departed import sweep_texts
 from anabranch.drive.driver import ChangingTable, Driver
+from anabranch.drive.limiting import Limiting
+from anabranch.drive.lookups import databases_read_apart, snapshots
 from anabranch.drive.queries import gone_on
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
 from anabranch.drive.steering import Steering
 from anabranch.drive.transition import Refusal, transition
-from anabranch.drive.work import Executions, Kept, SlotWork, order_after, slot_mask
+from anabranch.drive.work import NOTHING_DROPPED, Executions, Kept, SlotWork, order_after, shed_rows, slot_mask
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.log import encode
 from anabranch.engine.slot import ONE_SLOT, Slot
-from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchError, StateError
+from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchError, SessionError, StateError
+from anabranch.place.databases.protocol import Databases
+from anabranch.place.databases.registry import database
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
 from anabranch.plan.demand import read_columns
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse
+from anabranch.plan.lookups import brought_columns
 from anabranch.plan.migration import Execution, Strategy
-from anabranch.plan.query import Query, Table
+from anabranch.plan.query import Enriched, Query, Table
 from anabranch.plan.selects import raise_selects
 from anabranch.plan.workload import Workload
 from anabranch.share.common_plan import joined_execution
@@ -127,10 +134,18 @@ class LocalPipeline(Driven):
         dropped: Sequence[str] = (),
         refresh: Mapping[str, tuple[int, Callable[[], Rows]]] | None = None,
         slicer: Slicer | None = None,
+        limiting: Limiting | None = None,
+        seconds: Callable[[Commit], float] | None = None,
+        companies: Mapping[str, str] | None = None,
+        databases: Databases = database,
     ) -> None:
         """`dropped` are queries that ran so far, and are not to go on. `refresh` tells which tables are read again: every so
-        many microseconds of event time, and what gives their rows then. `slicer` decides how rows are cut into slices."""
-        self.filesystem, self.results_per_batch = filesystem, results_per_batch
+        many microseconds of event time, and what gives their rows then. `slicer` decides how rows are cut into slices.
+        `limiting` has what may be lost under overload: callers may set its limits and shares between batches, or `seconds`
+        tells whoever decides about them how long a batch took. `companies` names that of each query which is not to run its
+        join with just anybody who has it. `databases` gives those in which rows are looked up for."""
+        self._databases = databases
+        self.filesystem, self.results_per_batch, self._seconds = filesystem, results_per_batch, seconds
         texts, latest = QueryTexts(filesystem), commits_in(filesystem).latest()
         known = latest[1].queries if latest is not None else {}
         queries = [gone_on(query, known[query.name], texts) if query.name in known else query for query in queries]
@@ -143,7 +158,8 @@ class LocalPipeline(Driven):
         steerings, spread = [], self._spread(workload, slots)
         for query in queries:
             distribution = ONE_SLOT if slots == 1 else spread[query.name]
-            made = self._steering(query, Execution(_plan(query, asked.get(query.name))), distribution)
+            execution = Execution(_plan(query, asked.get(query.name)), company=(companies or {}).get(query.name, ""))
+            made = self._steering(query, execution, distribution)
             made.is_pinned = query.name in asked
             steerings.append(made)
         changing = [
@@ -151,11 +167,13 @@ class LocalPipeline(Driven):
             for name, (every_us, read) in (refresh or {}).items()
         ]
         self.driver = Driver(
-            steerings, filesystem, self._stored, Unshared(), changing, clock, release_every, sweep_grace_s, slicer=slicer
+            steerings, filesystem, self._stored, Unshared(), changing, clock, release_every, sweep_grace_s, slicer=slicer,
+            limiting=limiting,
         )  # fmt: skip
         for name, rows in self.tables.items():
             self.driver.read_table.setdefault(name, partial(self._encoded, name, rows))
         self.driver.open(dropped=dropped)
+        sweep_texts(texts, [filesystem])
         self._name, self._executions, self._leaving = uuid.uuid4().hex, Executions(), dict[str, str]()
         self.worker = Kept()
         """Who runs the slots: several may take turns."""
@@ -180,10 +198,14 @@ class LocalPipeline(Driven):
         running = {name: (other.query, other.distribution) for name, other in queries.items()}
         distribution = ONE_SLOT if self._slots == 1 else join_others(query, running, self._slots)
         others = [other.running for other in queries.values() if other.name != query.name]
-        shared = None if plan is not None else joined_execution(query, others)
+        may_share = plan is None and not self.driver.limiting.may_lose
+        shared = joined_execution(query, others) if may_share else None
         execution = shared[1] if shared is not None else Execution(_plan(query, plan))
         coming = Coming(self._steering(query, execution, distribution), history)
+        if query.name not in queries and not self.driver.is_free(query.name):
+            raise SessionError(f"there is, or was, a query {query.name} already: give this one another name")
         admission(coming, self.driver.standing.batch + 1, self.driver.newest, queries.values())
+        self.driver.texts.keep(self._texts, coming.query.text)
         self.driver.coming[query.name] = coming
         stored = [source.name for source in query.base_sources if isinstance(source, Table)]
         self.driver.tables |= {name: table_file(name) for name in stored}
@@ -263,7 +285,11 @@ class LocalPipeline(Driven):
                 control = self.driver.end(control, leaving)
                 self._leaving = {}
             control, attempts = self._computed(control, given, hand_on, found)
-            self.driver.after(base, self.driver.commit(control, attempts))
+            executions = {name: query.execution for name, query in self.driver.queries.items()}
+            made = self.driver.commit(control, attempts)
+            load = Load(made, self._seconds(made), control.planned_us, executions) if self._seconds else None
+            if self.driver.after(base, made, load=load):
+                self._trim_journals()
         commit = self.driver.newest
         assert commit is not None
         steps: dict[str, Step] = {}
@@ -272,6 +298,14 @@ class LocalPipeline(Driven):
             counted = summed(a.statistics[name] for a in attempts if name in a.statistics)
             steps[name] = Step(batch, commit.queries[name].watermark_us, table, counted)
         return steps
+
+    def _trim_journals(self) -> None:
+        """Forgets the journals of queries that have left long ago."""
+        driver = self.driver
+        kept = {*driver.queries, *driver.coming, *driver.ended, *[*driver.left.queries][-MOST_GONE:]}
+        for name in self._notes.folders(JOURNALS):
+            if name not in kept:
+                forget_journal(self._notes, name)
 
     def _computed(
         self, control: Control, rows: Mapping[str, pa.RecordBatch], take: Take, found: dict[str, list[pa.RecordBatch]]
@@ -315,12 +349,19 @@ class LocalPipeline(Driven):
             raise StateError(
                 f"{', '.join(sorted(stored))} is a stored table: its rows are handed in once, with tables="
             )
-        if unknown := rows.keys() - self._sources.keys():
+        roots = {source.root.name if isinstance(source, Enriched) else name for name, source in self._sources.items()}
+        if unknown := rows.keys() - roots:
             names = ", ".join(self.driver.queries)
             raise SchemaMismatchError(
-                f"query {names} does not read {', '.join(sorted(unknown))}; it reads {', '.join(self._sources)}"
+                f"query {names} does not read {', '.join(sorted(unknown))}; it reads {', '.join(sorted(roots))}"
             )
-        return {name: conform(self._sources[name], given, self._columns[name]) for name, given in rows.items()}
+        given = {}
+        for name, source in self._sources.items():
+            if isinstance(source, Enriched) and source.root.name in rows:
+                given[name] = conform(source.root, rows[source.root.name], brought_columns(source, self._columns[name]))
+            elif name in rows:
+                given[name] = conform(source, rows[name], self._columns[name])
+        return given
 
     def _compute(self, control: Control, rows: Mapping[str, pa.RecordBatch], take: Take) -> list[Attempt]:
         """Runs the batch in one slot after the other."""
@@ -328,15 +369,20 @@ class LocalPipeline(Driven):
         if base is not None and base.batch == control.batch:
             base = self.commits.read(control.batch - 1) if control.batch > 0 else None
         queries = {name: (query.query, query.distribution) for name, query in self.driver.queries.items()}
-        work = SlotWork(self._name, queries, self.filesystem, self.worker, self.results_per_batch)
+        work = SlotWork(
+            self._name, queries, self.filesystem, self.worker, self.results_per_batch, self._databases
+        )
         forms = {name: query.forms for name, query in self.driver.queries.items()}
         order, done = order_after(control, base, forms, self._executions), list[Attempt]()
         parts: dict[str, list[pa.RecordBatch]] = {n: [] for n, (_, d) in queries.items() if d.groups_span_slots}
-        for slot in range(self.driver.slots):
-            token, boxes = uuid.uuid4().hex[:12], work.boxes(order, slot)
-            for name, piece in work.step(order, slot, boxes, self._share(slot, rows)):
-                parts[name].append(piece) if name in parts else take(name, piece)
-            done.append(work.save(order, slot, boxes, token))
+        kept, dropped = shed_rows(order, self._sources, rows)
+        with snapshots(databases_read_apart(queries.values()), self._databases) as held:
+            for slot in range(self.driver.slots):
+                token, boxes = uuid.uuid4().hex[:12], work.boxes(order, slot)
+                counted = dropped if slot == 0 else NOTHING_DROPPED
+                for name, piece in work.step(order, slot, boxes, self._share(slot, kept), counted, held):
+                    parts[name].append(piece) if name in parts else take(name, piece)
+                done.append(work.save(order, slot, boxes, token))
         for name, pieces in parts.items():
             query = queries[name][0]
             assert query.grouping is not None

@@ -10,6 +10,7 @@ from anabranch.balance.together import restored
 from anabranch.control.query_texts import QueryText, QueryTexts, identity_of, text_of
 from anabranch.control.records import Control, Layout, QueryCommit
 from anabranch.errors import ForeignStateError
+from anabranch.place.databases.embedded import open_embedded
 from anabranch.plan.adoption import adopted
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.query import Query, Stream
@@ -23,7 +24,7 @@ MOST_BOUND = 256
 
 def bound(text: QueryText, texts: QueryTexts) -> Query:
     """The query of a text, if this release binds it to what it was; in the shape of the state that it goes on with."""
-    catalog = Catalog()
+    catalog = Catalog(databases=open_embedded)
     for each in text.sources:
         source = each.source
         catalog = catalog.with_stream(source) if isinstance(source, Stream) else catalog.with_table(source)

@@ -17,7 +17,7 @@ any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -27,9 +27,11 @@ from anabranch.control.commands import given
 from anabranch.control.ledger import commits_in
 from anabranch.control.pipelines import ComingNote, KnownPipeline, known_pipelines
 from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.sink_notes import read_sink
 from anabranch.drive.delivery import first_waiting
-from anabranch.drive.queries import Readings, gone_on
+from anabranch.drive.queries import Readings, bound, gone_on
 from anabranch.errors import AnabranchError, SessionError, did_you_mean
+from anabranch.plan.lengths import length_text
 from anabranch.plan.query import Query
 from anabranch.plan.workload import Workload
 from anabranch.sql import Catalog, bind_query
@@ -84,6 +86,10 @@ class Outcome:
     """What was asked for, of a query that was about to come in."""
     coming: Query | None = None
     """The query that is to take its place."""
+    freshness: tuple[str, ...] = ()
+    """How its freshness differs from what it was."""
+    command: str = ""
+    """The command by which it is dropped."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class Restart:
     outcomes: Mapping[str, Outcome]
     problems: tuple[AnabranchError, ...] = ()
     """What is wrong beside single queries."""
+    leavers: Mapping[str, Mapping[str, Query]] = field(default_factory=dict)
+    """By pipeline the queries that have left it, or do now, and of which results wait for their sinks: as they ran."""
 
     def require(self) -> None:
         """Raises the first thing that is wrong."""
@@ -137,12 +145,13 @@ def restart_of(
     committed = [each for each in known if each.is_committed]
     places = {name: each for each in committed for name in each.layouts}
     comes = {name: each for each in committed for name in each.coming}
-    dropped = {command.query for _, command in given(checkpoint) if command.do == "drop"} & places.keys()
-    there = {*places, *(name for each in known for name in (*each.ended, *each.begun))}
+    asked = {command.query: name for name, command in given(checkpoint) if command.do == "drop"}
+    dropped = {name: command for name, command in asked.items() if name in places}
+    there = {*places, *(name for each in known for name in (*each.ended, *each.left, *each.begun))}
     decide, found = _Decision(checkpoint, catalog, outflows, slots), dict[str, Outcome]()
     for name in dict.fromkeys((*declared, *places, *comes)):
         if name in dropped:
-            found[name] = Outcome(name, Fate.DROPPED, declared.get(name), places[name])
+            found[name] = Outcome(name, Fate.DROPPED, declared.get(name), places[name], command=dropped[name])
         elif name in fresh and name in declared:
             found[name] = decide.fresh(declared[name], [each for each in committed if name in (*each.layouts, *each.ended)])
         elif name in comes:
@@ -155,8 +164,14 @@ def restart_of(
             found[name] = Outcome(name, Fate.LEFT_OUT, declared[name], left[-1])
         else:
             found[name] = Outcome(name, Fate.NEW, declared[name])
-    problems = [*_unknown(fresh, there, places, declared)]
-    return Restart(tuple(known), found, (*problems, *decide.left_waiting(committed, found)))
+    problems: list[AnabranchError] = [*_unknown(fresh, there, places, declared)]
+    leavers = dict[str, dict[str, Query]]()
+    for each in committed:
+        try:
+            leavers[each.name] = decide.leavers(each, found)
+        except AnabranchError as error:
+            problems.append(error)
+    return Restart(tuple(known), found, tuple(problems), leavers)
 
 
 class _Decision:
@@ -210,7 +225,7 @@ class _Decision:
             return Outcome(name, Fate.REFUSED, query, pipeline, error)
         fate = Fate.GOES_ON if _results(before) == _results(made) else Fate.REWRITTEN
         columns = () if _alike(before.output_schema, made.output_schema) else tuple(before.output_schema.names)
-        return Outcome(name, fate, made, pipeline, before=columns)
+        return Outcome(name, fate, made, pipeline, before=columns, freshness=_freshness(before, made))
 
     def _require_taken(self, query: Query, before: Query, pipeline: KnownPipeline) -> None:
         """Refuses a sink whose results have other columns, and results that wait with other columns than a folder gets."""
@@ -252,28 +267,33 @@ class _Decision:
         batch = first_waiting(folder, commits, name)
         return None if batch is None else (batch, commits.read(batch).queries[name].has_own_files)
 
-    def left_waiting(self, pipelines: list[KnownPipeline], found: Mapping[str, Outcome]) -> Iterator[SessionError]:
-        """Queries cannot be left behind whose results wait, unless their sinks are known and the pipeline goes on."""
-        for each in pipelines:
-            going = [n for n in each.layouts if found[n].fate not in (Fate.DROPPED, Fate.FRESH)]
-            for name in {**each.ended, **each.layouts}:
-                outcome = found.get(name)
-                if name in going or (outcome is not None and outcome.fate in (Fate.FRESH, Fate.REFUSED)):
-                    continue
-                if going and outcome is not None and outcome.query is not None:
-                    continue
-                if (waiting := self.waiting(each, name)) is None:
-                    continue
-                if going:
-                    yield SessionError(
-                        f"{name} has left, and results of it from batch {waiting[0]} on wait for its sink: declare it with "
-                        "its sink once more"
-                    )
-                else:
-                    yield SessionError(
-                        f"{name} cannot be dropped: its results of batch {waiting[0]} wait for its sink; let it run until "
-                        "they have arrived"
-                    )
+    def leavers(self, pipeline: KnownPipeline, found: Mapping[str, Outcome]) -> dict[str, Query]:
+        """The queries that a pipeline goes on without, and of which results wait. Their sinks must be known, and some query
+        must go on, so that there is somebody to deliver."""
+        going = [n for n in pipeline.layouts if found[n].fate not in (Fate.DROPPED, Fate.FRESH)]
+        leavers = dict[str, Query]()
+        for name in {**pipeline.ended, **pipeline.layouts}:
+            outcome = found.get(name)
+            if name in going or (outcome is not None and outcome.fate in (Fate.FRESH, Fate.REFUSED)):
+                continue
+            if (waiting := self.waiting(pipeline, name)) is None:
+                continue
+            batch = waiting[0]
+            if not going:
+                raise SessionError(
+                    f"{name} cannot be dropped: its results of batch {batch} wait for its sink; let it run until they have "
+                    "arrived"
+                )
+            note = read_sink(self.checkpoint, name)
+            if name not in self.outflows and (note is None or not note.is_enough):
+                where = f" ({note.place})" if note is not None and note.place else ""
+                raise SessionError(
+                    f"{name} has left, and results of it from batch {batch} on wait for its sink{where}, which cannot be "
+                    "made again from what is noted: declare it with its sink once more"
+                )
+            own = commits_in(self.checkpoint.below(pipeline.name)).read(batch).queries[name]
+            leavers[name] = bound(self.texts.read(own.text), self.texts)
+        return leavers
 
 
 def _unknown(
@@ -295,6 +315,22 @@ def _unknown(
             yield SessionError(f"{told}; {hint}" if hint else told)
         elif name not in declared:
             yield SessionError(f"{name} cannot start anew: it is not declared; to have it leave: anabranch drop {name}")
+
+
+def _freshness(before: Query, now: Query) -> tuple[str, ...]:
+    """How the freshness of inputs has changed. State does not depend on it but for rows that nobody wanted any more."""
+    told, found = {i.alias: i.freshness_us for i in before.inputs}, []
+    for i in now.inputs:
+        old_us = told.get(i.alias)
+        if i.freshness_us != old_us:
+            text = f"freshness of {i.alias}: {_length(i.freshness_us)} instead of {_length(old_us)}"
+            is_longer = old_us is not None and (i.freshness_us is None or i.freshness_us > old_us)
+            found.append(f"{text}; rows that were too old so far are not there" if is_longer else text)
+    return tuple(found)
+
+
+def _length(us: int | None) -> str:
+    return "any" if us is None else length_text(us)
 
 
 def _results(query: Query) -> object:

@@ -20,9 +20,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from anabranch.control.ledger import Ledger
+from anabranch.control.ledger import DELIVERED, Ledger, deliveries_in
 from anabranch.control.manifest import files_of
-from anabranch.control.records import Commit, Control
+from anabranch.control.records import Commit, Control, Ended
 from anabranch.control.sweep import batch_of, state_prefix, sweep
 from anabranch.control.table_files import release_versions
 from anabranch.errors import StateError
@@ -89,27 +89,34 @@ class Retention:
             slot: kept.token for slot, kept in commit.slots.items() if kept.manifest is not None
         }
 
+    def first_kept(self, base: Commit | None, commit: Commit, kept_from: int | None = None) -> int | None:
+        """The first commit that is kept, if others are let go of after a commit; `base` is the commit that its batch started
+        from. Commits from `kept_from` on stay, whose results have not arrived yet."""
+        if base is None or commit.batch % self.every:
+            return None
+        # The latest records stay: what they measured is shown beside what is predicted (`anabranch.show.measured`).
+        return min(base.batch, commit.batch - self.every, commit.batch if kept_from is None else kept_from)
+
     def after(
         self,
         base: Commit | None,
         commit: Commit,
         commits: Ledger[Commit],
         controls: Ledger[Control],
-        kept_from: int | None = None,
+        first: int | None,
+        gone: Mapping[str, Ended],
     ) -> None:
-        """After a commit; `base` is the commit that its batch started from. Commits from `kept_from` on stay, whose results
-        have not arrived yet."""
+        """After a commit; commits before the `first` one that is kept go, if there is one, and with them the records of what
+        has arrived of queries that are gone."""
         self.won(commit)
         if base is None:
             return
         self._dropped += [path for slot in base.slots.values() for path in slot.dropped]
-        if commit.batch % self.every:
+        if first is None:
             return
         dropped, self._dropped = self._dropped, []
         over = {number: tokens for number, tokens in self._tokens.items() if number < commit.batch - 1}
         self._tokens = {number: tokens for number, tokens in self._tokens.items() if number not in over}
-        # The latest records stay: what they measured is shown beside what is predicted (`anabranch.show.measured`).
-        first = min(base.batch, commit.batch - self.every, commit.batch if kept_from is None else kept_from)
         named = {path for each in (base, commit) for query in each.queries.values() for path in query.tables.values()}
 
         def release() -> None:
@@ -118,6 +125,9 @@ class Retention:
                     self.filesystem.delete(path)
             self._sweep_losers(over)
             commits.prune(first)
+            for name, ended in gone.items():  # not before its results are in no commit: they would be delivered again
+                deliveries_in(self.filesystem, name).prune(ended.batch)
+                self.filesystem.remove_empty(f"{DELIVERED}/{name}")
             controls.prune(base.batch)
             release_versions(self.filesystem, named, base.batch)
 

@@ -8,21 +8,33 @@ arrived is the concern of `anabranch.drive.delivery`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic, perf_counter
 
 from anabranch import errors
-from anabranch.control.pipelines import COMING, ComingNote, forget_coming, write_coming, write_dropped
+from anabranch.control.loop import Load
+from anabranch.control.pipelines import (
+    COMING,
+    ComingNote,
+    DroppedNote,
+    forget_coming,
+    forget_dropped,
+    read_dropped,
+    write_coming,
+    write_dropped,
+)
 from anabranch.control.progress import Progress, ProgressLog, Waiting, progress_of
 from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Failure, Statistics
 from anabranch.control.resume import Meaning
+from anabranch.control.statistics import rows_by_source
 from anabranch.drive.coming import Coming, admission
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
 from anabranch.drive.retain import Work, at_once
 from anabranch.errors import AnabranchError, QueryError, SessionError, SinkError, StateError
+from anabranch.plan.migration import Execution
 
 
 @dataclass(frozen=True)
@@ -42,10 +54,15 @@ def nothing(trigger: int) -> None:
     """There is nothing to do before a commit."""
 
 
+def unknown() -> float | None:
+    """Nobody tells what waits in sources."""
+    return None
+
+
 class Runner:
     """Runs the batches of a driver, one at a time. `keep` is called before a commit is written, with the trigger: what must
     be there if the commit is. `do` has the progress written: at once, or in the background. `waiting` tells which files of
-    streams are not complete."""
+    streams are not complete, `batches_waiting` how many batches like the last one wait in sources."""
 
     def __init__(
         self,
@@ -54,16 +71,20 @@ class Runner:
         keep: Callable[[int], None] = nothing,
         do: Callable[[Work], None] = at_once,
         waiting: Callable[[], Mapping[str, Waiting]] = dict,
+        batches_waiting: Callable[[], float | None] = unknown,
     ) -> None:
         self.driver, self.delivery, self.keep, self._do, self._waiting = driver, delivery, keep, do, waiting
+        self._batches_waiting = batches_waiting
         self.progress = ProgressLog(driver.filesystem, driver.holder.epoch)
         delivery.counted = self.progress.count
         self._one_at_a_time = threading.Lock()
         """Held by whoever runs a batch: the thread that brings triggers, or the one of a closing step."""
         self._rests_since_s = monotonic()
         """When the last batch was over."""
-        self._dropped: set[str] = set()
-        """The queries that are to leave with the next batch, or have left."""
+        self.forgotten: Callable[[Collection[str]], None] = lambda names: None
+        """Is told which queries have left under this driver, long ago: no record of the pipeline has them any more."""
+        self._dropped = {name: note.command for name, note in read_dropped(driver.filesystem).items()}
+        """The queries that are to leave with the next batch, each with the command that asked for it."""
         self._asked: dict[str, Coming] = {}
         """The queries that are to come with the next batch."""
         self._noted = set(driver.filesystem.list(COMING))
@@ -73,16 +94,16 @@ class Runner:
         self._is_over = False
         """Whether no more batches are run: another runner takes over."""
 
-    def drop(self, name: str) -> None:
+    def drop(self, name: str, command: str = "") -> None:
         """Has a query leave with the next batch; may be called from any thread. If the driver dies before that batch, the
         query is left out by the next one."""
         with self._asking:
             if self.driver.newest is None:
                 raise SessionError(f"{name} cannot be dropped yet: its pipeline has committed no batch; wait for the first")
-            if not self.driver.queries.keys() - self._dropped - {name}:
+            if not self.driver.queries.keys() - self._dropped.keys() - {name}:
                 raise SessionError(f"{name} is the last query of its pipeline: stop the run instead")
-            write_dropped(self.driver.filesystem, [name])
-            self._dropped.add(name)
+            write_dropped(self.driver.filesystem, [DroppedNote(name, command)])
+            self._dropped[name] = command
 
     def add(self, coming: Coming, note: ComingNote, is_served: bool = True) -> None:
         """Has a query come with the next batch, or take the place of the one of its name; may be called from any thread. If
@@ -95,10 +116,23 @@ class Runner:
             if name in self._dropped:
                 raise SessionError(f"{name} is about to leave its pipeline: give the query another name")
             admission(coming, self.driver.standing.batch + 1, self.driver.newest, [*self.driver.queries.values()])
+            self.driver.texts.keep(coming.query.texts, coming.query.text)
             write_coming(self.driver.filesystem, note)
             if is_served:
                 self._asked[name] = coming
                 self._noted.add(name)
+
+    def has_carried_out(self, command: str) -> bool:
+        """Whether a command was carried out, by this driver or by one before it that died before it could answer."""
+        with self._asking:
+            asked = {*self._dropped.values(), *(each.command for each in self._asked.values())}
+            return command in asked or self.driver.has_carried_out(command)
+
+    def take_refused(self) -> dict[str, str]:
+        """The queries that could not come in when their batch began, and why; each is told once."""
+        with self._asking:
+            found, self.driver.refused = self.driver.refused, {}
+            return found
 
     def end(self) -> None:
         """Runs no more batches, once the one that runs is over: another runner takes over."""
@@ -158,11 +192,12 @@ class Runner:
             driver.coming |= self._asked
             self._asked = {}
         base, control = driver.newest, driver.begin(trigger)
+        executions = {name: query.execution for name, query in driver.queries.items()}
         asked = {**dict.fromkeys(self._dropped, BY_REQUEST), **self.delivery.left}
         if leaving := {name: reason for name, reason in asked.items() if name in driver.queries}:
             if not driver.queries.keys() - leaving.keys():
                 raise SinkError(f"all queries have left the pipeline: {'; '.join(leaving.values())}")
-            control = driver.end(control, leaving)
+            control = driver.end(control, leaving, self._dropped)
         marks.append(perf_counter())
         computed = tasks(control)
         while failed := {name: each for a in computed.attempts for name, each in a.failed.items()}:
@@ -177,17 +212,38 @@ class Runner:
         marks.append(perf_counter())
         ran = {name: query.plan_text for name, query in driver.queries.items()}
         spent_s = [after - before for before, after in pairwise(marks)]
-        driver.after(base, commit, self.delivery.first_waiting)
+        load = self._load(control, commit, sum(spent_s), executions)
+        waiting = [name for name, batches in self.delivery.waiting.items() if batches]
+        self._forget(driver.after(base, commit, self.delivery.first_waiting, load, waiting))
         wall_s = dict(zip(("control", "tasks", "commit", "deliver"), spent_s, strict=True))
         self._note(commit, ran, wall_s, base is not None and base.trigger == trigger)
         self._rests_since_s = monotonic()
 
+    def _load(
+        self, control: Control, commit: Commit, seconds: float, executions: Mapping[str, Execution]
+    ) -> Load:  # fmt: skip
+        """What a batch has shown of the load. What Spark does before a batch is known of the last trigger that is over."""
+        waiting, rows = self._batches_waiting(), sum(rows_by_source(commit).values())
+        seconds += self.progress.before_s
+        backlog = round(waiting * rows) if waiting is not None else None
+        return Load(commit, seconds, control.planned_us, executions, backlog)
+
     def _forget_notes(self) -> None:
-        """Deletes the notes of queries that have come with the batch that is committed, or could not come."""
+        """Deletes the notes of queries that have come or left with the batch that is committed, or could not come."""
         with self._asking:
             over = self._noted - self._asked.keys() - self.driver.coming.keys()
             self._noted -= over
+            left = self._dropped.keys() - self.driver.queries.keys()
+            self._dropped = {name: command for name, command in self._dropped.items() if name not in left}
         forget_coming(self.driver.filesystem, sorted(over))
+        forget_dropped(self.driver.filesystem, sorted(left))
+
+    def _forget(self, gone: Collection[str]) -> None:
+        """Lets go of queries that are out of the records."""
+        if gone:
+            self.delivery.forget(gone)
+            # One that left at the start may run in another pipeline since.
+            self.forgotten([name for name in gone if name in self.driver.has_left])
 
     def _note(self, commit: Commit, plans: Mapping[str, str], wall_s: dict[str, float], is_closing: bool) -> None:
         """Notes what a batch did; nobody waits until it is written."""
@@ -197,7 +253,7 @@ class Runner:
         found: dict[str, Progress] = {}
         waiting, undelivered = self._waiting(), self.delivery.waiting
         for name, query in self.driver.queries.items():
-            made = progress_of(query.query, commit.batch, commit.trigger, commit.queries[name], plans[name], wall_s)
+            made = progress_of(query.query, commit, plans[name], wall_s)
             made.waiting = {stream: files for stream, files in waiting.items() if stream in query.streams}
             made.undelivered, made.is_closing = undelivered.get(name, 0), is_closing
             made.is_counted = not query.distribution.groups_span_slots or not commit.queries[name].slots

@@ -54,6 +54,8 @@ class Steering:
         """The first batch whose rows of streams are its own."""
         self.declared = ""
         """How it was written when it was last declared, if it was altered since."""
+        self.command = ""
+        """The command by which it came, or was altered last."""
         self.has_own_files = False
         """Whether tasks write its results to files that its sink takes as they are."""
         self.own_folder = ""
@@ -61,6 +63,10 @@ class Steering:
         self.is_pinned = False
         """Whether the plan stays unless a user asks for another."""
         self.needs_approval = False
+        self.may_lose = False
+        """Whether the policy of its pipeline may lose results."""
+        self.limited_cores: float | None = None
+        """Under overload, the cores that lookups which give results may take."""
         self.budget_bytes: float | None = None
         """What its state may take, for people to see beside what it takes."""
         self.pending: Proposal | None = None
@@ -103,9 +109,9 @@ class Steering:
     @property
     def running(self) -> Running:
         """The query as it runs now."""
-        known = self._running
-        if known is None or known.execution is not self.execution or known.since != self.since:
-            self._running = known = Running(self.query, self.execution, self.distribution, self.since)
+        known, kind = self._running, (self.since, self.may_lose)
+        if known is None or known.execution is not self.execution or (known.since, known.may_lose) != kind:
+            self._running = known = Running(self.query, self.execution, self.distribution, self.since, self.may_lose)
         return known
 
     @property
@@ -150,7 +156,7 @@ class Steering:
             self.tell(-1, "started", f"on an empty checkpoint, plan {self.plan_text}", **facts)
             return
         batch, own = commit.batch, commit.queries[self.name]
-        self.since, self.declared = own.since, own.declared
+        self.since, self.declared, self.command = own.since, own.declared, own.command
         after = execution_after(own, self.forms)
         is_rewritten = own.text != self.text.digest and self.texts.read(own.text).sql != self.text.sql
         if (
@@ -197,9 +203,12 @@ class Steering:
         """Runs what a batch was begun with; if that failed too often, what has run before."""
         batch, execution = begun.batch, self._begun(begun)
         if begun.runs >= MOST_FAILED_RUNS:
-            proven = Execution(self.plan, grouped_input=self.execution.grouped_input)
-            if base is not None:
-                proven = execution_after(base.queries[self.name], self.forms)
+            proven = Execution(
+                self.plan, grouped_input=self.execution.grouped_input, company=self.execution.company
+            )
+            own = base.queries.get(self.name) if base is not None else None
+            if own is not None and own.identity == self.identity:  # else it comes with this batch
+                proven = execution_after(own, self.forms)
             if proven != execution:
                 text = f"plan {self._shown(execution)}: batch {batch} failed {begun.runs} times under it"
                 self.execution = execution = proven
@@ -224,13 +233,13 @@ class Steering:
     def observed(self, commit: Commit) -> Observed:
         """What a batch has shown of the query."""
         seen = {name: us for name, us in commit.largest_time_us.items() if name in self.streams}
-        return Observed(commit.batch, seen, commit.queries[self.name].statistics)
+        return Observed(commit.batch, seen, commit.queries[self.name].statistics, self.limited_cores)
 
     # -- another plan ------------------------------------------------------------------------------------------------
 
     def request(self, proposal: Proposal) -> None:
         """Asks for another plan from the next batch on; may be called from any thread."""
-        if reason := why_not(self.forms, self.execution, proposal.action):
+        if reason := why_not(self.forms, self.execution, proposal.action, self.may_lose):
             raise MigrationError(reason)
         self._requests.put(proposal)
 
@@ -269,11 +278,11 @@ class Steering:
         old, target = self.plan_text, shown(action.plan, self.forms, grouped_input, selects)
         if before.target is not None and before.target != action.plan:
             self.tell(batch - 1, "cancelled", f"the way to {show(before.target, self.graph)}: {text}")
-        after = transition(self.forms, before, action, batch, seen)
+        after = transition(self.forms, before, action, batch, seen, self.may_lose)
         if isinstance(after, Refusal) and grouped_input == before.grouped_input:
             # The plan has changed since it was asked for. Piece by piece it can still be gone over to.
             action, text = replace(action, strategy=Strategy.GRADUAL), f"{text}; {after.reason}"
-            after = transition(self.forms, before, action, batch, seen)
+            after = transition(self.forms, before, action, batch, seen, self.may_lose)
         if isinstance(after, Refusal):
             self.tell(batch - 1, "kept", f"{target} cannot be gone over to any more: {after.reason}")
             return

@@ -35,14 +35,14 @@ class Refusal:
 
 
 def transition(
-    forms: Forms, execution: Execution, action: Action, batch: int, seen: Mapping[str, int]
+    forms: Forms, execution: Execution, action: Action, batch: int, seen: Mapping[str, int], may_lose: bool = False
 ) -> Execution | Refusal:
     """The execution from a batch on that an action leads to. A migration under way is given up for it. `seen` are the
-    largest event times so far, by source."""
+    largest event times so far, by source; `may_lose`: the policy of the query may lose results."""
     grouped_input, selects = stands(execution, action)
     if (grouped_input, action.plan, selects) == (execution.grouped_input, execution.plan, execution.selects):
         return replace(execution, migration=None)
-    if reason := why_not(forms, execution, action):
+    if reason := why_not(forms, execution, action, may_lose):
         return Refusal(reason)
     strategy, graph = action.strategy, forms.graphs[execution.grouped_input]
     if grouped_input != execution.grouped_input:
@@ -55,15 +55,32 @@ def transition(
     return replace(execution, migration=Migration(action.plan, strategy, batch, action.pause_us))
 
 
+def _why_not_limited(action: Action) -> str | None:
+    """Why an action cannot be followed while results may be lost; None if it can. Which rows look up their partners is said
+    of the one join that gives the results: a parallel track has two, and groups or selects that go elsewhere have others on
+    the way."""
+    why = "the overload policy of the query may lose results"
+    if isinstance(action, MoveGroups):
+        return f"{why}: groups stay where they are"
+    if isinstance(action, MoveSelects):
+        return f"{why}: selects stay where they are"
+    if action.strategy is Strategy.PARALLEL_TRACK:
+        instead = f"take {Strategy.MOVING_STATE} or {Strategy.GRADUAL}"
+        return f"{why}: on a {Strategy.PARALLEL_TRACK} two plans give them; {instead}"
+    return None
+
+
 def stands(execution: Execution, action: Action) -> tuple[str | None, Selects]:
     """The input that is grouped first, and the predicates that stand above a join, when an action has been followed."""
     grouped_input = action.grouped_input if isinstance(action, MoveGroups) else execution.grouped_input
     return grouped_input, action.selects if isinstance(action, MoveSelects) else execution.selects
 
 
-def why_not(forms: Forms, execution: Execution, action: Action) -> str | None:
+def why_not(forms: Forms, execution: Execution, action: Action, may_lose: bool = False) -> str | None:
     """Why an action cannot be followed from an execution; None if it can."""
     graph = forms.graphs[execution.grouped_input]
+    if may_lose and (reason := _why_not_limited(action)):
+        return reason
     if isinstance(action, MoveGroups) and action.grouped_input != execution.grouped_input:
         return why_not_switch(forms, execution, action.grouped_input, action.strategy)
     if isinstance(action, MoveSelects) and (reason := why_not_raise(execution, graph, action.selects, action.strategy)):

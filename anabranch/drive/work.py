@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +21,20 @@ import pyarrow as pa
 
 from anabranch.control.execution import execution_of
 from anabranch.control.ledger import commits_in
-from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord, Failure, Manifest
+from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord, Failure, Limit, Manifest
 from anabranch.control.table_files import get_table
+from anabranch.drive.lookups import Lookups, Snapshots
 from anabranch.engine.accept import Rows
 from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import source_mask
+from anabranch.engine.limits import Limits
 from anabranch.engine.pieces import check_results
+from anabranch.engine.shedding import Dropped, Shedding
 from anabranch.engine.slot import Slot, Tenant, Times, parted_by
 from anabranch.errors import QueryFailedError
+from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.databases.protocol import Databases
+from anabranch.place.databases.registry import database
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution
@@ -39,6 +46,9 @@ from anabranch.storage.filesystem import Filesystem
 
 RETAIN_EVERY = 16
 """Files that are no longer named are unmapped every so many batches."""
+
+NOTHING_DROPPED: Mapping[str, Dropped] = MappingProxyType({})
+NO_SNAPSHOTS: Snapshots = MappingProxyType({})
 
 MOST_KEPT = 32
 """A worker that served many runs forgets the boxes of the oldest."""
@@ -58,6 +68,10 @@ class QueryOrder:
     """Files with the rows of stored tables that are taken in now."""
     since: int = 0
     """The first batch whose rows of streams are its own."""
+    clock_us: int = BEGINNING_US
+    """The clock that the freshness of its results is told by."""
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    """Which rows of its inputs may look up their partners where results are found."""
 
     @property
     def at_first(self) -> Execution:
@@ -81,11 +95,27 @@ class Order:
     """The sources whose rows may be in a slot for the sake of a query that has left."""
     slices: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """How new rows of sources are cut, as far as that was decided."""
+    salt: int = 0
+    """By it rows are chosen that look up their partners, or that are shed."""
+    shed: Mapping[str, float] = field(default_factory=dict)
+    """The share of rows of each stream that is kept."""
+    may_lose: bool = False
+    """Whether queries may lose results: then they share no routes."""
+
+    @property
+    def shedding(self) -> Shedding:
+        """Which rows are dropped before they come to a slot."""
+        return Shedding(self.shed, self.salt, self.planned_us)
+
+    def limits(self, slot: int, dropped: Mapping[str, Dropped]) -> Limits:
+        """What may be lost in a slot."""
+        own = {name: query.limits for name, query in self.queries.items() if query.limits}
+        return Limits(self.may_lose, own, slot, self.salt, self.shed, dropped)
 
     @property
     def times(self) -> dict[str, Times]:
         """The times of each query."""
-        return {name: Times(query.watermark_us, query.emitted_us) for name, query in self.queries.items()}
+        return {name: Times(query.watermark_us, query.emitted_us, query.clock_us) for name, query in self.queries.items()}
 
     @property
     def tables(self) -> dict[tuple[str, str], list[str]]:
@@ -105,18 +135,24 @@ class Order:
 def order_after(
     control: Control, base: Commit | None, forms: Mapping[str, Forms], known: Executions | None = None
 ) -> Order:
-    """What a batch asks for that starts from a commit. `known` are executions that were read before."""
+    """What a batch asks for that starts from a commit. `known` are executions that were read before; those of queries that
+    have left are forgotten."""
     queries, read = {}, known if known is not None else {}
+    for name in read.keys() - control.queries.keys():
+        del read[name]
     for name, own in control.queries.items():
         execution, before, emitted_us = _execution(name, own.execution, forms, read), None, BEGINNING_US
         last = base.queries.get(name) if base is not None else None
         if last is not None and last.identity == own.identity:
             before, emitted_us = _execution(name, last.execution, forms, read), last.watermark_us
-        queries[name] = QueryOrder(own.watermark_us, emitted_us, execution, before, own.tables, own.since)
+        queries[name] = QueryOrder(
+            own.watermark_us, emitted_us, execution, before, own.tables, own.since, own.clock_us, own.limits
+        )
     kept = base.slots if base is not None else {}
     states = {int(slot): (each.token, each.manifest) for slot, each in kept.items()}
     return Order(
-        control.batch, queries, states, control.planned_us, control.token, frozenset(control.parted), control.slices
+        control.batch, queries, states, control.planned_us, control.token, frozenset(control.parted), control.slices,
+        control.salt, control.shed, control.may_lose,
     )  # fmt: skip
 
 
@@ -153,6 +189,8 @@ class SlotWork:
     kept: Kept
     results_per_batch: int | None = None
     """More results of a query in a batch in a slot are an error."""
+    databases: Databases = database
+    """Gives databases in which rows are looked up for."""
 
     @property
     def needs_no_exchange(self) -> bool:
@@ -172,9 +210,20 @@ class SlotWork:
         return boxes
 
     def step(
-        self, order: Order, slot: int, boxes: Slot, rows: Mapping[str, Rows]
+        self,
+        order: Order,
+        slot: int,
+        boxes: Slot,
+        rows: Mapping[str, Rows],
+        dropped: Mapping[str, Dropped] = NOTHING_DROPPED,
+        snapshots: Snapshots = NO_SNAPSHOTS,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Has the boxes process a batch; the results of each query, as they are found."""
+        """Has the boxes process a batch; the results of each query, as they are found. What was `dropped` of streams before
+        it came to a slot is counted in one of them. Lookups in databases read the `snapshots`."""
+        own = {name: query for name, (query, _) in self.queries.items() if name in boxes.tenants}
+        lookups = Lookups(own, self.databases)
+        watermarks = {name: query.watermark_us for name, query in order.queries.items()}
+        rows, brought = lookups.enriched(rows, watermarks, order.planned_us, snapshots)
         tables: dict[str, pa.Table] = {}
         for (name, path), asking in {}.items() if self.needs_no_exchange else order.tables.items():
             queries = [query for query in asking if query in boxes.tenants]
@@ -186,11 +235,14 @@ class SlotWork:
             else:
                 tables[name] = stored
         counts = dict.fromkeys(self.queries, 0)
-        for query, piece in boxes.step(order.batch, {**tables, **rows}, order.times, order.planned_us):
+        limits = order.limits(slot, dropped)
+        for query, piece in boxes.step(order.batch, {**tables, **rows}, order.times, order.planned_us, limits, brought):
             counts[query] += piece.num_rows
             with errors_of(query):
                 check_results(counts[query], self.results_per_batch, query, order.batch)
             yield query, piece
+        if lookups.counted.keys:
+            lookups.counted.tell(next(iter(boxes.statistics.values())))
 
     def save(self, order: Order, slot: int, boxes: Slot, token: str) -> Attempt:
         """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes. What the attempt has
@@ -216,12 +268,14 @@ class SlotWork:
         return Attempt(slot, token, None, {}, failed={error.query: failure})
 
     def _forms(self) -> dict[str, Forms]:
-        """The forms of the queries: made once in a worker."""
+        """The forms of the queries: made once in a worker. Those of queries that have left are forgotten."""
         known = self.kept.forms.setdefault(self.run, {})
         if len(self.kept.forms) > MOST_KEPT:
             oldest = next(iter(self.kept.forms))
             del self.kept.forms[oldest]
             self.kept.executions.pop(oldest, None)
+        for name in known.keys() - self.queries.keys():
+            del known[name]
         for name, (query, _) in self.queries.items():
             if name not in known or known[name].written is not query:
                 known[name] = Forms(query)
@@ -267,9 +321,11 @@ class SlotWork:
         there = {name: query.at_first for name, query in order.queries.items() if query.before is not None}
         # The commit was made by those that were there; where nobody was, there is nothing to attach.
         tenants = self._tenants(order, there, slot) or self._tenants(order, _executions(order), slot)
-        shared = _shared(tenants.values())
+        shared = _shared(tenants.values(), order)
         parted = order.parted | parted_by(self._tenants(order, _executions(order), slot).values())
-        boxes = Slot([*tenants.values()], f"state/{slot}", self.filesystem, reader, slot, parted, shared)
+        boxes = Slot(
+            [*tenants.values()], f"state/{slot}", self.filesystem, reader, slot, parted, shared, open_embedded
+        )
         boxes.attach(manifest, order.times)
         self._redirect(boxes, self._tenants(order, _executions(order), slot), order)
         return boxes
@@ -278,7 +334,7 @@ class SlotWork:
         """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
         they cannot be brought there, they are of no more use."""
         now = self._tenants(order, _executions(order), slot)
-        if not now or not order.parted <= boxes.parted:
+        if not now or not order.parted <= boxes.parted or (order.may_lose and boxes.sharing):
             return False
         is_known = all(_is_spread_alike(boxes.tenants.get(name), tenant) for name, tenant in now.items())
         if not is_known and not parted_by(now.values()) <= boxes.parted:
@@ -302,7 +358,7 @@ class SlotWork:
         going = boxes.tenants.keys() - stays
         changed = {name: now[name].execution for name in stays if now[name].execution != boxes.tenants[name].execution}
         if changed or coming or going:
-            boxes.redirect(changed, order.times, _shared(now.values()), coming, going)
+            boxes.redirect(changed, order.times, _shared(now.values(), order), coming, going)
 
 
 def _is_same(one: Tenant | None, other: Tenant) -> bool:
@@ -320,13 +376,26 @@ def _is_like(one: Tenant | None, other: Tenant) -> bool:
     return one is None or not _is_same(one, other) or one.execution.is_like(other.execution)
 
 
-def _shared(tenants: Iterable[Tenant]) -> tuple[SharedJoin, ...]:
+def _shared(tenants: Iterable[Tenant], order: Order) -> tuple[SharedJoin, ...]:
     """The joins that queries run together, as they run now."""
-    return shared_joins(Running(t.forms.written, t.execution, t.distribution, t.since) for t in tenants)
+    return shared_joins(Running(t.forms.written, t.execution, t.distribution, t.since, order.may_lose) for t in tenants)
 
 
 def _executions(order: Order) -> dict[str, Execution]:
     return {name: query.execution for name, query in order.queries.items()}
+
+
+def shed_rows(
+    order: Order, sources: Mapping[str, Stream | Table], rows: Mapping[str, pa.RecordBatch]
+) -> tuple[Mapping[str, pa.RecordBatch], Mapping[str, Dropped]]:
+    """The rows of streams that a batch keeps, before they are spread over slots; and what it drops."""
+    if not order.shed:
+        return rows, NOTHING_DROPPED
+    kept, dropped = dict(rows), dict[str, Dropped]()
+    for name, given in rows.items():
+        if isinstance(source := sources[name], Stream) and name in order.shed:
+            kept[name], dropped[name] = order.shedding.shed(source, given)
+    return kept, dropped
 
 
 def slot_mask(

@@ -25,8 +25,10 @@ from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import member_mask
 from anabranch.engine.combination import Delta
 from anabranch.engine.expressions import predicate_mask
+from anabranch.engine.freshness import count_between, useful_from_us
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import hash_keys
+from anabranch.engine.limits import NO_LIMITS, Limits
 from anabranch.engine.lineage import NOBODY, Numbers
 from anabranch.engine.log import Stored, decode, encode, starts_of
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
@@ -51,6 +53,9 @@ class Arrival:
     batch: int
     planned_us: int = FOREVER_US
     """The driver's clock by which rows are early."""
+    limits: Limits = NO_LIMITS
+    clocks_us: Mapping[str, int] = field(default_factory=dict)
+    """By query, the clock by which rows may be too old for its results."""
     deltas: dict[tuple[str, str], Delta] = field(default_factory=dict)
     """The new rows of each input, by its reader and its alias."""
     sorted_rows: dict[IndexKey, Words] = field(default_factory=dict)
@@ -60,6 +65,9 @@ class Arrival:
     cpu_ns: dict[str, int] = field(default_factory=dict)
     counts: dict[tuple[str, str], SourceStatistics] = field(default_factory=dict)
     """What came of each source, by the query that counts it and the source."""
+    brought: Mapping[str, Rows] = field(default_factory=dict)
+    """The rows of sources as they came, where those that are taken in were made of them: these are counted, and their times
+    move the watermark."""
 
     def take(self, store: Store, source: Stream | Table, rows: Rows, watermarks: Mapping[str, int]) -> None:
         """Takes in the rows of a source; `watermarks` has those of the queries: queries that share a join have the same."""
@@ -74,18 +82,38 @@ class Arrival:
         least_us = min(limits.values())
         columns = store.read_columns(source)
         given = conform(source, rows, columns)
-        accepted = accept(source, given, columns, least_us, early_us)
-        starts = starts_of(source, accepted.rows)
-        largest_us = None if isinstance(source, Derived) else accepted.largest_time_us
+        accepted = came = accept(source, given, columns, least_us, early_us)
+        starts, stored = starts_of(source, accepted.rows), accepted.rows
+        came_starts = starts
+        if (brought := self.brought.get(source.name)) is not None:
+            given = conform(source, brought, tuple(brought.schema.names))
+            came = accept(source, given, tuple(brought.schema.names), least_us, early_us)
+            came_starts = starts_of(source, came.rows)
+        useful_us = useful_from_us(source.name, readers, self.clocks_us) if is_timed else BEGINNING_US
+        largest_us = None if isinstance(source, Derived) else came.largest_time_us
         known: dict[tuple[str, int], Seen] = {}
         for query, limit_us in limits.items():
             reader = over[query]
             if (key := (reader.name, limit_us)) not in known:  # members of a shared join over the same streams count alike
-                late = accepted.late + (int((starts < limit_us).sum()) if limit_us > least_us else 0)
-                seen = Seen(accepted.seen, late, accepted.early, accepted.untimed)
-                known[key] = own_rows(reader, reader.inputs_over(source.name)[0], given, seen, limit_us, early_us)
+                late = came.late + (int((came_starts < limit_us).sum()) if limit_us > least_us else 0)
+                stale = count_between(came_starts, limit_us, useful_us)
+                seen = Seen(came.seen, late, came.early, came.untimed, stale)
+                i = reader.inputs_over(source.name)[0]
+                known[key] = own_rows(reader, i, given, seen, limit_us, early_us, useful_us)
             self.counts[query, source.name] = SourceStatistics(*known[key], largest_time_us=largest_us)
-        self._admit(store, source, accepted.rows, starts, readers, limits, began)
+        if useful_us > least_us and not (useful := starts >= useful_us).all():
+            stored, starts = stored.filter(pa.array(useful)), starts[useful]
+        self._admit(store, source, stored, starts, readers, limits, began)
+
+    def count_dropped(self, store: Store) -> None:
+        """Counts rows that were shed before they came."""
+        for source, dropped in self.limits.dropped.items():
+            for query in {q for reader in readers_of(store.readers, source) for q in reader.queries_over(source)}:
+                counts = self.counts.setdefault((query, source), SourceStatistics())
+                counts.rows += dropped.rows
+                counts.shed_rows += dropped.rows
+                times = [us for us in (counts.largest_time_us, dropped.largest_time_us) if us is not None]
+                counts.largest_time_us = max(times, default=None)
 
     def _admit(
         self,
@@ -171,7 +199,10 @@ class Arrival:
                 for query, streams in reader.queries_over(source.name).items():
                     if least_us < (limit_us := limits[query]):
                         late[streams] = limit_us
-        stored_rows = Stored(data, decode(data), int(starts.max()), passed=passed, watermarks=late, slices=slices)
+        kept_share = self.limits.kept.get(source.name, 1.0)
+        stored_rows = Stored(
+            data, decode(data), int(starts.max()), passed=passed, watermarks=late, slices=slices, kept=kept_share
+        )
         log.add(self.batch, stored_rows)
         for reader, i, _ in kept:
             if reader.lineage is not None:
@@ -292,10 +323,17 @@ class Seen(NamedTuple):
     late: int
     early: int
     untimed: int
+    stale: int
 
 
 def own_rows(
-    reader: Reader, i: InputState, rows: pa.RecordBatch, seen: Seen, watermark_us: int, early_after_us: int
+    reader: Reader,
+    i: InputState,
+    rows: pa.RecordBatch,
+    seen: Seen,
+    watermark_us: int,
+    early_after_us: int,
+    useful_us: int = BEGINNING_US,
 ) -> Seen:
     """What a slot counts of the rows that came to it: a row that goes to several slots is counted in the first of those that
     it goes to for the sake of an input."""
@@ -303,16 +341,17 @@ def own_rows(
     if isinstance(i.source, Derived):
         return seen
     if not grid.is_first(cell, i.alias):
-        return Seen(0, 0, 0, 0)
+        return Seen(0, 0, 0, 0, 0)
     if i.source.name not in reader.place.parted:
         return seen
     mine = members_of(reader, i, rows)
     if not isinstance(i.source, Stream):
-        return Seen(int(mine.sum()), 0, 0, 0)
+        return Seen(int(mine.sum()), 0, 0, 0, 0)
     times = rows.column(rows.schema.get_field_index(i.source.time)).filter(pa.array(mine))
     times_us = times.drop_null().view(pa.int64()).to_numpy()
     early = int((times_us > early_after_us).sum())
-    return Seen(len(times), int((times_us < watermark_us).sum()), early, times.null_count)
+    stale = count_between(times_us, watermark_us, useful_us)
+    return Seen(len(times), int((times_us < watermark_us).sum()), early, times.null_count, stale)
 
 
 def delta_of(reader: Reader, i: InputState, batch: int, stored: Stored, starts: npt.NDArray[np.int64]) -> Delta:

@@ -24,7 +24,9 @@ from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.arrival import Arrival, order_keys
 from anabranch.engine.combination import Combination, Delta
 from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.engine.freshness import Oldest, fresh, oldest_times
 from anabranch.engine.keys import hash_keys
+from anabranch.engine.limits import Direction
 from anabranch.engine.log import Log
 from anabranch.engine.lookup import Lookup
 from anabranch.engine.pieces import pieces
@@ -37,7 +39,7 @@ from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr, aliases_of
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import Aliases
-from anabranch.plan.query import Stream
+from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.plan.routes import Route, Stage
 from anabranch.plan.shared_join import renamed as in_aliases
 
@@ -89,6 +91,8 @@ class Box:
         self.arrival = Arrival(-1)
         self.visible: set[str] = set()
         """The inputs whose new rows can be found already."""
+        self._oldest: tuple[Oldest, ...] = ()
+        """How old rows may be in results of this batch, where some may be too old."""
         self._found: dict[Aliases, list[Combination]] = {}
         self._readers: tuple[Reader, ...] = ()
         self._known_indexes: dict[Aliases, list[BoundIndex]] = {}
@@ -125,10 +129,13 @@ class Box:
     def begin(self, arrival: Arrival) -> None:
         """Before a batch."""
         self.statistics, self.arrival, self.visible, self._found = Statistics(), arrival, set(), {}
+        self._oldest = ()
 
     def step(self, watermark_us: int) -> Iterator[Found]:
         """Takes the rows of a batch along their routes, and gives its results as they are found, in pieces. It is done, and
         statistics and state are those behind it, when the last piece was taken."""
+        clock_us = self.arrival.clocks_us.get(self.reader.query, BEGINNING_US)
+        self._oldest = oldest_times(self.reader.graph.query, clock_us, watermark_us)
         for query, piece in self._run(emit=True):
             self.statistics.results += piece.num_rows
             yield query, piece
@@ -191,6 +198,9 @@ class Box:
         stage = route.stages[place]
         if stage.is_root and not emit:
             return
+        if stage.is_root and self.counts(route):
+            yield from self.directed(route, stage, rows)
+            return
         for combined in self.stage(route, stage, rows, emit=emit):
             if not stage.is_root:
                 began = thread_time_ns()
@@ -214,17 +224,49 @@ class Box:
                 self.statistics.steps, self._found = steps, {}
                 self.rebuild.done.cpu_ns += thread_time_ns() - began
 
+    def counts(self, route: Route) -> bool:
+        """Whether it is counted what the rows of an input find that are results."""
+        limits = self.arrival.limits
+        if not limits.may_lose and self.reader.query not in limits.queries:
+            return False
+        return isinstance(self.reader.input(route.alias).source, Stream)
+
+    def directed(self, route: Route, stage: Stage, rows: Combination, since: int | None = None) -> Iterator[Found]:
+        """Takes rows through the last stage of their route, as far as they may look up, and counts what they find. On a
+        parallel track the new plan has combinations with rows that came `since` only."""
+        began, spent_ns, delta = thread_time_ns(), 0, self.delta(route.alias)
+        arrived = 0 if delta is None else len(delta.starts)
+        share = self.arrival.limits.share(self.reader.query, route.alias, arrived)
+        assert share == 1 or not self.reader.execution.is_parallel, "limits begin when a parallel track has ended"
+        direction = Direction(self, route.alias, share, rows, arrived)
+        for combined in self.stage(route, stage, direction.rows, since, emit=True, probing=direction.probing):
+            found = self.rebuild.old_at_root(combined) if since is None else combined
+            for piece in self.emit(found, True, direction):
+                spent_ns += thread_time_ns() - began
+                yield piece
+                began = thread_time_ns()
+            combined.fetched.clear()
+        direction.end(spent_ns + thread_time_ns() - began)
+
     def stage(
-        self, route: Route, stage: Stage, rows: Combination, since: int | None = None, step: int = 0, emit: bool = False
+        self,
+        route: Route,
+        stage: Stage,
+        rows: Combination,
+        since: int | None = None,
+        step: int = 0,
+        emit: bool = False,
+        probing: npt.NDArray[np.bool_] | None = None,
     ) -> Iterator[Combination]:
         """The combinations that the probes of a stage make of some rows, in pieces; with rows that came `since` only. With
-        `emit` what is found on the way may be some query's result already."""
+        `emit` what is found on the way may be some query's result already. `probing` are the rows that may look up, if
+        only some may."""
         if not len(rows):
             return
         if step == len(stage.probes):
             yield self._selected(stage, rows) if stage.selects else rows
             return
-        for found in self.lookup.probe(route, stage, step, rows):
+        for found in self.lookup.probe(route, stage, step, rows, probing):
             found = self.on_way(self.rebuild.new_only(found, since), emit)
             if self.is_full:
                 # Nothing of a piece without rows goes on; what waits is handed out meanwhile.
@@ -303,10 +345,16 @@ class Box:
             self._known_indexes[aliases] = list(found.values())
         return self._known_indexes[aliases]
 
-    def emit(self, rows: Combination, emit: bool) -> Iterator[Found]:
-        """What is selected of combined rows, in pieces; or nothing, if the query groups: then its aggregator takes them."""
+    def emit(self, rows: Combination, emit: bool, direction: Direction | None = None) -> Iterator[Found]:
+        """What is selected of combined rows, in pieces; or nothing, if the query groups: then its aggregator takes them.
+        Those with a row that is too old are left out. What is left counts for its `direction`."""
         if not emit or not len(rows):
             return
+        if self._oldest:
+            found, rows = len(rows), fresh(self, rows, self._oldest)
+            self.statistics.stale_results += found - len(rows)
+        if direction is not None:
+            direction.take(rows)
         query = self.reader.graph.query
         # Of several inputs all residuals were decided by lookups.
         left = query.residuals if len(query.inputs) == 1 else ()
@@ -323,5 +371,6 @@ class Box:
 
 def horizon_us(box: Box, watermark_us: int, emitted_us: int) -> int:
     """What is valid at or after this may still be needed. Groups of a subquery are known when the watermark has passed them,
-    so a box over them keeps what it has for a batch longer: that is the watermark of the batch before."""
-    return emitted_us if box.reader.reads_groups else watermark_us
+    so a box over them keeps what it has for a batch longer: that is the watermark of the batch before. So does a box whose
+    database looks at the rows of the instants in between."""
+    return emitted_us if box.reader.reads_groups or box.reader.is_placed else watermark_us

@@ -335,7 +335,7 @@ class Checkpoint:
                 data, late = files.log.add(stored.data), dict(stored.watermarks)
                 rows, start_us = stored.rows.num_rows, stored.start_max_us
                 slices = tuple((each.retention_us, each.end, each.start_max_us) for each in stored.slices)
-                known[batch] = LogSegment(name, batch, rows, start_us, data, passed, late, slices=slices)
+                known[batch] = LogSegment(name, batch, rows, start_us, data, passed, late, 0, slices, stored.kept)
                 self._fresh_logs.append(known[batch])
 
     def _number_predicates(self) -> None:
@@ -404,7 +404,7 @@ class Checkpoint:
                 f"says {record.rows}: restore the checkpoint from a backup"
             )
         slices = tuple(Slice(*each) for each in record.slices)
-        return Stored(data, rows, record.start_max_us, record, passed, record.watermarks, slices)
+        return Stored(data, rows, record.start_max_us, record, passed, record.watermarks, slices, record.kept)
 
     def _map_view(self, record: ViewSegment, key: ViewKey) -> Combined:
         data = self.reader.segment(record.parts)

@@ -31,6 +31,8 @@ class Combination:
     """The rows in the order of the hash of a key, as far as some index needed them so."""
     sets: npt.NDArray[np.integer] | None = None
     """In a shared join the set of members that each combination is for (`anabranch.engine.lineage`); None: all."""
+    finders: npt.NDArray[np.int64] | None = None
+    """Where it is counted what rows find: the place of the row that found each (`anabranch.engine.limits.Direction`)."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -40,12 +42,16 @@ class Combination:
         fetched = {column: values.slice(first, last - first) for column, values in self.fetched.items()}
         whole = None if self.whole is None else (self.whole[0], self.whole[1].slice(first, last - first))
         sets = None if self.sets is None else self.sets[first:last]
-        return Combination(ids, self.starts[first:last], self.ends[first:last], fetched, whole, sets=sets)
+        finders = None if self.finders is None else self.finders[first:last]
+        return Combination(
+            ids, self.starts[first:last], self.ends[first:last], fetched, whole, sets=sets, finders=finders
+        )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
         ids = {alias: values[mask] for alias, values in self.ids.items()}
         sets = None if self.sets is None else self.sets[mask]
-        return Combination(ids, self.starts[mask], self.ends[mask], sets=sets)
+        finders = None if self.finders is None else self.finders[mask]
+        return Combination(ids, self.starts[mask], self.ends[mask], sets=sets, finders=finders)
 
 
 @dataclass

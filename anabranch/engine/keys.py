@@ -29,7 +29,7 @@ def hash_keys(columns: Sequence[pa.Array], rows: int) -> Hashes:
     """One hash per row; rows without key columns (cartesian products) all have the same."""
     out = np.zeros(rows, np.uint64)
     for place, column in enumerate(columns):
-        words = _words(column)
+        words = words_of(column)
         if place == 0:
             hashing.hash_words(words, out)
         else:
@@ -42,7 +42,7 @@ def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArr
     result: npt.NDArray[np.bool_] | None = None
     for ours, theirs in zip(left, right, strict=True):
         if _fits_word(ours.type):
-            same = _words(ours) == _words(theirs)
+            same = words_of(ours) == words_of(theirs)
         else:
             same = pc.equal(ours, theirs).to_numpy(zero_copy_only=False)
         result = same if result is None else result & same
@@ -50,8 +50,9 @@ def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> npt.NDArr
     return result
 
 
-def _words(column: pa.Array) -> Hashes:
-    """The values as 64-bit words, equal iff the values are (for strings, binaries and long decimals: a hash of them)."""
+def words_of(column: pa.Array) -> Hashes:
+    """The values as 64-bit words, equal iff the values are (for strings, binaries and long decimals: a hash of them). None
+    of them is NULL."""
     type = column.type
     if pa.types.is_string(type) or pa.types.is_binary(type):
         return _hash_bytes(column)

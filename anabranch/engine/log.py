@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from anabranch.control.records import LogSegment
 from anabranch.engine.columns import LOW, AddressTables, ColumnStore, Ids
+from anabranch.engine.keys import Hashes
+from anabranch.engine.row_hash import hash_rows
 from anabranch.engine.slices import Slice
 from anabranch.errors import MissingRowError
 from anabranch.plan.query import BEGINNING_US, Stream, Table
@@ -35,6 +37,8 @@ class Stored:
     """For the streams of each query for which some of its rows were late (`Reader.streams`), the query's watermark."""
     slices: tuple[Slice, ...] = ()
     """Its rows by how long they are kept, longest first."""
+    kept: float = 1.0
+    """The share of the stream's rows that its batch kept; others were shed (`anabranch.engine.shedding`)."""
     over: set[int] = field(default_factory=set)
     """The slices all rows of which have ended."""
 
@@ -67,6 +71,10 @@ class Log:
         self._stuffed: dict[tuple[int, str], pa.Array] = {}
         self._passed: dict[str, set[int]] = {}
         """For predicates that somebody asked for: the batches whose rows had passed it."""
+        self._hashes, self._hashed = ColumnStore(pa.uint64()), dict[int, pa.Array]()
+        """Of segments whose rows were chosen among: their hashes."""
+        self._shed: dict[int, float] = {}
+        """Of segments of batches that shed rows: the share that was kept."""
         self.slice_rows: dict[int, int] = {}
         """How many rows there are in the slices of each length, of segments that have slices."""
         self._ending: dict[int, list[tuple[int, int]]] = {}
@@ -78,6 +86,8 @@ class Log:
         self._counts.set(batch, stored.rows.num_rows)
         self.rows += stored.rows.num_rows
         self.bytes += stored.data.size
+        if stored.kept < 1:
+            self._shed[batch] = stored.kept
         for each in stored.slices:
             if each.start_max_us != BEGINNING_US:
                 heappush(self._ending.setdefault(each.retention_us, []), (each.start_max_us, batch))
@@ -88,7 +98,7 @@ class Log:
 
     def clear(self) -> None:
         self.segments, self._columns, self._stuffed, self._passed, self._ending = {}, {}, {}, {}, {}
-        self._counts = AddressTables(1)
+        self._counts, self._hashes, self._hashed, self._shed = AddressTables(1), ColumnStore(pa.uint64()), {}, {}
         self.rows, self.bytes, self.slice_rows = 0, 0, {}
 
     def _count_slices(self, slices: tuple[Slice, ...], sign: int) -> None:
@@ -169,6 +179,25 @@ class Log:
         times: npt.NDArray[np.int64] = self.column(self.source.time, ids).view(pa.int64()).to_numpy()
         return times
 
+    def row_hashes(self, ids: Ids) -> Hashes:
+        """The hashes of rows, of all that is stored of them. Those of a segment are computed when first asked for."""
+        first, last = (int(ids.min()) >> 32, int(ids.max()) >> 32) if len(ids) else (0, -1)
+        for batch in [b for b in self.segments if first <= b <= last and b not in self._hashed]:
+            self._hashed[batch] = pa.array(hash_rows(self.segments[batch].rows))
+            self._hashes.learn(batch, self._hashed[batch])
+        hashes: Hashes = self._hashes.gather(ids, {}).to_numpy()
+        return hashes
+
+    def kept_shares(self, ids: Ids) -> npt.NDArray[np.float64] | None:
+        """The share that was kept of the rows that came with each row; None if nothing was shed of any."""
+        if not self._shed or not len(ids):
+            return None
+        batches = np.array(sorted(self._shed), np.int64)
+        shares = np.array([self._shed[int(batch)] for batch in batches])
+        places = np.minimum(np.searchsorted(batches, ids >> 32), len(batches) - 1)
+        is_shed = batches[places] == ids >> 32
+        return np.where(is_shed, shares[places], 1.0) if is_shed.any() else None
+
     def purge(self, ended_us: Callable[[int], int]) -> bool:
         """Drops slices of segments all rows of which started at or before some time, which `ended_us` tells for each slice;
         whether there were any. A slice that is over stays while one behind it is not."""
@@ -231,8 +260,11 @@ class Log:
             for batches in self._passed.values():
                 batches.difference_update(dead)
             self._stuffed = {key: v for key, v in self._stuffed.items() if key[0] in self.segments}
-            for column in self._columns.values():
+            for column in (*self._columns.values(), self._hashes):
                 column.known.difference_update(dead)
+            for batch in dead:
+                self._hashed.pop(batch, None)
+                self._shed.pop(batch, None)
 
     def __iter__(self) -> Iterator[tuple[int, Stored]]:
         return iter(sorted(self.segments.items()))

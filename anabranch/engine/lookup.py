@@ -44,30 +44,41 @@ class Lookup:
     def __init__(self, box: Box) -> None:
         self.box = box
 
-    def probe(self, route: Route, stage: Stage, step: int, rows: Combination) -> Iterator[Combination]:
+    def probe(
+        self, route: Route, stage: Stage, step: int, rows: Combination, probing: npt.NDArray[np.bool_] | None = None
+    ) -> Iterator[Combination]:
         """Looks up one state: rows with what they find there, in pieces. It goes on where it was cut when the next is asked
-        for."""
+        for. If only some rows may look up, they are those that are `probing`."""
         began = thread_time_ns()
         box, probe = self.box, stage.probes[step]
         index = box.reader.index_of(probe)
         state = box.store.indexes[index.key]
         counts = self._counts(route, stage, probe)
-        counts.probes += len(rows)
         visible, keys = len(probe.target) > 1 or probe.target[0] in box.visible, _Keys(box, probe, rows)
+        known = self._known_order(route, stage, step, keys, rows) if probe.between is None else None
+        if probing is not None:
+            if known is not None:
+                known = known[probing[known[:, 1].view(np.int64)]]
+            else:  # they must be sorted anyway, and fewer are sorted sooner
+                rows = rows.where(probing)
+                keys = _Keys(box, probe, rows)
+        counts.probes += len(rows) if probing is None else int(np.count_nonzero(probing))
         if probe.between is not None:
             ordered, highs = self._ranges(state, probe, probe.between, keys, rows, visible)
             kernel, is_exact = partial(_in_ranges, highs), not probe.keys
         else:
-            ordered = self._ordered(route, stage, step, keys, rows)
+            ordered = known if known is not None else self._ordered(keys, rows)
             kernel, is_exact = probe_kernel, index.is_exact
+        longest_us = 0 if len(probe.target) > 1 else self._longest_us(probe.target)
         for table, window_us in state.tables(visible, partial(self._window_us, probe.target)):
-            sought, place = self._no_older(ordered, rows, probe.target, window_us), beginning()
+            reaches_us, place = self._reaches_us(ordered, rows, probe.target, window_us), beginning()
             while place[BLOCK] < len(ordered):
-                matches, lookups = kernel(sought, table, window_us, len(ordered), place, bounds.CHUNK_PAIRS)
+                matches, lookups = kernel(
+                    ordered, table, longest_us, reaches_us, len(ordered), place, bounds.CHUNK_PAIRS
+                )  # fmt: skip
                 counts.lookups += int(lookups)
                 counts.candidates += matches.shape[1]
-                is_whole = sought is ordered and (len(probe.target) > 1 or window_us == self._longest_us(probe.target))
-                matches, found = self._combined(probe, rows, matches, is_whole)
+                matches, found = self._combined(probe, rows, matches)
                 for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
                     combined = found if last - first == len(found) else found.slice(first, last)
                     if not is_exact:
@@ -84,21 +95,23 @@ class Lookup:
         """The window of an input."""
         return self.box.reader.input(target[0]).window_us
 
-    def _no_older(self, ordered: Words, rows: Combination, target: Aliases, window_us: int) -> Words:
-        """Rows of a shared join as they look up a slice: a row for which the members that want it have shorter windows than
-        the slice finds nothing older than these. It looks as if it came so much later; what it finds is told by its own
-        start (`_combined`)."""
+    def _reaches_us(
+        self, ordered: Words, rows: Combination, target: Aliases, window_us: int
+    ) -> npt.NDArray[np.int64]:
+        """How far back each of the sorted rows looks in a slice: no further than rows of the slice are valid for the box,
+        and in a shared join no further than the longest window of the members that want the row. Nothing, if that is as far
+        as the window of the input."""
         lineage, sets = self.box.reader.lineage, rows.sets
-        if lineage is None or sets is None or sets.ndim == 2 or len(target) > 1 or window_us == FOREVER_US:
-            return ordered
-        later_us = window_us - lineage.longest_us(target[0], sets)
-        if not len(later_us) or later_us.max() <= 0:
-            return ordered
-        moved = ordered.copy()
-        starts = moved[:, 2].view(np.int64) + np.maximum(later_us, 0)[moved[:, 1].view(np.int64)]
-        moved[:, 2] = starts.view(np.uint64)
-        moved[:, 3] = np.maximum(moved[:, 3].view(np.int64), starts + 1).view(np.uint64)
-        return moved
+        if len(target) > 1:
+            return NONE
+        longest_us = self._longest_us(target)
+        if lineage is None or sets is None or sets.ndim == 2:
+            return NONE if window_us >= longest_us else np.full(len(ordered), window_us)
+        reaches_us = np.minimum(lineage.longest_us(target[0], sets), window_us)
+        if not len(reaches_us) or reaches_us.min() >= longest_us:
+            return NONE
+        found: npt.NDArray[np.int64] = reaches_us[ordered[:, 1].view(np.int64)]
+        return found
 
     def _window_us(self, target: Aliases, retention_us: int) -> int | None:
         """For how long rows of a slice are valid for the box; None if no row of it is the box's. A row is in a slice of at
@@ -108,30 +121,20 @@ class Lookup:
         reader = self.box.reader
         return longest_window(reader.windows_us(reader.input(target[0])), retention_us)
 
-    def _combined(
-        self, probe: Probe, rows: Combination, matches: Matches, is_whole: bool
-    ) -> tuple[Matches, Combination]:
-        """Rows with what they have found and may see. If it is not `is_whole`, the lookup took other times for those of the
-        rows, or another window for that of the input."""
+    def _combined(self, probe: Probe, rows: Combination, matches: Matches) -> tuple[Matches, Combination]:
+        """Rows with what they have found and may see."""
         matches, parts = self._parts(probe.target, matches)
-        box, shown = self.box, self._shown(probe.target, parts)
+        shown = self._shown(probe.target, parts)
         if shown is not None:
             matches, parts = matches[:, shown], {alias: ids[shown] for alias, ids in parts.items()}
-        if not is_whole:
-            # A combination ends with its oldest row, by the windows of the join, in whatever slice its rows are.
-            times, longest_us = box.log_of(probe.target[0]).times(parts[probe.target[0]]), self._longest_us(probe.target)
-            ends = np.full(len(times), FOREVER_US) if longest_us == FOREVER_US else times + longest_us
-            starts = np.maximum(take(rows.starts, matches[0]), times)
-            matches = np.stack([matches[0], matches[1], starts, np.minimum(take(rows.ends, matches[0]), ends)])
-            if not (valid := starts < matches[3]).all():
-                matches, parts = matches[:, valid], {alias: ids[valid] for alias, ids in parts.items()}
         sets = self._sets(rows, matches, parts)
         if sets is not None and not (kept := wanted(sets)).all():
             matches, sets = matches[:, kept], sets[kept]
             parts = {alias: ids[kept] for alias, ids in parts.items()}
         positions, _, starts, ends = matches
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
-        return matches, Combination(ids | parts, starts, ends, sets=sets)
+        finders = None if rows.finders is None else take(rows.finders, positions)
+        return matches, Combination(ids | parts, starts, ends, sets=sets, finders=finders)
 
     def _sets(self, rows: Combination, matches: Matches, parts: dict[str, npt.NDArray[np.int64]]) -> Numbers | None:
         """Which members of a shared join want what was found; None if all do, or the join is one query's."""
@@ -218,9 +221,9 @@ class Lookup:
         ordered = sort_by_word(lows[positions], positions, rows.starts[positions], rows.ends[positions])
         return ordered, highs[ordered[:, 1].view(np.int64)]
 
-    def _ordered(self, route: Route, stage: Stage, step: int, keys: _Keys, rows: Combination) -> Words:
-        """The rows in the order of the hash of their key. Rows that are themselves indexed by the same key were sorted when
-        they were indexed."""
+    def _known_order(self, route: Route, stage: Stage, step: int, keys: _Keys, rows: Combination) -> Words | None:
+        """The rows in the order of the hash of their key, if they are in it already: rows that are themselves indexed by
+        the same key were sorted when they were indexed."""
         delta, box = self.box.delta(route.alias), self.box
         if step == 0 and stage is route.stages[0] and delta is not None and len(rows) == len(delta.starts):
             own = box.reader.own_index(route.alias, keys.terms)
@@ -238,8 +241,10 @@ class Lookup:
                         np.uint64(FOREVER_US) if window_us == FOREVER_US else (starts + window_us).view(np.uint64)
                     )
                 return self._as_positions(ordered, delta)
-        if keys.terms in rows.ordered:
-            return rows.ordered[keys.terms]
+        return rows.ordered.get(keys.terms)
+
+    def _ordered(self, keys: _Keys, rows: Combination) -> Words:
+        """The rows in the order of the hash of their key."""
         if (valid := keys.valid) is not None:
             places = np.flatnonzero(valid)
             columns = [column.take(pa.array(places)) for column in keys.columns]

@@ -155,11 +155,13 @@ class Reader:
         """By whose watermark its rows count, as segments tell for whom rows were late."""
         self.accepted_by, self.versions, self.spans = tuple(sorted(accepted_by)), dict(versions or {}), spans
         self.selects = execution.selects
-        self.routes = routes(execution.plan, graph, execution.selects)
+        self.is_placed = graph.query.statement is not None
+        """Whether a database runs the block: its rows are kept, and follow no routes."""
+        self.routes = () if self.is_placed else routes(execution.plan, graph, execution.selects)
         self.target_routes = routes(execution.target, graph, execution.selects) if execution.target is not None else ()
         self.inputs = tuple(self._input(i) for i in graph.query.inputs)
         self._inputs = {i.alias: i for i in self.inputs}
-        self.keeps_rows = len(self.inputs) > 1
+        self.keeps_rows = len(self.inputs) > 1 or self.is_placed
         """Rows of a single input meet no others: they need not be stored."""
         self.passing = graph.query.passing_stream
         """The input whose rows are of no use after their batch."""

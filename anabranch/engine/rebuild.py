@@ -51,7 +51,7 @@ PIECE_ROWS = 1 << 14
 """So many rows of the seed are looked up at once."""
 
 
-class Allowance:
+class Pause:
     """How long a batch may work at a migration: what was begun is finished, then no more is begun."""
 
     def __init__(self, pause_us: int | None) -> None:
@@ -130,7 +130,7 @@ class Rebuild:
     def derive_index(
         self,
         index: BoundIndex,
-        allowance: Allowance | None = None,
+        pause: Pause | None = None,
         after: int = -1,
         known: int = -1,
         until: int | None = None,
@@ -149,7 +149,7 @@ class Rebuild:
                 missing.remove(left.pop(0))
                 state.gap = (missing[0], missing[-1]) if missing else None
             state.settle(batch, partial(self._store.ended_us, index.key))
-            if allowance is not None and allowance.is_spent and batch != batches[-1]:
+            if pause is not None and pause.is_spent and batch != batches[-1]:
                 return batch
         return None
 
@@ -255,11 +255,11 @@ class Rebuild:
         missing = {a for a, key in reader.views.items() if key in store.waiting or key in store.builds}
         if missing & reader.served_views or (missing and reader.execution.is_parallel):
             wanted = frozenset(reader.views) if reader.execution.is_parallel else reader.served_views
-            self._complete(batch, horizon_us, Allowance(None), wanted)
+            self._complete(batch, horizon_us, Pause(None), wanted)
         elif (migration := reader.execution.migration) is not None and migration.strategy is Strategy.GRADUAL:
-            allowance = Allowance(migration.pause_us)
-            if self._complete_thin(allowance):
-                self._complete(batch, horizon_us, allowance, frozenset(reader.views))
+            pause = Pause(migration.pause_us)
+            if self._complete_thin(pause):
+                self._complete(batch, horizon_us, pause, frozenset(reader.views))
         self.box.statistics.steps = steps
         self.done.cpu_ns = thread_time_ns() - began
 
@@ -271,20 +271,20 @@ class Rebuild:
         views = sum(key in store.waiting or key in store.builds for key in reader.views.values())
         return views + sum(key in store.thin for key in reader.by_key)
 
-    def _complete_thin(self, allowance: Allowance) -> bool:
+    def _complete_thin(self, pause: Pause) -> bool:
         thin = self._store.thin
         for key in sorted((key for key in self._reader.by_key if key in thin), key=str):
             self.done.pieces += 1
-            came_to = self.derive_index(self._reader.by_key[key], allowance, thin[key], thin[key])
+            came_to = self.derive_index(self._reader.by_key[key], pause, thin[key], thin[key])
             if came_to is not None:
                 thin[key] = came_to
                 return False
             del thin[key]
-            if allowance.is_spent:
+            if pause.is_spent:
                 return False
         return True
 
-    def _complete(self, batch: int, horizon_us: int, allowance: Allowance, wanted: frozenset[Aliases]) -> None:
+    def _complete(self, batch: int, horizon_us: int, pause: Pause, wanted: frozenset[Aliases]) -> None:
         store = self._store
         for aliases, key in self._reader.views.items():
             if aliases not in wanted:
@@ -293,8 +293,8 @@ class Rebuild:
                 store.builds[key] = self._begin(aliases, batch)
                 store.waiting.discard(key)
             if key in store.builds:
-                self._recompute(aliases, batch, horizon_us, allowance)
-                if key in store.builds or allowance.is_spent:
+                self._recompute(aliases, batch, horizon_us, pause)
+                if key in store.builds or pause.is_spent:
                     return
 
     def _begin(self, aliases: Aliases, batch: int) -> Build:
@@ -323,7 +323,7 @@ class Rebuild:
     def _rows(self, inputs: Aliases) -> int:
         return self.box.view_of(inputs).rows if len(inputs) > 1 else self.box.log_of(inputs[0]).rows
 
-    def _recompute(self, aliases: Aliases, batch: int, horizon_us: int, allowance: Allowance) -> None:
+    def _recompute(self, aliases: Aliases, batch: int, horizon_us: int, pause: Pause) -> None:
         """Finds combinations of old rows (002, algorithm 6), piece by piece, until all are found or time is up."""
         store, key = self._store, self._reader.views[aliases]
         build = store.builds[key]
@@ -344,7 +344,7 @@ class Rebuild:
                 self.box.keep(batch, stage, kept)
                 self.done.rows += len(kept)
             self.done.pieces += 1
-            if allowance.is_spent:
+            if pause.is_spent:
                 break
         if not self._segments(build, seed):
             del store.builds[key]
@@ -399,6 +399,9 @@ class Rebuild:
         if stage.joined in reader.served_views or reader.views.get(stage.joined) in self._store.waiting:
             return
         if stage.is_root and (since is None or not emit):
+            return
+        if stage.is_root and self.box.counts(route):
+            yield from self.box.directed(route, stage, rows, since)
             return
         for combined in self.box.stage(route, stage, rows, since):
             if stage.is_root:

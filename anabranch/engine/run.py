@@ -119,6 +119,7 @@ class Run:
             self.entries.ctypes.data, self.rows, self.directory.ctypes.data,
             (len(self.directory) // 2 - 1).bit_length() - 1, self.prefix_bits, self.lo, self.hi, self.words,
             int(self.narrow), int(self.has_end), self.first_batch, self.offset_bits, self.base_start_us,
+            self.start_max_us,
         ]  # fmt: skip
         return np.array(row, np.int64)
 

@@ -31,6 +31,7 @@ from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, Fetch
 from anabranch.engine.combination import Combination
 from anabranch.engine.kernels.lineage import count_members, list_members, order_by_number
+from anabranch.engine.limits import Direction
 from anabranch.engine.lineage import Lineage, Numbers, wanted
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
@@ -149,8 +150,9 @@ class SharedBox(Box):
         self._spent("route", began)
         return rows
 
-    def emit(self, rows: Combination, emit: bool) -> Iterator[Found]:
-        """Combinations that passed the root, each to the members that want it."""
+    def emit(self, rows: Combination, emit: bool, direction: Direction | None = None) -> Iterator[Found]:
+        """Combinations that passed the root, each to the members that want it. Queries that may lose results are no
+        members."""
         if not emit or not len(rows):
             return
         began = thread_time_ns()

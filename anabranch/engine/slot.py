@@ -32,8 +32,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import thread_time_ns
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -45,8 +46,10 @@ from anabranch.engine.arrival import Arrival, delta_of
 from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, horizon_us
 from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.limits import NO_LIMITS, Limits
 from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import starts_of
+from anabranch.engine.mig_box import MigBox
 from anabranch.engine.reader import ENDLESS, EVERY_BATCH, Place, Reader, Spans
 from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
@@ -61,9 +64,11 @@ from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.plan.shared_join import SharedJoin
+from anabranch.plan.statement import Embedded, Open, no_database
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
+NOTHING_BROUGHT: Mapping[str, Rows] = MappingProxyType({})
 ONE_SLOT = Distribution()
 """All rows in one slot."""
 
@@ -91,6 +96,8 @@ class Times:
     watermark_us: int
     emitted_us: int = BEGINNING_US
     """The watermark of the batch before: groups at instants before it have been handed out."""
+    clock_us: int = BEGINNING_US
+    """The clock that the freshness of results is told by."""
 
 
 class Tenant:
@@ -203,10 +210,12 @@ class Slot:
         cell: int = 0,
         parted: frozenset[str] = frozenset(),
         shared: Sequence[SharedJoin] = (),
+        databases: Open = no_database,
     ) -> None:
         """`parted` are sources whose rows may be there for the sake of a query that is not among the tenants any more.
-        `shared` are the joins that tenants run together."""
+        `shared` are the joins that tenants run together, `databases` opens those that run blocks of theirs."""
         keep_freed_memory()
+        self._open, self._databases = databases, dict[str, Embedded]()
         self.tenants, self.reader, self._cell = {tenant.name: tenant for tenant in tenants}, reader, cell
         self.parted = parted | parted_by(tenants)
         self.store = Store()
@@ -263,7 +272,12 @@ class Slot:
 
     def _boxed(self, tenant: Tenant, block: Block, before: Box | None) -> Box:
         """A box for a block: the one that was there, if only what it reads is another."""
-        if block.shared is None:
+        if block.query.statement is not None:
+            if before is None:
+                asked = partial(self._database, block.query.statement.database)
+                return MigBox(tenant.reader(block), self.store, asked)
+            reader = tenant.reader(block)
+        elif block.shared is None:
             reader = tenant.reader(block)
             if before is None or isinstance(before, SharedBox):
                 return Box(reader, self.store)
@@ -278,11 +292,17 @@ class Slot:
         before.reader = reader
         return before
 
+    def _database(self, name: str) -> Embedded:
+        """The database of a name: one for all blocks of the slot."""
+        if name not in self._databases:
+            self._databases[name] = self._open(name)
+        return self._databases[name]
+
     def _have_groups(self, tenant: Tenant, block: Block, box: Box, known: Mapping[str, Aggregator]) -> None:
         """Has a box fold what its query groups, or its members do: into the groups that are there, if there are some."""
 
         def groups(name: str, query: Query) -> Aggregator | None:
-            if query.grouping is not None:
+            if query.grouping is not None and query.statement is None:
                 self.aggregators[name] = known.get(name) or Aggregator(query.grouping, query.row_schema)
             return self.aggregators.get(name)
 
@@ -429,13 +449,20 @@ class Slot:
         self._serve(replaced, times)
 
     def step(
-        self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int = FOREVER_US
+        self,
+        batch: int,
+        rows: Mapping[str, Rows],
+        times: Mapping[str, Times],
+        planned_us: int = FOREVER_US,
+        limits: Limits = NO_LIMITS,
+        brought: Mapping[str, Rows] = NOTHING_BROUGHT,
     ) -> Iterator[Found]:
         """Processes one batch and gives the results of each query as they are found: partial values of groups, if slots
         share them. The batch is done when the last piece was taken; a slot whose batch was not is of no more use.
         `planned_us` is the driver's clock by which rows are early. The groups of a subquery are taken in whole, and so is
-        what two forms have of the same groups."""
-        arrival = self._begin(batch, rows, times, planned_us)
+        what two forms have of the same groups. `limits` are what the batch may lose. `brought` are the rows as they came, of
+        sources whose rows were made of others: these are counted."""
+        arrival = self._begin(rows, times, Arrival(batch, planned_us, limits, brought=brought))
         for name, tenant in self.tenants.items():
             if self._lead(name) != name:
                 continue
@@ -470,22 +497,25 @@ class Slot:
         for piece in parts:
             yield tenant.name, piece
 
-    def _begin(self, batch: int, rows: Mapping[str, Rows], times: Mapping[str, Times], planned_us: int) -> Arrival:
+    def _begin(self, rows: Mapping[str, Rows], times: Mapping[str, Times], arrival: Arrival) -> Arrival:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
-        arrival = Arrival(batch, planned_us)
+        arrival.clocks_us = {name: own.clock_us for name, own in times.items() if own.clock_us != BEGINNING_US}
         watermarks = {name: own.watermark_us for name, own in times.items()}
         for box in self.boxes.values():
             box.begin(arrival)
             if isinstance(box, SharedBox):
                 box.watermarks = watermarks
+            if isinstance(box, MigBox):
+                box.emitted_us = times[box.reader.query].emitted_us
         began = thread_time_ns()
         self.store.purge(self._horizons(times))
         arrival.cpu_ns["purge"] = thread_time_ns() - began
         for name, box in self.boxes.items():
-            box.rebuild.advance(batch, self.store.horizons[name])
+            box.rebuild.advance(arrival.batch, self.store.horizons[name])
         for source in self._sources.values():
             if source.name in rows:
                 arrival.take(self.store, source, rows[source.name], watermarks)
+        arrival.count_dropped(self.store)
         return arrival
 
     def _end(self, arrival: Arrival) -> None:

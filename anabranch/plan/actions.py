@@ -7,7 +7,8 @@ cannot. `CutSlices` is about a source, whoever reads it: the driver has the next
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Strategy
@@ -54,6 +55,24 @@ class CutSlices:
     source: str
     limits_us: tuple[int, ...]
     """For how long rows of each slice are kept, shortest first."""
+
+
+@dataclass(frozen=True)
+class SetAllowances:
+    """Rows of the inputs of a query that may look up their partners where results are found, in a batch, by input and slot;
+    of an input or slot that is not named, all may."""
+
+    query: str
+    rows: Mapping[str, Mapping[int, int]]
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """For inputs that a user has pinned, the share of rows that may, in every slot."""
+
+
+@dataclass(frozen=True)
+class ShedRows:
+    """Rows of streams are dropped before the exchange: this share of each is kept; of a stream that is not named, all."""
+
+    kept: Mapping[str, float]
 
 
 Action = ChangePlan | MoveGroups | MoveSelects

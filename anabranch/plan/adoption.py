@@ -22,7 +22,7 @@ from anabranch.plan.query import GROUP, Aggregate, Grouping, Query, Stream, Tabl
 
 def is_stored(query: Query, alias: str) -> bool:
     """Whether rows of an input are of use after their batch (`anabranch.engine.reader.Reader.keeps`)."""
-    return len(query.inputs) > 1 and alias != query.passing_stream
+    return (len(query.inputs) > 1 or query.statement is not None) and alias != query.passing_stream
 
 
 def kept_columns(query: Query, alias: str) -> tuple[Column, ...]:

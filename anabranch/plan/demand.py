@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from anabranch.plan.expression import Call, Expr, columns_of
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.lookups import reads_found
 from anabranch.plan.query import Query, Stream, Table
 from anabranch.plan.workload import Workload
 
@@ -62,13 +63,15 @@ class Asked:
 
 def source_filters(workload: Workload) -> dict[str, tuple[Asked, ...]]:
     """For each stream what its inputs ask: a row that passes none of these sets of predicates is of no use. A stream of
-    which some input takes all rows that have its keys is not there: NULLs are few, and found on the way."""
+    which some input takes all rows that have its keys is not there: NULLs are few, and found on the way. Predicates over
+    what a lookup finds are asked later."""
     found: dict[str, dict[tuple[str, ...], Asked]] = {}
     for query in workload.queries:
         for block in query.blocks:
             graph = JoinGraph(block)
             for i in block.inputs:
-                asked = sorted(((named(f, i.source.name), f) for f in asked_of(graph, i.alias)), key=lambda one: one[0])
+                early = (f for f in asked_of(graph, i.alias) if not reads_found(block, f))
+                asked = sorted(((named(f, i.source.name), f) for f in early), key=lambda one: one[0])
                 key, texts = tuple(text for text, _ in asked), (query.name, tuple(str(f) for _, f in asked))
                 known = found.setdefault(i.source.name, {}).get(key, Asked(tuple(f for _, f in asked)))
                 found[i.source.name][key] = replace(known, owners=(*known.owners, texts))

@@ -21,7 +21,7 @@ from anabranch.plan.expression import columns_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import FOREVER_US, Derived, Input, Query, Stream
+from anabranch.plan.query import FOREVER_US, Derived, Enriched, Input, Query, Stream
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def why_no_history(query: Query) -> str | None:
     """Why a query cannot have history, whatever runs; None if it could."""
     if query.grouping is not None or len(query.blocks) > 1:
         return "groups count rows of an instant, and those that came before it are not all there any more"
-    if not all(isinstance(i.source, Stream) and not isinstance(i.source, Derived) for i in query.inputs):
+    if not all(isinstance(i.source, Stream) and not isinstance(i.source, Derived | Enriched) for i in query.inputs):
         return "a row meets a stored table as its own batch finds it"
     return None
 
@@ -71,6 +71,8 @@ def _lies(theirs: Grid, j: Input, grid: Grid, i: Input) -> bool:
 def _keeps(theirs: JoinGraph, j: Input, graph: JoinGraph, i: Input) -> bool:
     if j.source != i.source or j.window.length_us < i.window.length_us:
         return False
+    if j.freshness_us is not None and (i.freshness_us is None or i.freshness_us > j.freshness_us):
+        return False  # rows too old for the other are turned away
     passed = {named(f, j.source.name) for f in asked_of(theirs, j.alias)}
     asked = {named(f, i.source.name): f for f in asked_of(graph, i.alias)}
     read = set(graph.query.needed_columns(i.alias)) | {
@@ -82,10 +84,13 @@ def _keeps(theirs: JoinGraph, j: Input, graph: JoinGraph, i: Input) -> bool:
 
 def complete_from_us(query: Query, largest_time_us: Mapping[str, int], has_all: bool) -> int | None:
     """The event time from which on the results of a query are complete that comes after such times were seen; None if they
-    never are. `has_all`: all rows are there that results can need which a new row completes."""
+    never are. `has_all`: all rows are there that results can need which a new row completes. A stream that has shown nothing
+    yet lacks nothing, however long its window is."""
     seen = [us for name, us in largest_time_us.items() if name in {s.name for s in query.base_sources}]
     after_us = max(seen, default=0) + 1
     if has_all:
         return after_us
-    longest_us = max(i.window.length_us for block in query.blocks for i in block.inputs if isinstance(i.source, Stream))
+    silent = {s.name for s in query.base_sources if s.name not in largest_time_us}
+    inputs = [i for block in query.blocks for i in block.inputs if i.source.name not in silent]
+    longest_us = max((i.window.length_us for i in inputs if isinstance(i.source, Stream)), default=0)
     return None if longest_us == FOREVER_US else after_us + longest_us

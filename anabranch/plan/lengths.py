@@ -36,6 +36,7 @@ def window_text(i: Input) -> str:
     >>> window_text(Input("a", Table("t", ()), range_window(90_000_000)))
     'RANGE 90 SECONDS'
     """
+    fresh = f" FRESHNESS {length_text(i.freshness_us).upper()}" if i.freshness_us is not None else ""
     if i.window.kind != "range":
-        return i.window.kind.upper() if isinstance(i.source, Stream) else "STORED"
-    return f"RANGE {length_text(i.window.length_us).upper()}"
+        return (i.window.kind.upper() if isinstance(i.source, Stream) else "STORED") + fresh
+    return f"RANGE {length_text(i.window.length_us).upper()}{fresh}"

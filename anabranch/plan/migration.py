@@ -61,13 +61,15 @@ class Leaving:
 class Execution:
     """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `grouped_input`
     names the form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both
-    plans."""
+    plans. Queries run a join together only if they name the same `company`: nobody's, unless it was decided that some are
+    to run theirs apart (`anabranch.share.taking_in`)."""
 
     plan: Plan
     migration: Migration | None = None
     grouped_input: str | None = None
     leaving: Leaving | None = None
     selects: Selects = ()
+    company: str = ""
 
     def is_like(self, other: Execution) -> bool:
         """Whether another execution is in the same form, and leaves the same one."""
@@ -101,11 +103,12 @@ def switched(
     if reason := why_not_switch(forms, execution, grouped_input, strategy):
         raise MigrationError(reason)
     if strategy is Strategy.MOVING_STATE:
-        return Execution(plan, None, grouped_input)
+        return Execution(plan, None, grouped_input, company=execution.company)
     grouped = forms.grouped(execution.grouped_input, grouped_input)
     largest_us = seen.get(grouped.source.name)
     until_us = BEGINNING_US if largest_us is None else largest_us + grouped.window.length_us
-    return Execution(plan, None, grouped_input, Leaving(execution.grouped_input, execution.plan, until_us, batch))
+    leaving = Leaving(execution.grouped_input, execution.plan, until_us, batch)
+    return Execution(plan, None, grouped_input, leaving, company=execution.company)
 
 
 def why_not_switch(forms: Forms, execution: Execution, grouped_input: str | None, strategy: Strategy) -> str | None:

@@ -59,8 +59,10 @@ def _of_input(column: Column, query: Query) -> pa.DataType:
 
 
 def _of_group(column: Column, query: Query) -> pa.DataType:
-    """The type of a key, or of the least or largest value of a group."""
+    """The type of a key, or of the least or largest value of a group. Times of a database are instants."""
     assert query.grouping is not None, "only groups have keys"
+    if column.name.startswith("out"):
+        return zoned(column.type)
     number = int(column.name[3:])
     place = number if column.name.startswith("key") else query.grouping.aggregates[number].argument
     return zoned(column.type) if place is None else _outward(query.select[place][1], query)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from anabranch.errors import PlanError
 from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
+from anabranch.plan.statement import Statement
 
 FOREVER_US = 2**63 - 1
 """The end of what is valid for ever, and the length of a window without end."""
@@ -90,6 +91,43 @@ class Table:
         return self.fields
 
 
+CURRENT, STATIC = "current", "static"
+"""What a user says of a table in a database: a row of a stream meets what its batch finds there; or it does not change."""
+
+
+@dataclass(frozen=True)
+class DatabaseTable(Table):
+    """A table that stays in its database, and is looked up there (`anabranch.plan.lookups`). Where the database is, and who
+    we are there, is told by the machine that asks it, by name."""
+
+    database: str = ""
+    relation: str = ""
+    """The table's name in the database."""
+    reading: str = CURRENT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enriched(Stream):
+    """The rows of a stream, each with what was found for it in a table of a database when its batch was run: once for each
+    row found, not at all if there is none. To all that comes after the lookup it is a stream as any other."""
+
+    base: Stream
+    table: DatabaseTable
+    keys: tuple[tuple[str, Expr], ...]
+    """Columns of the table, and the terms over a row of the base that they must equal; their alias is empty."""
+    found: tuple[tuple[str, str], ...]
+    """The columns that come from the table: what they are called here, and there."""
+
+    @property
+    def root(self) -> Stream:
+        """The stream that is read: its rows may be looked up for in several tables, one after the other."""
+        return self.base.root if isinstance(self.base, Enriched) else self.base
+
+    @property
+    def shown_fields(self) -> tuple[Field, ...]:
+        return self.root.fields
+
+
 @dataclass(frozen=True)
 class Window:
     """How long a row is valid: `[ts, ts + length_us)`. Build with `range_window`, `NOW`, `UNBOUNDED` or `STORED`."""
@@ -123,6 +161,10 @@ def range_window(length_us: int) -> Window:
     return Window("range", length_us)
 
 
+ENGINE, DATABASE = "engine", "database"
+"""The places that a hint may name; others are names of databases."""
+
+
 @dataclass(frozen=True)
 class Input:
     """One entry of FROM: a source under an alias, its window, and the predicates on it alone (all must be true)."""
@@ -131,6 +173,11 @@ class Input:
     source: Stream | Table
     window: Window
     filters: tuple[Expr, ...] = ()
+    freshness_us: int | None = None
+    """A result has no row of the input that is older than this by the clock of the query (001, definition 2); None: any."""
+    place: str | None = None
+    """Where a hint wants a subquery to be computed, or a stored table looked up: `ENGINE`, `DATABASE` (whichever), or the
+    name of a database; None: wherever it is cheapest."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +198,8 @@ PARTS = pa.binary()
 """The type of an aggregate that is handed on as partial values, in bytes, to be aggregated again."""
 
 GROUP = ""
-"""The alias under which expressions over groups read their keys (`key0`, `key1`, …) and aggregates (`agg0`, …)."""
+"""The alias under which expressions over groups read their keys (`key0`, `key1`, …) and aggregates (`agg0`, …); or, where a
+database makes them, its columns (`out0`, …)."""
 
 SECOND_US = 1_000_000
 
@@ -174,7 +222,8 @@ class Aggregate:
 class Grouping:
     """GROUP BY, and what is selected of the groups at every slide instant.
 
-    The first `keys` columns of the query's select list are the keys of the groups, the rest arguments of aggregates.
+    The first `keys` columns of the query's select list are the keys of the groups, the rest arguments of aggregates. Where a
+    database makes the groups, they are the column that rows may be spread by, if there is one, and what the database reads.
     """
 
     keys: int
@@ -182,6 +231,8 @@ class Grouping:
     select: tuple[tuple[str, Expr], ...]
     having: Expr | None = None
     slide_us: int = SECOND_US
+    statement: Statement | None = None
+    """What a database is asked for at each instant, over the rows that are valid then."""
 
     def __post_init__(self) -> None:
         if self.slide_us <= 0:
@@ -242,8 +293,15 @@ class Query:
         return tuple({i.source.name: i.source for i in self.inputs}.values())
 
     @cached_property
+    def statement(self) -> Statement | None:
+        """What a database is asked for, if one runs the block."""
+        return self.grouping.statement if self.grouping is not None else None
+
+    @cached_property
     def passing_stream(self) -> str | None:
         """The alias of a single stream among stored tables: its rows meet what is stored, and are not stored themselves."""
+        if self.statement is not None:
+            return None
         streams = [i.alias for i in self.inputs if isinstance(i.source, Stream)]
         return streams[0] if len(streams) == 1 < len(self.inputs) else None
 
@@ -262,6 +320,18 @@ class Query:
         """The streams and tables that the query and its subqueries read, each once."""
         found = (s for block in self.blocks for s in block.sources if not isinstance(s, Derived))
         return tuple({s.name: s for s in found}.values())
+
+    @cached_property
+    def declared_sources(self) -> tuple[Stream | Table, ...]:
+        """The streams and tables that a user declared, of those that the query and its subqueries read, each once."""
+        found: dict[str, Stream | Table] = {}
+        for source in self.base_sources:
+            tables = []
+            while isinstance(source, Enriched):
+                tables.append(source.table)
+                source = source.base
+            found |= {each.name: each for each in (source, *reversed(tables))}
+        return tuple(found.values())
 
     def needed_columns(self, alias: str) -> tuple[str, ...]:
         """The columns of an input that must be stored: for keys, residuals and results (not for its own filters), and those

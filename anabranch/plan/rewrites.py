@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from anabranch.errors import PlanError
 from anabranch.plan.flat import subqueries_to_inputs
+from anabranch.plan.lookups import lookups_to_streams
 from anabranch.plan.predicates import equalities_to_keys, predicates_to_filters
 from anabranch.plan.query import Query
 
@@ -56,9 +57,15 @@ REWRITES: tuple[Rewrite, ...] = (
     ),
     Rewrite(
         "equalities_to_keys",
-        "Last: all that is left reads several inputs, or none. Without it inputs are joined row by row, and equalities are "
-        "checked on what comes out.",
+        "After filters: all that is left reads several inputs, or none. Without it inputs are joined row by row, and "
+        "equalities are checked on what comes out.",
         equalities_to_keys,
+    ),
+    Rewrite(
+        "lookups_to_streams",
+        "Last: a table in a database is looked up by keys, and these are known now.",
+        lookups_to_streams,
+        is_needed=True,
     ),
 )
 
@@ -74,7 +81,7 @@ def without(*names: str) -> tuple[Rewrite, ...]:
     """The list with some rewrites left out.
 
     >>> [rewrite.name for rewrite in without("equalities_to_keys")]
-    ['subqueries_to_inputs', 'predicates_to_filters']
+    ['subqueries_to_inputs', 'predicates_to_filters', 'lookups_to_streams']
     >>> without("predicates_to_filters")
     Traceback (most recent call last):
     ...

@@ -73,6 +73,8 @@ def _verify_groups(query: Query, grouping: Grouping) -> None:
             raise PlanError(f"query {query.name}: {aggregate} reads a column that is no argument")
     known = {(GROUP, f"key{at}"): expr.type for at, (_, expr) in enumerate(query.select[: grouping.keys])}
     known |= {(GROUP, f"agg{at}"): aggregate.type for at, aggregate in enumerate(grouping.aggregates)}
+    if grouping.statement is not None:
+        known |= {(GROUP, f"out{at}"): type for at, type in enumerate(grouping.statement.types)}
     having = () if grouping.having is None else (grouping.having,)
     _verify_columns(query, [*(expr for _, expr in grouping.select), *having], known)
     for name, expr in grouping.select:

@@ -8,7 +8,8 @@ Whether queries run their common join together depends on what they do at the ti
 on the same way to the same other plan, and have their rows spread in the same way. A query that goes over to a plan of its
 own runs by itself for as long as that plan is another one. So what is shared follows from the queries and their executions
 alone, and no result depends on it. Not shared are the routes of queries with subqueries in FROM, stored tables, groups
-below a join, or selects above one: these share logs and indexes.
+below a join, selects above one, or FRESHNESS, and those of queries whose policy may lose results: these share logs and
+indexes.
 
 A query whose join is *contained* in that of a company (`anabranch.plan.contained`), one with further equalities, or over
 some of its streams, is a member of that company too. Companies are looked through from the largest join to the smallest, and
@@ -36,7 +37,8 @@ MOST_ORDERS = 720
 """Aliases of one stream are matched by trying as long as there are so many ways; else as they stand."""
 
 MOST_MEMBERS = 1024
-"""So many queries run one join together at most; more make a second one."""
+"""So many queries run one join together at most. A session refuses more by name (`anabranch.planning`); where more are there
+nevertheless, those with the smallest windows make a second join."""
 
 LONG_US = 1 << 50
 """A window without end counts as one of so many microseconds, when windows are compared."""
@@ -59,10 +61,12 @@ class Running:
     distribution: Distribution
     since: int = 0
     """The first batch whose rows are its own."""
+    may_lose: bool = False
+    """Whether its policy may lose results: its join runs alone then."""
 
     @cached_property
     def shape(self) -> Shape | None:
-        return shape_of(self.query)
+        return None if self.may_lose else shape_of(self.query)
 
     @property
     def order(self) -> Aliases:
@@ -84,7 +88,8 @@ class Running:
         migration = execution.migration
         going = None if migration is None else replace(migration, target=renamed_plan(migration.target, names))
         ways = tuple(way_of(grid, alias) for alias in self.order)
-        return renamed_plan(execution.plan, names), going, (grid.shares, ways, self.distribution.needs_no_exchange)
+        spread = grid.shares, ways, self.distribution.needs_no_exchange
+        return renamed_plan(execution.plan, names), going, spread, execution.company
 
     @cached_property
     def key_count(self) -> int:
@@ -94,7 +99,7 @@ class Running:
         """Whether it takes its combinations where they arise on the routes of another query, in whose join it is contained:
         `names` are those that its inputs have there."""
         part = set(names.values())
-        plan = part_of(host.execution.plan, part)
+        plan = part_of(host.execution.plan, part) if self.execution.company == host.execution.company else None
         if plan is None or renamed_plan(plan, _itself(part)) != renamed_plan(self.execution.plan, names):
             return False
         mine, theirs = self.execution.migration, host.execution.migration
@@ -150,6 +155,8 @@ def shape_of(query: Query) -> Shape | None:
         return None
     if any(isinstance(i.source, Derived) or not isinstance(i.source, Stream) for i in query.inputs):
         return None
+    if any(i.freshness_us is not None for i in query.inputs):
+        return None  # what is too old for one query is not for another
     graph = JoinGraph(query)
     # Where keys do not connect all inputs, other predicates must: a common join without them would be far too large.
     also = () if _is_connected(graph) else query.residuals

@@ -6,13 +6,15 @@ different ones; else with the plan of the query with the largest windows. Its wi
 its plan is the best for what is run. Queries with other pinned plans run by themselves.
 
 A query whose join is contained in another's (`anabranch.plan.contained`) starts with the plan of that one, or with the part
-of it that brings its streams together, if there is one: then it runs with that one, too.
+of it that brings its streams together, if there is one and it costs less than a join of its own
+(`anabranch.share.taking_in`): then it runs with that one, too. Else it starts in a company of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from anabranch.plan.contained import ways_into
 from anabranch.plan.distribution import Distribution
@@ -20,7 +22,9 @@ from anabranch.plan.join_graph import Aliases
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Migration
 from anabranch.plan.query import Query
-from anabranch.share.canonical import Running, part_in_names, renamed_plan, shape_of
+from anabranch.plan.shared_join import key_count, normal, renamed
+from anabranch.share.canonical import MOST_MEMBERS, Running, part_in_names, renamed_plan, shape_of
+from anabranch.share.taking_in import JoinMembers, Pricing, TakingIn, taking_in
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,13 @@ class Starting:
     query: Query
     execution: Execution
     is_pinned: bool
+    may_lose: bool = False
+    """Whether its policy may lose results: it shares no join then."""
+
+    @property
+    def running(self) -> Running:
+        """The query as it would run."""
+        return Running(self.query, self.execution, Distribution(), 0, self.may_lose)
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,9 @@ class Taken:
 
     execution: Execution
     lead: str
+    """Nobody ("") if the plan is its own."""
+    taking_in: TakingIn | None = None
+    """What was decided about it, if its join is contained in a larger one."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,19 @@ class Gathering:
     def names(self) -> tuple[str, ...]:
         return tuple(member.query.name for member in self.members)
 
+    @cached_property
+    def shape(self) -> str:
+        """What they join, as a text; nothing if the join cannot be shared."""
+        found = shape_of(self.lead.query) if self.orders else None
+        return "" if found is None else found.text
+
+    @cached_property
+    def join(self) -> JoinMembers:
+        """The queries as those that run one join under the plan of the lead, which stands first."""
+        several = sorted(zip(self.members, self.orders, strict=True), key=lambda one: one[0] is not self.lead)
+        queries, orders = tuple(member.query for member, _ in several), tuple(order for _, order in several)
+        return JoinMembers(queries, orders, self.lead.execution.plan)
+
     def in_numbers(self, plan: Plan, query: str) -> Plan:
         """A plan of a member in the names that all have in common."""
         return renamed_plan(plan, _numbers(self.orders[self.names.index(query)]))
@@ -65,51 +92,71 @@ class Gathering:
         return renamed_plan(common, {n: alias for alias, n in _numbers(self.orders[self.names.index(query)]).items()})
 
 
-def common_plans(starting: Mapping[str, Starting]) -> dict[str, Taken]:
-    """The queries that start with another query's plan."""
-    found, leads = {}, list[Starting]()
-    for each in gathered(starting.values()):
-        if not each.orders:
-            continue
-        common = each.in_numbers(each.lead.execution.plan, each.lead.query.name)
-        leads.append(each.lead)
-        for member, order in zip(each.members, each.orders, strict=True):
-            name, numbers = member.query.name, _numbers(order)
-            if not member.is_pinned and renamed_plan(member.execution.plan, numbers) != common:
-                plan = renamed_plan(common, {number: alias for alias, number in numbers.items()})
-                found[name] = Taken(replace(member.execution, plan=plan), each.lead.query.name)
-    return found | _contained(starting, found, leads)
-
-
-def _contained(
-    starting: Mapping[str, Starting], taken: Mapping[str, Taken], leads: Sequence[Starting]
-) -> dict[str, Taken]:
-    """The queries that start with the plan of one in whose join theirs is contained, or with a part of it."""
+def common_plans(starting: Mapping[str, Starting], pricing: Pricing) -> dict[str, Taken]:
+    """The queries that start with something else than what each would by itself: with another query's plan, or in a company
+    of their own although they could be members of a larger join."""
     found: dict[str, Taken] = {}
-    running = [Running(lead.query, lead.execution, Distribution()) for lead in leads]
-    order = sorted(running, key=lambda each: (-len(each.query.inputs), each.key_count))
-    for name, each in starting.items():
-        own = taken[name].execution if name in taken else each.execution
-        mine = Running(each.query, own, Distribution())
-        if each.is_pinned or mine.shape is None or mine.way is None:
-            continue
-        for lead in order:
-            is_other = lead.shape is not None and lead.shape.text != mine.shape.text
-            if is_other and lead.query.name not in found and (plan := contained_plan(each.query, lead)) is not None:
-                if not any(mine.goes_with(lead, names) for names in ways_into(each.query, lead.query)):
-                    found[name] = Taken(replace(own, plan=plan), lead.query.name)
-                break
+    hosts: list[_Host] = []
+    for each in sorted((g for g in gathered(starting.values()) if g.orders), key=generality):
+        join = each.join
+        host, decided = _decided(hosts, each, join, pricing)
+        if host is not None and decided is not None and decided.is_member:
+            host.take(join)
+        else:
+            host = _Host(each, join, "" if decided is None else each.lead.query.name)
+            hosts.append(host)
+        for member, order in zip(each.members, each.orders, strict=True):
+            plan, lead = host.plan_for(each, member, order)
+            execution = replace(member.execution, plan=plan, company=host.company)
+            if execution != member.execution or decided is not None:
+                found[member.query.name] = Taken(execution, lead, decided)
     return found
 
 
-def contained_plan(query: Query, lead: Running) -> Plan | None:
-    """The plan by which combinations of a query arise that is contained in the join of another; None if it is not, or they
-    do not arise by themselves."""
-    for names in ways_into(query, lead.query):
-        plan = part_in_names(lead.execution.plan, {there: here for here, there in names.items()})
-        if plan is not None:
-            return plan
-    return None
+def _decided(
+    hosts: Iterable[_Host], gathering: Gathering, join: JoinMembers, pricing: Pricing
+) -> tuple[_Host | None, TakingIn | None]:
+    """The first join that queries are contained in, and whether they are to be its members."""
+    for host in hosts:
+        if host.may_take(gathering) and (decided := taking_in(host.join, join, pricing)) is not None:
+            return host, decided
+    return None, None
+
+
+class _Host:
+    """A join that others may be contained in, and the company that runs it."""
+
+    def __init__(self, gathering: Gathering, join: JoinMembers, company: str) -> None:
+        self.gathering, self.join, self.company = gathering, join, company
+
+    def may_take(self, other: Gathering) -> bool:
+        """Whether queries may be looked for in it: those with a plan that stands only if that is its part."""
+        if len(self.join.queries) + len(other.members) > MOST_MEMBERS or self.gathering.shape == other.shape:
+            return False
+        query, plan = other.lead.query, other.lead.execution.plan
+        return not other.is_pinned or self.join.part_for(query) == renamed_plan(plan, _itself(query.aliases))
+
+    def take(self, others: JoinMembers) -> None:
+        joined = self.join.with_members(others)
+        assert joined is not None, "it was decided about"
+        self.join = joined
+
+    def plan_for(self, gathering: Gathering, member: Starting, order: Aliases) -> tuple[Plan, str]:
+        """What a query of a gathering starts with, in its own aliases, and whose plan that is: nobody's if it is its own."""
+        own = member.execution.plan
+        if gathering is self.gathering:
+            names = dict(zip(self.join.orders[0], order, strict=True))
+            plan: Plan | None = renamed_plan(self.join.plan, names)
+        else:
+            plan = self.join.part_for(member.query)
+        if plan is None or member.is_pinned or plan == renamed_plan(own, _itself(member.query.aliases)):
+            return own, ""
+        return plan, self.gathering.lead.query.name
+
+
+def generality(gathering: Gathering) -> tuple[int, int]:
+    """Whoever asks for the most general join comes first."""
+    return -len(gathering.lead.query.inputs), key_count(gathering.lead.query)
 
 
 def gathered(starting: Iterable[Starting]) -> list[Gathering]:
@@ -119,7 +166,7 @@ def gathered(starting: Iterable[Starting]) -> list[Gathering]:
     place: dict[str, int] = {}
     for each in starting:
         place[each.query.name] = len(place)
-        running = Running(each.query, each.execution, Distribution())
+        running = each.running
         if running.shape is not None and running.way is not None:
             alike.setdefault(running.shape.text, []).append((each, running.shape.order, running.span_us))
         else:
@@ -141,8 +188,9 @@ def gathered(starting: Iterable[Starting]) -> list[Gathering]:
 
 def joined_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
     """What a query starts with that comes while others run, to run its join with one of them, and whose plan that is: the
-    plan, and the way to another one, that the query with the largest windows has which joins the same; else one of those
-    whose join contains its own. None if there is none, or none that shares its routes."""
+    plan, and the way to another one, that the query with the largest windows has which joins the same (of those with its
+    filters, where the join is run once for each set of filters); else one of those whose join contains its own. None if
+    there is none, or none that shares its routes."""
     shape = shape_of(query)
     if shape is None:
         return None
@@ -150,10 +198,20 @@ def joined_execution(query: Query, running: Iterable[Running]) -> tuple[str, Exe
     alike = [each for each in others if each.shape is not None and each.shape.text == shape.text]
     if not alike:
         return _contained_execution(query, others)
-    lead = max(alike, key=lambda each: each.span_us)
+    own, company = alike, None
+    if len({each.execution.company for each in alike}) > 1:
+        # They run the join once for each set of filters.
+        own = [each for each in alike if _filters(each.query, each.order) == _filters(query, shape.order)]
+        company = None if own else query.name
+    lead = max(own or alike, key=lambda each: each.span_us)
     names = dict(zip(lead.order, shape.order, strict=True))
-    plan = renamed_plan(lead.execution.plan, names)
-    return lead.query.name, replace(lead.execution, plan=plan, migration=_going(lead, names))
+    execution = replace(lead.execution, plan=renamed_plan(lead.execution.plan, names), migration=_going(lead, names))
+    return lead.query.name, execution if company is None else replace(execution, company=company)
+
+
+def _filters(query: Query, order: Aliases) -> list[set[str]]:
+    """The predicates on each input, as texts without aliases."""
+    return [{str(normal(renamed(f, {alias: ""}))) for f in query.input(alias).filters} for alias in order]
 
 
 def _contained_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
@@ -173,6 +231,10 @@ def _going(lead: Running, names: Mapping[str, str]) -> Migration | None:
     if migration is None or target is None or target == part_in_names(lead.execution.plan, names):
         return None
     return replace(migration, target=target)
+
+
+def _itself(aliases: Aliases) -> dict[str, str]:
+    return {alias: alias for alias in aliases}
 
 
 def _numbers(order: Aliases) -> dict[str, str]:

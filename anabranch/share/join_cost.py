@@ -14,7 +14,8 @@ with what it adds to the log of those before it (`log_bytes`).
 A *shared* join is priced as the join that it is: the largest window of each stream, rows that any member wants. Then each
 member takes its results from it: `HANDED_S` for each of them, and `MEMBER_S` for each batch, however few it has. Rows of the
 join are stored once for all members, and its results are fetched once. Its views hold what its members want, so that they
-are counted as its own.
+are counted as its own. Whose a pair is must be told, which costs `SET_S` for each pair that is found. A member over some of
+the streams, or with further predicates, takes combinations of its streams, and looks at each for what it asks more.
 
 Keys are those of rows that are spread over slots in one way. Where two companies spread a stream in different ways, each has
 indexes of its own in truth, and they are counted once here: how queries are spread is not known when they are planned.
@@ -22,11 +23,11 @@ indexes of its own in truth, and they are counted once here: how queries are spr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.cost.facts import columns_bytes, window_s
-from anabranch.cost.model import Cost, CostModel
+from anabranch.cost.model import Cost, CostModel, UnitCosts
 from anabranch.cost.streams import StreamGraph
 from anabranch.engine.reader import BoundIndex, Reader
 from anabranch.plan.join_graph import JoinGraph
@@ -35,12 +36,16 @@ from anabranch.plan.migration import Execution
 from anabranch.plan.query import Stream
 from anabranch.plan.shared_join import SharedJoin
 from anabranch.share.joint_budget import NOTHING, Option
+from anabranch.share.slice_cost import SET_S
 
 HANDED_S = 2.7e-9
 """A result handed to a member of a shared join: roughly, by `python -m bench.handing_out`, and not calibrated."""
 
 MEMBER_S = 15e-6
 """A batch handed to a member of a shared join, however few results it has for it: by the same."""
+
+RESIDUAL_S = 3e-9
+"""A predicate over several inputs that a member has for itself, evaluated for a combination: roughly, by the same."""
 
 Logs = Mapping[str, float]
 """The bytes of the log of each source."""
@@ -132,15 +137,40 @@ def _index(bound: BoundIndex, whose: str) -> str:
     return f"{bound.key}{whose if len(bound.aliases) > 1 else ''}"
 
 
+def shared_units(units: UnitCosts) -> UnitCosts:
+    """What operations cost in a join that several queries run."""
+    return replace(units, join=units.join + SET_S)
+
+
 def handing_out(shared: SharedJoin, model: CostModel) -> Cost:
     """What it costs to give the members of a shared join their results."""
-    handed = sum(member_rate(shared, place, model.graph) for place in range(len(shared.members)))
-    return Cost(handed * HANDED_S + len(shared.members) * MEMBER_S / model.units.batch_s, 0.0)
+    rates = [member_rate(shared, place, model.graph) for place in range(len(shared.members))]
+    looked_at = sum(rate * len(own) for rate, own in zip(rates, shared.own_residuals, strict=True))
+    members_s = len(shared.members) * MEMBER_S / model.units.batch_s
+    return Cost(sum(rates) * HANDED_S + looked_at * RESIDUAL_S + members_s + _fetched(shared, model, rates), 0.0)
+
+
+def _fetched(shared: SharedJoin, model: CostModel, rates: Sequence[float]) -> float:
+    """CPU to make what members select, beyond what the model says: it has all that is found for the largest windows. Members
+    over all streams get no more than these together, and members over some have results of their own, made once for all over
+    the same streams."""
+    parts, whole = dict[frozenset[str], float](), 0.0
+    for member, rate in zip(shared.members, rates, strict=True):
+        if len(member.inputs) == len(shared.join.inputs):
+            whole += rate
+        else:
+            aliases = frozenset(member.aliases)
+            parts[aliases] = max(rate, parts.get(aliases, 0.0))
+    nobodys = max(0.0, model.graph.rate(model.graph.everything) - whole)
+    return (sum(parts.values()) - nobodys) * model.units.result
 
 
 def member_rate(shared: SharedJoin, place: int, graph: StreamGraph) -> float:
-    """The results per second of a member: of a join with its windows. Of filters nobody knows how many rows pass."""
-    member = shared.members[place]
-    streams = [replace(facts, rows=facts.rate * window_s(member.input(facts.name))) for facts in graph.streams]
+    """The combinations per second that are handed to a member: of its streams, with its windows, joined by what the join is
+    joined by. Of filters nobody knows how many rows pass."""
+    member, streams = shared.members[place], list(graph.streams)
+    for at, facts in enumerate(streams):
+        if facts.name in member.aliases:
+            streams[at] = replace(facts, rows=facts.rate * window_s(member.input(facts.name)))
     own = StreamGraph(streams, graph.classes)
-    return own.rate(own.everything)
+    return own.rate(own.mask(member.aliases))

@@ -138,18 +138,18 @@ def choose_jointly(companies: Sequence[Company], budget: Cost = UNBOUNDED) -> Jo
     front, picks, considered, is_whole = _sums([np.array([_alone(o) for o in options]) for options in beyond])
     paid = sum(sunk.values(), NOTHING)
     front = front + np.array([paid.cpu, paid.memory])
-    order = sorted(range(len(front)), key=lambda point: _rank(Cost(*front[point]), budget))
+    order = sorted(range(len(front)), key=lambda point: rank(Cost(*front[point]), budget))
     chosen = tuple(int(place) for place in picks[order[0]])
     if contested:
         starts = [tuple(int(place) for place in picks[point]) for point in order[:MOST_STARTS]]
-        starts.sort(key=lambda start: _rank(total_of(companies, start), budget))
+        starts.sort(key=lambda start: rank(total_of(companies, start), budget))
         considered, tried, found = considered + len(starts), 0, []
         while starts and tried <= MOST_TRIED:
             improved, more = _improved(beyond, starts.pop(0), paid, budget)
             found.append(improved)
             tried += more
         considered += tried
-        chosen = min(found, key=lambda each: _rank(total_of(companies, each), budget))
+        chosen = min(found, key=lambda each: rank(total_of(companies, each), budget))
     charged = charges(companies, chosen)
     total = total_of(companies, chosen)
     is_exact = is_whole and not contested and all(company.is_whole for company in companies)
@@ -276,8 +276,8 @@ def _improved(
             others += sum(largest.values(), NOTHING)
             costs = [others + _added(option, largest) for option in options]
             tried += len(options)
-            best = min(range(len(options)), key=lambda each: _rank(costs[each], budget))
-            if _rank(costs[best], budget) < _rank(costs[chosen[place]], budget):
+            best = min(range(len(options)), key=lambda each: rank(costs[each], budget))
+            if rank(costs[best], budget) < rank(costs[chosen[place]], budget):
                 chosen[place] = best
         if chosen == before:
             break
@@ -293,7 +293,7 @@ def _added(option: Option, largest: Mapping[str, Cost]) -> Cost:
     return added
 
 
-def _rank(cost: Cost, budget: Cost) -> tuple[float, float, float]:
+def rank(cost: Cost, budget: Cost) -> tuple[float, float, float]:
     """Within the budget the least CPU is best, then the least memory; else what exceeds it least."""
     over = max(_share(cost.cpu, budget.cpu), _share(cost.memory, budget.memory))
     return (0.0 if over <= ROUNDING else over, cost.cpu, cost.memory)

@@ -8,7 +8,7 @@ several joins look up. So each join that queries run, together or alone, says ho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anabranch.cost.facts import Facts
 from anabranch.cost.model import CostModel, UnitCosts
@@ -45,14 +45,20 @@ ASSUMED = Known()
 def pipeline_joins(
     running: Iterable[Running], facts_of: Callable[[str], Facts], units: UnitCosts, known: Known = ASSUMED
 ) -> list[JoinLoad]:
-    """The joins of streams that queries run, those that several run together once; `facts_of` has what is known of the join
-    of a query, or of one that it leads. A query over a part of the streams of a join that it runs with others is taken for a
-    join of its own: what it wants of its streams is counted, and its lookups are counted twice."""
-    queries = [each for each in running if is_of_streams(each.query)]
+    """The joins of streams that queries run, those that several have in common once, whether they run it in one company or
+    not: who wants which rows is the same. `facts_of` has what is known of the join of a query, or of one that it leads. A
+    query over a part of the streams of a join that it runs with others is taken for a join of its own: what it wants of its
+    streams is counted, and its lookups are counted twice."""
+    queries = [_in_common(each) for each in running if is_of_streams(each.query)]
     together = [_whole(company) for company in companies(queries)]
     sharing = {each.query.name for company in together for each in company}
     alone = [[each] for each in queries if each.query.name not in sharing and each.execution.grouped_input is None]
     return [_load(company, facts_of(company[0].query.name), units, known) for company in (*together, *alone)]
+
+
+def _in_common(each: Running) -> Running:
+    """A query as if it ran its join with everybody who has it."""
+    return each if not each.execution.company else replace(each, execution=replace(each.execution, company=""))
 
 
 def _whole(company: Company) -> list[Running]:

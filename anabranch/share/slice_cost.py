@@ -33,7 +33,7 @@ from anabranch.plan.query import FOREVER_US
 SLICE_S = 300e-6
 """A slice of an index, for each batch: a spine is kept, and each lookup of a batch visits it (`python -m bench.slices`)."""
 
-SET_S = 25e-9
+SET_S = 8e-9
 """A pair in a shared join, more than in a query by itself: whose it is must be told, also if it is nobody's (a candidate by
 the same, less a pair of `anabranch.cost.units.DEFAULT`)."""
 

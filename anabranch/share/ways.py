@@ -14,7 +14,10 @@ are evaluated when rows come in, and results handed to members. What a finer cha
 more streams is not counted.
 
 The first three differ in nothing but slices, which may change from batch to batch: the chain that runs is decided for each
-source, whoever reads it (`anabranch.share.source_chain`). The last two are told beside it.
+source, whoever reads it (`anabranch.share.source_chain`). Whether queries start with one join or several is decided once
+(`chosen_way`): another way than one join must be cheaper by a tenth, for what filters let through is assumed then, and what
+is shared can be sliced anew while queries run. Who runs joins with whom stands in the record of what a query runs
+(`anabranch.plan.migration.Execution.company`), or follows from pipelines.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ from anabranch.share.chain import Chain
 from anabranch.share.cpu_opt import cpu_opt
 from anabranch.share.join_cost import HANDED_S, MEMBER_S
 from anabranch.share.join_load import JoinLoad
+from anabranch.share.joint_budget import UNBOUNDED
 from anabranch.share.mem_opt import mem_opt
 from anabranch.share.slice_cost import NOTHING, SET_S, SourceLoad, slice_cost
-from anabranch.share.source_chain import CPU_OPT, MEM_OPT, PULL_UP, limits_of, priced
+from anabranch.share.source_chain import BYTE_CORES, CPU_OPT, MEM_OPT, PULL_UP, chain_of, limits_of, priced, worth
 
 PREDICATE_S = 5e-9
 """A predicate evaluated for a row (`python -m bench.slices`)."""
@@ -38,7 +42,14 @@ PIPELINE_S = 0.25
 """A batch of a pipeline of its own, however few rows it has: CPU of Spark's driver, its JVM and workers (`python -m
 bench.many_queries --queries 1,6 --ways shared,separate --rate 200`: what each of five more pipelines adds)."""
 
-PUSH_DOWN, UNSHARED = "push-down", "unshared"
+READ_S = 1e-6
+"""A row that another pipeline reads and exchanges once more: what `python -m bench.limit` says of a batch of 600,000 rows
+through our reader, less joining and `PIPELINE_S`. DataFrames take more."""
+
+CHEAPER = 0.9
+"""Queries start with several joins only if these take less than this share of one: what filters let through is assumed."""
+
+PUSH_DOWN, UNSHARED, TOGETHER = "push-down", "unshared", "together"
 
 Limits = tuple[tuple[str, tuple[int, ...]], ...]
 """For each source, for how long rows of each slice are kept, shortest first."""
@@ -55,9 +66,14 @@ class SharingDecision:
     """Nothing, where queries have several joins."""
     cost: Cost
     """Cores, and bytes of state."""
-    joins: int
-    """So many are run."""
+    groups: tuple[tuple[str, ...], ...]
+    """The queries that run each join."""
     reason: str
+
+    @property
+    def joins(self) -> int:
+        """So many are run."""
+        return len(self.groups)
 
 
 Way = Callable[[JoinLoad], SharingDecision]
@@ -92,17 +108,35 @@ def push_down_way(load: JoinLoad) -> SharingDecision:
     logs = sum(_log_bytes(group) for group in groups) - _log_bytes(load)
     cost = sum((decision.cost for decision in decisions), NOTHING) - Cost(again, logs)
     reason = f"{len(groups)} joins, none of which has rows that fail a filter"
-    return SharingDecision(PUSH_DOWN, (), cost, len(groups), reason)
+    return SharingDecision(PUSH_DOWN, (), cost, tuple(_names(group) for group in groups), reason)
 
 
 def unshared_way(load: JoinLoad) -> SharingDecision:
     """Each member by itself."""
     units, alone = load.model.units, [load.of([member]) for member in load.members]
-    cost = sum((cpu_opt_way(each).cost for each in alone), Cost((len(alone) - 1) * PIPELINE_S / units.batch_s, 0.0))
-    return SharingDecision(UNSHARED, (), cost, len(alone), f"{len(alone)} pipelines, each with a state of its own")
+    again = (len(alone) - 1) * (PIPELINE_S / units.batch_s + sum(load.rates_per_s) * READ_S)
+    cost = sum((cpu_opt_way(each).cost for each in alone), Cost(again, 0.0))
+    reason = f"{len(alone)} pipelines, each with a state of its own"
+    return SharingDecision(UNSHARED, (), cost, tuple(_names(each) for each in alone), reason)
 
 
 WAYS: tuple[Way, ...] = (mem_opt_way, cpu_opt_way, pull_up_way, push_down_way, unshared_way)
+
+
+def chosen_way(load: JoinLoad, byte_cores: float = BYTE_CORES, most: Cost = UNBOUNDED) -> SharingDecision:
+    """The way that queries start with: one join with the slices that are cheapest, or several, if these are cheaper by far
+    and keep to what may be taken."""
+    sources = [load.source_load(place) for place in range(len(load.sources))]
+    limits = [(source.source, chain_of(source, load.model.units, byte_cores).limits_us) for source in sources]
+    together = as_cut(load, limits, TOGETHER, "one join, whose rows and lookups all queries share")
+    several = [way(load) for way in (push_down_way, unshared_way)]
+    fitting = [each for each in several if each.joins > 1 and each.cost.within(most.cpu, most.memory)]
+    best = min(fitting, key=lambda each: worth(each.cost, byte_cores), default=together)
+    share = worth(best.cost, byte_cores) / worth(together.cost, byte_cores)
+    if share >= CHEAPER:
+        return together
+    less = f"with what bytes are worth, {100 * (1 - share):.0f} % less than one join of all"
+    return replace(best, reason=f"{best.reason}; {less}")
 
 
 def as_cut(load: JoinLoad, limits_us: Sequence[tuple[str, tuple[int, ...]]], way: str, reason: str) -> SharingDecision:
@@ -124,7 +158,11 @@ def _chained(load: JoinLoad, way: str, cut: Cut, reason: str) -> SharingDecision
         cost += priced(chain, slice_cost(source, units, set_s)) - slice_cost(whole, units, 0.0)(0, 1)
         limits.setdefault(source.source, set()).update(limits_of(chain, source))
     told = tuple((source, tuple(sorted(us))) for source, us in limits.items())
-    return SharingDecision(way, told, cost, 1, reason)
+    return SharingDecision(way, told, cost, (_names(load),), reason)
+
+
+def _names(load: JoinLoad) -> tuple[str, ...]:
+    return tuple(member.name for member in load.members)
 
 
 def _beside(load: JoinLoad) -> Cost:
@@ -132,7 +170,9 @@ def _beside(load: JoinLoad) -> Cost:
     units, failing = load.model.units, sum(load.rates_per_s) - sum(s.rate for s in load.model.graph.streams)
     handed = 0.0
     if len(load.members) > 1:
-        handed = load.results_per_s * HANDED_S + len(load.members) * MEMBER_S / units.batch_s
+        # The model has the results of the largest windows and of all rows; what nobody wants is no result.
+        nobodys = max(0.0, load.model.graph.rate(load.model.graph.everything) - load.results_per_s)
+        handed = load.results_per_s * HANDED_S + len(load.members) * MEMBER_S / units.batch_s - nobodys * units.result
     return load.cost + Cost(failing * units.accept + load.predicates_per_s * PREDICATE_S + handed, 0.0)
 
 

@@ -7,7 +7,7 @@ as long as its own window: in a shorter one there is no row that it wants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,15 +20,12 @@ from anabranch.share.join_load import JoinLoad
 from anabranch.share.pipeline_chains import Known, source_loads
 from anabranch.share.slice_cost import SourceLoad, slice_cost
 from anabranch.share.source_chain import SourceChain, chain_of, told_chain
-from anabranch.share.ways import UNSHARED, WAYS, SharingDecision, as_cut
+from anabranch.share.ways import CHEAPER, UNSHARED, WAYS, SharingDecision, as_cut
 from anabranch.show.figures import aligned, cores_text, count_text, listed, show_bytes, versus
 from anabranch.storage.location import Folder
 
 MOST_READERS = 4
 """So many queries that read a slice are told by name."""
-
-CHEAPER = 0.9
-"""Another way is told if it takes less than this share of the CPU."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +77,8 @@ class PipelineShown:
     known: Known
     slices: Mapping[str, tuple[int, ...]] | None
     """How rows are cut; None: the pipeline has not run, and they are to be cut as is decided now."""
+    started: Mapping[str, SharingDecision] = field(default_factory=dict)
+    """How the join of each query is run that has it in common with others."""
 
     @cached_property
     def loads(self) -> dict[str, SourceLoad]:
@@ -103,7 +102,9 @@ class PipelineShown:
         cut, found = [(source, chain.limits_us) for source, chain in self.chains.items()], {}
         for join in self.joins:
             if len(join.members) > 1:
-                runs = as_cut(join, cut, "as it runs", "the slices above")
+                runs, started = as_cut(join, cut, "as it runs", "the slices above"), self.started.get(join.members[0].name)
+                if started is not None and started.joins > 1:
+                    runs = started
                 found[tuple(member.name for member in join.members)] = (runs, *(way(join) for way in WAYS))
         return found
 
@@ -160,7 +161,8 @@ def sharing_text(shown: ShownSharing, verbose: bool) -> str:
         best = min(shown.ways, key=lambda way: way.cost.cpu)
         if best.cost.cpu < CHEAPER * shown.runs.cost.cpu:
             less = versus(best.cost.cpu, shown.runs.cost.cpu)
-            lines.append(f"  by these figures {best.way} would take {less} CPU: {best.reason}")
+            anew = "" if best.joins == 1 else "; queries that have run go over to that only if they start anew"
+            lines.append(f"  by these figures {best.way} would take {less} CPU: {best.reason}{anew}")
         if verbose:
             rows = [["way", "CPU", "bytes kept", "joins", ""]]
             rows += [
@@ -169,6 +171,16 @@ def sharing_text(shown: ShownSharing, verbose: bool) -> str:
             ]
             lines += [f"  {line}" for line in aligned(rows, (0, 4))]
     return "\n".join(lines)
+
+
+def way_text(way: SharingDecision, query: str) -> str:
+    """How a join that several queries have in common is run, if not once for all."""
+    others = [name for group in way.groups for name in group if name != query]
+    what = "has a pipeline of its own" if way.way == UNSHARED else "runs its join with those that have its filters alone"
+    return (
+        f"it {what}, although {listed(others) if len(others) <= MOST_READERS else f'{len(others)} others'} "
+        f"{'has' if len(others) == 1 else 'have'} the join in common: {way.way}, {way.reason}. That stays so while they run"
+    )
 
 
 def _table(chain: ShownChain) -> list[str]:
@@ -219,9 +231,15 @@ def sharing_json(shown: ShownSharing | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def way_json(way: SharingDecision | None) -> dict[str, Any] | None:
+    """A way to run a join that several queries have in common."""
+    return None if way is None else _way_json(way)
+
+
 def _way_json(way: SharingDecision) -> dict[str, Any]:
     return {
         "way": way.way, "cpu": way.cost.cpu, "memory": way.cost.memory, "joins": way.joins, "reason": way.reason,
+        "groups": [list(group) for group in way.groups],
         "slices_us": {source: list(limits) for source, limits in way.limits_us},
     }  # fmt: skip
 

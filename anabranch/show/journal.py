@@ -3,7 +3,7 @@
 A change of plan is told in up to three entries: *migrating* when it is decided on, *migrated* when the new plan gives the
 results, *effect* when enough batches were measured under it. `stories` puts these together. That rows of a stream are cut
 into other slices is told as *slicing* when it is decided on, and as *sliced* when no row is left that was cut in the old
-way.
+way. Under overload it is told when lookups are *limited* or rows *shed*, when that ends, and where it is of no use.
 
 CPU is what tasks report: taking rows in, keeping indexes and views, looking up, handing out results. What was predicted and
 what was measured are on that one scale (docs/plans.md, "What CPU means in the journal").
@@ -22,9 +22,15 @@ from anabranch.show.trees import told
 
 DECISIONS = (
     "migrating", "migrated", "effect", "kept", "proposed", "replanned", "cancelled", "given up", "left", "skipping",
-    "slicing", "sliced",
+    "slicing", "sliced", "limiting", "lifted", "shedding", "cannot help",
 )  # fmt: skip
 """The events that are decisions, and what came of them; others tell of starts and ends."""
+
+UNDER_OVERLOAD = {
+    "limiting": "Results are missing", "shedding": "Results are missing", "lifted": "Exact again",
+    "cannot help": "Limiting lookups does not help",
+}  # fmt: skip
+"""What entries about an overload begin with."""
 
 OTHER_LOAD = 1.2
 """Where streams bring more rows than before by this factor, or fewer, a measured effect says so: it is not the plan's."""
@@ -61,7 +67,7 @@ def stories(entries: Iterable[Entry], names: Mapping[str, str] | None = None) ->
         if entry.event in ("migrated", "effect") and change >= 0:
             found[change] = replace(found[change], text=f"{found[change].text} {text}")
             continue
-        if entry.event not in ("kept", "slicing", "sliced"):
+        if entry.event not in ("kept", "slicing", "sliced", *UNDER_OVERLOAD):
             change = len(found) if entry.event == "migrating" else -1
         found.append(Story(entry.at_s, entry.batch, text, entry.event in DECISIONS))
     return found
@@ -102,7 +108,23 @@ def words(entry: Entry, names: Mapping[str, str] | None = None) -> str:
     if entry.event in ("started", "resumed") and "plan" in details:
         begun = "Started on an empty checkpoint" if entry.event == "started" else f"Went on after batch {entry.batch}"
         return f"{begun}, {told(str(details['plan']), known)}."
+    if entry.event in UNDER_OVERLOAD:
+        return _overload(entry, known)
     return f"{entry.event.capitalize()}: {entry.text}."
+
+
+def _overload(entry: Entry, names: Mapping[str, str]) -> str:
+    """
+    >>> text = "streams bring 2.1 times what there is time for: 40 % of rows of o look up their partners"
+    >>> print(_overload(Entry(0.0, 41, "limiting", text, {"shares": {"o": 0.4}}), {"o": "orders"}))
+    Results are missing from batch 42 on: streams bring 2.1 times what there is time for: 40 % of rows of orders look up \
+their partners.
+    """
+    text = entry.text
+    for alias in entry.details.get("shares", entry.details.get("pinned", {})):
+        text = text.replace(f" rows of {alias} ", f" rows of {names.get(alias, alias)} ")
+    since = "" if entry.event == "cannot help" else f" from batch {entry.batch + 1} on"
+    return f"{UNDER_OVERLOAD[entry.event]}{since}: {text}."
 
 
 def _migrating(entry: Entry, names: Mapping[str, str]) -> str:

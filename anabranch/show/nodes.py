@@ -181,5 +181,7 @@ def groups_text(query: Query) -> str | None:
     """How results are grouped, if they are."""
     if query.grouping is None:
         return None
+    if query.statement is not None:
+        return f"rows that {query.statement.database} makes of them every {length_text(query.grouping.slide_us)}"
     keys = ", ".join(str(expr) for _, expr in query.select[: query.grouping.keys]) or "all rows together"
     return f"groups by {keys} every {length_text(query.grouping.slide_us)}"

@@ -19,6 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from anabranch.control.completeness import Completeness
 from anabranch.control.progress import Progress
 from anabranch.optimize.planner import show_bytes
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
@@ -97,6 +98,7 @@ def _lines(steps: Sequence[Progress], width: int) -> list[tuple[str, str]]:
         ("flow", f"{_count(seen.rows_per_s)} rows/s in, {at_most}{_count(seen.results_per_s)} results/s out"),
         ("time", f"{seen.seconds:.2f} s per batch{share}; {seen.cores:.2g} cores"),
         ("watermark", _watermark(last)),
+        *_missing(steps),
         ("turned away", turned_away(steps)),
         ("state", _state(last)),
         ("plan", small_plan(last.plan, last.names, width - 20)),
@@ -116,6 +118,26 @@ def _watermark(step: Progress) -> str:
         return "none yet: some stream has brought no row" if step.watermark_us <= BEGINNING_US else "at the end of time"
     behind_s = behind(step)
     return f"{when:%Y-%m-%d %H:%M:%S} UTC, {span(abs(behind_s))} {'behind' if behind_s >= 0 else 'ahead of'} the clock"
+
+
+def _missing(steps: Sequence[Progress]) -> list[tuple[str, str]]:
+    """What is told of results that are missing, and of rows and results that are too old; nothing where none is."""
+    last, lines = steps[-1], []
+    stale, shed = (sum(sum(getattr(s, kind).values()) for s in steps) for kind in ("stale_rows", "shed_rows"))
+    suppressed, unprobed = sum(s.stale_results for s in steps), sum(sum(s.unprobed_rows.values()) for s in steps)
+    many = "" if len(steps) == 1 else f" in {len(steps):,} batches"
+    if last.completeness is not None and last.since_adapted is not None:
+        since = f"{last.since_adapted} since batch {last.since_adapted.since:,}"
+        now = last.completeness.share
+        batch = f", {now * 100:.0f} % in the last" if now is not None and last.since_adapted.since != last.batch else ""
+        lines.append(("adapted", f"{since}{batch}; {unprobed:,} rows were not looked up{many}"))
+    if shed:
+        lines.append(("shed", f"{shed:,} rows{many}"))
+    if suppressed or stale:
+        lines.append(("too old", f"{suppressed:,} results and {stale:,} rows{many}"))
+    if lines and last.lag_s is not None:
+        lines.append(("lag", f"streams are {span(max(0.0, last.lag_s))} behind the clock"))
+    return lines
 
 
 def turned_away(steps: Sequence[Progress]) -> str:
@@ -199,7 +221,18 @@ def plain(name: str, step: Progress) -> dict[str, Any]:
         "spark_seconds": step.spark_s,
         "watermark": when.isoformat() if when is not None else None,
         "watermark_behind_s": behind(step) if when is not None else None,
+        "is_exact": step.is_exact,
+        "complete_share": _share(step.completeness),
+        "complete_error": step.completeness.error if step.completeness is not None else 0.0,
+        "complete_share_since": _share(step.since_adapted),
+        "complete_error_since": step.since_adapted.error if step.since_adapted is not None else 0.0,
+        "lag_s": step.lag_s,
     }
+
+
+def _share(complete: Completeness | None) -> float | None:
+    """The share of results that are there; None where it is not known."""
+    return complete.share if complete is not None else 1.0
 
 
 def json_line(name: str, step: Progress) -> str:
@@ -221,11 +254,21 @@ def logfmt_line(name: str, step: Progress) -> str:
         "untimed": sum(step.untimed_rows.values()), "skipped": sum(step.skipped_rows.values()),
         "state_rows": step.state_rows, "state_bytes": step.state_bytes,
         "budget_bytes": f"{step.budget_bytes:.0f}" if step.budget_bytes is not None else None,
+        "complete": _figure(_share(step.since_adapted)) if step.since_adapted is not None else None,
+        "complete_error": _figure(step.since_adapted.error) if step.since_adapted is not None else None,
+        "adapted_since": step.since_adapted.since if step.since_adapted is not None else None,
+        "unprobed": sum(step.unprobed_rows.values()) or None, "shed": sum(step.shed_rows.values()) or None,
+        "stale_rows": sum(step.stale_rows.values()) or None, "stale_results": step.stale_results or None,
+        "lag_s": f"{step.lag_s:.1f}" if step.lag_s is not None else None,
         "undelivered": step.undelivered or None,
         "files_waiting": sum(waiting.count for waiting in step.waiting.values()) or None,
         "plan": step.plan, "target": step.target,
     }  # fmt: skip
     return logfmt(pairs)
+
+
+def _figure(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.4f}"
 
 
 def logfmt(pairs: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from anabranch.plan.routes import Probe, indexes, routes, views
 
 def routes_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
     """The plan as plain values: inputs, states with their keys, and the route of each input."""
-    ways = routes(plan, graph)
+    ways = () if graph.query.statement is not None else routes(plan, graph)
     states: dict[Aliases, list[list[str]]] = {(alias,): [] for alias in graph.query.aliases}
     states |= {view: [] for view in views(ways)}
     for index in indexes(ways):
@@ -55,6 +55,8 @@ def routes_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
 def _blocks_json(query: Query) -> dict[str, Any]:
     """Groups and subqueries, if there are any."""
     found: dict[str, Any] = {}
+    if query.statement is not None:
+        found["database"] = {"name": query.statement.database, "sql": query.statement.sql}
     if (grouping := query.grouping) is not None:
         found["groups"] = {
             "slide_us": grouping.slide_us,
@@ -83,7 +85,9 @@ def _probe_json(probe: Probe) -> dict[str, Any]:
 def routes_text(plan: Plan, graph: JoinGraph) -> str:
     """The route of each input, what groups are made, and what is selected; for subqueries, too."""
     lines = ["routes"]
-    for route in routes(plan, graph):
+    if (asked := graph.query.statement) is not None:
+        lines = [f"database {asked.database}, over the rows that are valid", *(f"  {x}" for x in asked.sql.splitlines())]
+    for route in () if asked is not None else routes(plan, graph):
         lines.append(f"  new rows of {route.alias}")
         for stage in route.stages:
             for probe in stage.probes:
@@ -107,6 +111,9 @@ def routes_text(plan: Plan, graph: JoinGraph) -> str:
 
 
 def _groups(query: Query, grouping: Grouping) -> list[str]:
+    if grouping.statement is not None:
+        spread = [f"  spread by {expr}" for _, expr in query.select[: grouping.keys]] or ["  in one slot"]
+        return [f"asked every {length_text(grouping.slide_us)}", *spread]
     lines = [f"groups every {length_text(grouping.slide_us)}"]
     lines += [f"  {name} = {expr}" for name, expr in query.select[: grouping.keys]]
     for place, aggregate in enumerate(grouping.aggregates):

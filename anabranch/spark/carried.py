@@ -17,6 +17,7 @@ from anabranch.plan.distribution import Distribution, Spread, all_inputs, way_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.lookups import reads_found
 from anabranch.plan.query import Query, Stream
 from anabranch.plan.workload import Workload
 
@@ -43,7 +44,8 @@ class Carried:
         for block in query.blocks:
             graph = JoinGraph(block)
             for i in block.inputs:
-                asked = tuple(sorted(named(f, i.source.name) for f in asked_of(graph, i.alias)))
+                early = (f for f in asked_of(graph, i.alias) if not reads_found(block, f))
+                asked = tuple(sorted(named(f, i.source.name) for f in early))
                 if asked not in self._let_through.get(i.source.name, {asked}):
                     return f"rows of {i.source.name} that it asks for do not cross the exchange so far"
         for i in all_inputs(query).inputs:

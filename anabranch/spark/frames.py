@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame
 
 from anabranch.errors import UnsupportedFrameError
@@ -11,6 +12,8 @@ from anabranch.plan.outward import unzoned
 from anabranch.plan.query import Field
 from anabranch.spark.types import outward_arrow
 
+GIVEN = "UserProvided"
+"""Spark's class of the name of a source that has one."""
 STATEFUL = ("Aggregate", "Deduplicate", "FlatMapGroupsWithState", "TransformWithState", "GlobalLimit", "Join", "Window")
 
 
@@ -39,6 +42,22 @@ def fields_of(name: str, frame: DataFrame) -> tuple[Field, ...]:
     """The columns of a DataFrame in the engine's types."""
     outward = [(f.name, outward_arrow(f.dataType, f"{name}.{f.name}")) for f in frame.schema.fields]
     return tuple(Field(column, unzoned(type), type) for column, type in outward)
+
+
+def source_names(frame: DataFrame) -> tuple[str, ...]:
+    """What Spark calls the sources of a streaming frame; none if one of them has no name, or Spark is too old to tell."""
+    leaves, found = frame._jdf.queryExecution().analyzed().collectLeaves(), []
+    for leaf in (leaves.apply(i) for i in range(leaves.size())):
+        if not leaf.isStreaming():
+            continue
+        try:
+            name = leaf.sourceIdentifyingName()
+        except Py4JError:
+            return ()
+        if name.getClass().getSimpleName() != GIVEN:
+            return ()
+        found.append(str(name.name()))
+    return tuple(found)
 
 
 def _check_classic(name: str, frame: Any) -> None:

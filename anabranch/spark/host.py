@@ -25,18 +25,20 @@ from anabranch.control.progress import Progress, Waiting
 from anabranch.control.records import Attempt, Control, Failure
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
+from anabranch.drive.lookups import databases_read_apart, snapshots
 from anabranch.drive.retain import Background
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.engine.pieces import check_results
 from anabranch.errors import StateError, TooManyResultsError
+from anabranch.spark.backlog import batches_waiting
 from anabranch.spark.create import QUERY_SETTINGS, empty_frame, log_settings, own_session
 from anabranch.spark.damaged import Mark, Marks, encoded, told_in
 from anabranch.spark.failures import told
 from anabranch.spark.pack import CELL
 from anabranch.spark.pushdown import Pushdown
-from anabranch.spark.reader import DAMAGED, RAISED
+from anabranch.spark.reader import DAMAGED, RAISED, SHED, shed_text
 from anabranch.spark.spark_log import OwnLog, SparkLog
-from anabranch.spark.task import BATCH, EPOCH, Task
+from anabranch.spark.task import BATCH, EPOCH, SNAPSHOTS, Task
 
 
 class Host:
@@ -45,14 +47,21 @@ class Host:
     def __init__(self, driver: Driver, delivery: Delivery, task: Task, pushdown: Pushdown) -> None:
         self.driver, self.delivery, self.task, self.pushdown = driver, delivery, task, pushdown
         self.runner = Runner(
-            driver, delivery, lambda trigger: self.spark_log.keep(trigger), Background(), lambda: self.waiting()
-        )
+            driver, delivery, lambda trigger: self.spark_log.keep(trigger), Background(), lambda: self.waiting(),
+            lambda: self._batches_waiting,
+        )  # fmt: skip
+        self._batches_waiting: float | None = None
+        """What waits in sources, in batches like the last, as Spark has told of the last trigger that is over."""
         self.error: Exception | None = None
         self.spark_log: SparkLog | OwnLog = OwnLog("")
         self._spark: SparkSession | None = None
         """The session whose query brings the batches."""
         self._raised: list[tuple[str, str]] = []
         """The predicates that sources were last told to leave to the tasks."""
+        self._snapshots = "{}"
+        """What tasks were last told of snapshots of databases."""
+        self._shed = ""
+        """What readers were last told of rows that are shed."""
         self.waiting: Callable[[], dict[str, Waiting]] = dict
         """Tells which files are not complete, by stream."""
         self.marks: dict[str, Marks] = {}
@@ -95,6 +104,8 @@ class Host:
             last = self._streaming._jsq.lastProgress() if self._streaming is not None else None
             if last is not None:
                 self.runner.progress.time(last.batchId(), last.durationMs().get("triggerExecution") / 1e3)
+                if self.driver.limiting.limiter is not None:
+                    self._batches_waiting = batches_waiting(last.json())
 
     def dataflow(self, rows: DataFrame, has_rows: bool = True) -> DataFrame:
         """What the tasks of a batch make of packed rows: a report of each slot."""
@@ -140,16 +151,28 @@ class Host:
             if select.until_us is None
         ]
         watermarks = {name: query.watermark_us for name, query in control.queries.items()}
-        self.pushdown.set(watermarks, control.planned_us, raised)
+        self.pushdown.set(watermarks, control.planned_us, raised, control.shed, control.salt)
         context = out.sparkSession.sparkContext
         context.setLocalProperty(BATCH, str(control.batch))
         context.setLocalProperty(EPOCH, str(control.epoch))
         if raised != self._raised:
             context.setLocalProperty(RAISED, json.dumps(raised))
             self._raised = raised
-        attempts = self._attempts(self._collected(out))
+        shed = shed_text(control.shed, control.salt)
+        if pushed_in is not None and shed != self._shed:  # in the thread that brings rows
+            context.setLocalProperty(SHED, shed)
+            self._shed = shed
+        with snapshots(self._snapshots_of() if pushed_in is not None else ()) as held:
+            if (text := json.dumps(dict(held))) != self._snapshots:
+                context.setLocalProperty(SNAPSHOTS, text)
+                self._snapshots = text
+            attempts = self._attempts(self._collected(out))
         attempts += self._too_many(attempts, control.batch)
         return Computed(attempts, self.pushdown.seen(pushed_in) if pushed_in is not None and attempts else None)
+
+    def _snapshots_of(self) -> set[str]:
+        """The databases of which the tasks of a batch read one snapshot."""
+        return databases_read_apart((query.query, query.distribution) for query in self.driver.queries.values())
 
     def _collected(self, out: DataFrame) -> list[bytes]:
         """What the tasks of a batch report. If they find files damaged, these are marked, and the tasks run again."""

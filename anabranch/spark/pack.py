@@ -22,9 +22,11 @@ from anabranch.errors import SchemaMismatchError
 from anabranch.plan.distribution import Spread
 from anabranch.plan.query import Stream, Table
 from anabranch.spark.cells import cells
-from anabranch.spark.reader import ASIDE, PASSED_OVER
+from anabranch.spark.reader import ASIDE, DROPPED, PASSED_OVER
 
 SOURCE, CELL, BLOB = "_source", "_cell", "_blob"
+COPY = "_copy"
+"""Of rows on their way to the exchange, which copy of a row it is: one that goes to several slots is counted once."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,14 @@ def packing_of(columns: Mapping[str, tuple[str, ...]], schemas: Mapping[str, T.S
 
 
 def pack(frame: DataFrame, packing: Packing, spread: Spread, source: Stream | Table) -> DataFrame:
-    """The rows of a source with their cells, in the packed schema. Rows that go to one cell are not exploded."""
+    """The rows of a source with their cells, in the packed schema, and the number of the copy. Rows that go to one cell are
+    not exploded."""
     number = packing.sources.index(source.name)
     places = dict(packing.places[number])
     by_physical = {physical: column for column, physical in places.items()}
     target, several = cells(spread, source, lambda name: F.col(f"`{name}`"))
-    columns = [F.lit(number).cast("tinyint").alias(SOURCE), (F.explode(target) if several else target).alias(CELL)]
+    columns = [F.lit(number).cast("tinyint").alias(SOURCE)]
+    columns += [F.posexplode(target).alias(COPY, CELL)] if several else [F.lit(0).alias(COPY), target.alias(CELL)]
     for name, type in packing.types:
         if name in by_physical:
             columns.append(F.col(f"`{by_physical[name]}`").alias(name))
@@ -88,20 +92,21 @@ def pack(frame: DataFrame, packing: Packing, spread: Spread, source: Stream | Ta
 
 
 def pack_blobs(frame: DataFrame, packing: Packing, source: Stream | Table) -> DataFrame:
-    """Blobs of a source (columns cell and blob) in the packed schema."""
+    """Blobs of a source (columns cell and blob) in the packed schema. What is in them the tasks count."""
     number = packing.sources.index(source.name)
-    columns = [F.lit(number).cast("tinyint").alias(SOURCE), F.col("cell").alias(CELL)]
+    columns = [F.lit(number).cast("tinyint").alias(SOURCE), F.lit(0).alias(COPY), F.col("cell").alias(CELL)]
     columns += [F.lit(None).cast(type).alias(name) for name, type in packing.types]
     return frame.select(*columns, F.col("blob").alias(BLOB))
 
 
 @dataclass(frozen=True)
 class Unpacked:
-    """The rows of each source, the times of those that a reader has passed over, and what it tells of those that it has set
-    aside."""
+    """The rows of each source, the times of those that a reader has passed over, or shed, and what it tells of those that it
+    has set aside."""
 
     rows: dict[str, pa.Table]
     passed_over: dict[str, list[pa.Array]]
+    shed: dict[str, list[pa.Array]]
     set_aside: dict[str, list[pa.RecordBatch]]
 
 
@@ -109,6 +114,7 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
     """The rows of each source, as they came. Rows of one source follow each other: they are sliced, not filtered."""
     pieces: dict[int, list[pa.RecordBatch]] = defaultdict(list)
     passed_over: dict[str, list[pa.Array]] = defaultdict(list)
+    shed: dict[str, list[pa.Array]] = defaultdict(list)
     set_aside: dict[str, list[pa.RecordBatch]] = defaultdict(list)
     for batch in batches:
         if not batch.num_rows:
@@ -125,6 +131,8 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
                     told = stream.schema.metadata or {}
                     if PASSED_OVER in told:
                         passed_over[packing.sources[number]] += [b.column(0) for b in stream]
+                    elif DROPPED in told:
+                        shed[packing.sources[number]] += [b.column(0) for b in stream]
                     elif ASIDE in told:
                         set_aside[packing.sources[number]] += list(stream)
                     else:
@@ -137,7 +145,7 @@ def unpack(packing: Packing, batches: Iterable[pa.RecordBatch]) -> Unpacked:
             found[packing.sources[number]] = pa.Table.from_batches(parts)
         except pa.ArrowInvalid as error:
             raise SchemaMismatchError(f"files of {packing.sources[number]} differ in their columns: {error}") from None
-    return Unpacked(found, dict(passed_over), dict(set_aside))
+    return Unpacked(found, dict(passed_over), dict(shed), dict(set_aside))
 
 
 def _named(piece: pa.RecordBatch, places: tuple[tuple[str, str], ...]) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -29,32 +29,46 @@ from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.control.loop import Loop, Slicer
+from anabranch.control.overload_notes import changed_text, read_overload, write_overload
 from anabranch.control.pipelines import (
     COMING,
     ComingNote,
+    DroppedNote,
     KnownPipeline,
     forget_coming,
     known_pipelines,
-    read_streams,
     write_dropped,
-    write_streams,
 )
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Layout
-from anabranch.control.sink_notes import write_sink
+from anabranch.control.sink_notes import forget_sink, write_sink
+from anabranch.control.spark_streams import (
+    SOURCE_EVOLUTION,
+    STREAMS,
+    SparkStreams,
+    add_streams,
+    first_counted,
+    forget_added,
+    read_streams,
+    write_streams,
+)
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.coming import Coming
 from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, Delivery, Outlet, set_aside_waiting
+from anabranch.drive.departed import trim_journals
 from anabranch.drive.driver import ChangingTable, Driver
+from anabranch.drive.limiting import Limiting
 from anabranch.drive.queries import Readings
 from anabranch.drive.retain import Background
 from anabranch.drive.staging import Staging, set_aside_of
 from anabranch.drive.steering import Steering
-from anabranch.errors import SessionError
+from anabranch.errors import DamagedStateError, SessionError
 from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.distribution import Distribution, all_inputs
+from anabranch.plan.lookups import carried_columns
 from anabranch.plan.migration import Execution
 from anabranch.plan.outward import outward_schema
+from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query, Table
 from anabranch.plan.workload import Workload
 from anabranch.spark.carried import Carried
@@ -62,7 +76,7 @@ from anabranch.spark.damaged import Marks
 from anabranch.spark.deliver import Destination, SetAsideOutlet, outlet_of
 from anabranch.spark.failures import told
 from anabranch.spark.file_rows import KEPT_ASIDE
-from anabranch.spark.host import Host
+from anabranch.spark.host import Host, set_for_a_moment
 from anabranch.spark.pack import Packing, packing_of
 from anabranch.spark.pauses import Pauses
 from anabranch.spark.published import OWNER
@@ -76,6 +90,12 @@ from anabranch.spark.visible import Sign, require_visible
 from anabranch.storage.cache import Cache, CachedFilesystem
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_private_folder
 from anabranch.storage.location import Folder
+from anabranch.storage.record import damaged
+
+
+def exact(overload: Overload, queries: Mapping[str, Query], slots: int) -> Limiting:
+    """Nobody limits anything."""
+    return Limiting(overload)
 
 
 def no_slicer(queries: Sequence[str]) -> Slicer | None:
@@ -101,6 +121,8 @@ class Ground:
     most_staged_bytes: int = MOST_STAGED_BYTES
     slicer: Callable[[Sequence[str]], Slicer | None] = no_slicer
     """Who decides how rows are cut into slices in a pipeline of some queries."""
+    limiting: Callable[[Overload, Mapping[str, Query], int], Limiting] = exact
+    """What some queries may lose under overload, over so many slots, and who decides about it."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +154,16 @@ class Arriving:
     note: ComingNote
 
 
+@dataclass(frozen=True)
+class Joined:
+    """What came of a query that was to come in."""
+
+    pipeline: Pipeline
+    """The one that goes on: as it was, or started anew in its place."""
+    error: Exception | None = None
+    """Why the query does not come, if the pipeline was started anew without it."""
+
+
 @dataclass
 class Pipeline:
     """Queries that run together."""
@@ -144,11 +176,19 @@ class Pipeline:
     """What the checkpoint has of it."""
     patience_s: float | None = PATIENCE_S
     dropped: Mapping[str, Member] = field(default_factory=dict)
-    """Queries that ran so far and are not to go on: what waits for their sinks is delivered first."""
+    """Queries that have left, or are not to go on, and of which results wait for their sinks: these are delivered first."""
     arriving: Mapping[str, Arriving] = field(default_factory=dict)
     """Queries that are to come in with the next batch."""
+    overload: Overload = field(default_factory=Overload)
+    """What its queries do under overload."""
+    command: str = ""
+    """The command that asked for its query, if it is a new pipeline for that."""
+    drops: Mapping[str, str] = field(default_factory=dict)
+    """The commands by which queries are not to go on, that ran so far."""
     host: Host = field(init=False)
     streaming: StreamingQuery = field(init=False)
+    counted: SparkStreams = field(init=False)
+    """The streams that Spark counts here."""
     pauses: Pauses | None = None
     closes: bool = False
     """Whether it ends by itself, when all input there is has been processed."""
@@ -156,6 +196,13 @@ class Pipeline:
     _trigger: Mapping[str, Any] = field(default_factory=dict)
     _carried: Carried = field(init=False)
     _closing: threading.Thread | None = None
+    _joined: dict[str, tuple[Arriving, Member | None]] = field(default_factory=dict)
+    """The members that are to come with the next batch, each with the one whose place it takes, if there is one."""
+    _gone: list[str] = field(default_factory=list)
+    """Members that have left, and of which nothing is in the records any more."""
+    _going: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever takes note of queries that have gone."""
+    _tidy: Background = field(default_factory=Background)
     _aside: dict[str, Sink] = field(default_factory=dict)
     """Where rows go that are set aside and kept, by the names under which they are delivered."""
 
@@ -174,28 +221,34 @@ class Pipeline:
         if isinstance(folder, LocalFilesystem):
             make_private_folder(folder.root)
         filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), ground.cache)
+        noted = self._noted_streams(filesystem)
+        self.counted = self._counted(noted)
         columns, filters = read_columns(workload), source_filters(workload)
         stored = {name: source for name, source in workload.sources.items() if isinstance(source, Table)}
         tables = {name: self._store_table(table, columns[name], filesystem) for name, table in stored.items()}
         spread, comes = self._spread(filesystem, tables), self._comes()
-        packing = packing_of(columns, {name: ground.sources.schema(source) for name, source in workload.sources.items()})
+        carried = carried_columns(workload.sources, columns)
+        packing = packing_of(carried, {name: ground.sources.schema(source) for name, source in workload.sources.items()})
         driver = Driver(
             [self._steering(member, spread[name]) for name, member in self.members.items()], filesystem, tables,
             ground.holder, self._changing(columns), ground.clock, release=Background(),
-            slicer=ground.slicer([*self.members]),
+            slicer=ground.slicer([*self.members]), limiting=self._limiting(),
         )  # fmt: skip
         driver.read_table |= {name: partial(ground.sources.read, stored[name], columns[name]) for name in stored}
         for name, each in self.arriving.items():
-            driver.coming[name] = Coming(self._steering(each.member, comes[name]), each.note.history)
+            driver.coming[name] = self._coming(each, comes[name])
+        for name in self.members if self.known is None else ():
+            driver.queries[name].command = self.command
         if self.known is not None:
             forget_coming(filesystem, [name for name in filesystem.list(COMING) if name not in self.arriving])
         self._find_kept_aside(driver, filesystem)
         gone: list[str] = []
         if self.known is not None:
-            gone = [*self.known.dropped, *(name for name in self.known.layouts if name not in self.members)]
-        if gone:
-            write_dropped(filesystem, gone)
+            going = [name for name in self.known.layouts if name not in self.members]
+            write_dropped(filesystem, [DroppedNote(name, self.drops.get(name, "")) for name in going])
+            gone = [*self.known.dropped, *going]
         driver.open({name: {"delivers": member.sink.guarantee} for name, member in self.members.items()}, gone)
+        self._note_overload(driver, folder)
         self._open_sinks({name: member.sink for name, member in self._everyone.items()} | self._aside)
         for name, member in self._everyone.items():
             write_sink(ground.checkpoint, name, note_of(member.sink))
@@ -203,7 +256,8 @@ class Pipeline:
         task = self._task({**comes, **spread}, packing, filesystem)
         for query in (*driver.queries.values(), *(each.query for each in driver.coming.values())):
             query.has_own_files = query.name in task.staging.own_files
-        self.host = host = Host(driver, delivery, task, Pushdown(workload, packing, filters))
+        self.host = host = Host(driver, delivery, task, Pushdown(workload, packing, filters, driver.limiting.overload.sheds))
+        host.runner.forgotten = self._part_with
         with ExitStack() as undo:
             undo.callback(delivery.stop)  # what waits is on its way already when something fails
             log = spark_log_of(
@@ -223,14 +277,22 @@ class Pipeline:
             ways = [(all_inputs(m.query), spread[n].exchange) for n, m in self.members.items()]
             ways += [(all_inputs(each.member.query), comes[n].exchange) for n, each in self.arriving.items()]
             self._carried = Carried(columns, filters, tuple(ways))
+            ground.holder.require_held()
+            if noted is None:
+                write_streams(filesystem, self.counted)
+            else:
+                add_streams(filesystem, {n: own for n, own in self.counted.names.items() if n not in noted.streams})
             packed = []
-            for name in self._streams_of_spark(filesystem):
-                if (stream := workload.streams.get(name)) is None:
-                    packed.append(ground.sources.passed_by(ground.spark, name, packing, lists))
-                    continue
-                asked = filters.get(name, ())
-                packed.append(ground.sources.packed(ground.spark, stream, ways, columns[name], asked, packing, lists))
-            self.streaming = host.start(reduce(DataFrame.unionByName, packed), self._shown_name, spark_folder, trigger)
+            # Not longer: while it is on, no stream without a name can be loaded in the user's session.
+            with set_for_a_moment(ground.spark, {SOURCE_EVOLUTION: "false" if self.counted.fixed else "true"}):
+                for name in self.counted.streams:
+                    if (stream := workload.streams.get(name)) is None:
+                        packed.append(ground.sources.passed_by(ground.spark, name, packing, lists))
+                        continue
+                    asked = filters.get(name, ())
+                    packed.append(ground.sources.packed(ground.spark, stream, ways, carried[name], asked, packing, lists))
+                rows = reduce(DataFrame.unionByName, packed)
+                self.streaming = host.start(rows, self._shown_name, spark_folder, trigger)
             undo.pop_all()
         self.closes = bool(trigger.get("availableNow") or trigger.get("once"))
         if ground.idle_s is not None and not self.closes and not driver.needs_no_exchange:
@@ -251,17 +313,28 @@ class Pipeline:
                 "stream with the ON ERROR INTO that it had once more"
             )
 
+    def _limiting(self) -> Limiting:
+        queries = {name: member.query for name, member in self.members.items()}
+        queries |= {name: each.member.query for name, each in self.arriving.items()}
+        return self.ground.limiting(self.overload, queries, self.slots)
+
+    def _note_overload(self, driver: Driver, folder: Folder) -> None:
+        """Tells whether queries do something else under overload than when they were last started."""
+        if told := changed_text(read_overload(folder), self.overload):
+            for query in driver.queries.values():
+                query.tell(driver.standing.batch, "policy", told)
+        write_overload(folder, self.overload)
+
     # -- queries that come -------------------------------------------------------------------------------------------
 
-    def join(self, arriving: Arriving) -> Pipeline:
-        """Has a query come in with the next batch, or take the place of the one of its name. The pipeline that goes on: this
-        one, or, where the streaming query must be started anew, another in its place."""
+    def join(self, arriving: Arriving) -> Joined:
+        """Has a query come in with the next batch, or take the place of the one of its name. Where the streaming query must
+        be started anew, another pipeline goes on in the place of this one."""
         member, name = arriving.member, arriving.note.name
         distribution = join_others(member.query, self._running(), self.slots)
-        coming = Coming(self._steering(member, distribution), arriving.note.history)
+        coming = self._coming(arriving, distribution)
         if name not in self.members:
             self._open_sinks({name: member.sink})
-        coming.query.texts.keep(coming.query.text)
         write_sink(self.ground.checkpoint, name, note_of(member.sink))
         lacking = self._lacking(member, distribution)
         coming.query.has_own_files = _has_own_files(member, distribution)
@@ -272,9 +345,56 @@ class Pipeline:
             self.host.pushdown.add_reader(member.query)
         self.host.runner.add(coming, arriving.note, lacking is None)
         if lacking is None:
+            self._joined[name] = arriving, self.members.get(name)
             self.members = {**self.members, name: member}
-            return self
+            return Joined(self)
         return self._started_anew(arriving, lacking)
+
+    def take_back(self) -> dict[str, Member | None]:
+        """Gives up queries that could not come in any more when their batch began: each with the one of its name that goes
+        on, if it was to take the place of that."""
+        refused = self.host.runner.take_refused()
+        found = {name: self._joined.pop(name)[1] if name in self._joined else self.members.get(name) for name in refused}
+        self.arriving = {name: each for name, each in self.arriving.items() if name not in refused}
+        self.take_in()
+        members = {name: member for name, member in self.members.items() if name not in found}
+        self.members = {**members, **{name: member for name, member in found.items() if member is not None}}
+        self._forget([name for name, member in found.items() if member is None])
+        return found
+
+    def take_in(self) -> None:
+        """Has queries among the members that have come since the pipeline was started."""
+        come = {name: each.member for name, each in self.arriving.items() if self._has_come(each)}
+        self.members = {**self.members, **come}
+        self.arriving = {name: each for name, each in self.arriving.items() if name not in come}
+        self._joined = {name: each for name, each in self._joined.items() if not self._has_come(each[0])}
+
+    def _has_come(self, arriving: Arriving) -> bool:
+        running = self.host.driver.queries.get(arriving.note.name)
+        return running is not None and running.query is arriving.member.query
+
+    def take_gone(self) -> list[str]:
+        """The queries that have gone since this was last asked."""
+        with self._going:
+            gone, self._gone = self._gone, []
+        self.members = {name: member for name, member in self.members.items() if name not in gone}
+        return gone
+
+    def _part_with(self, names: Collection[str]) -> None:
+        """Takes note of queries that have gone."""
+        with self._going:
+            self._gone += names
+        self._forget(names)
+
+    def _forget(self, names: Collection[str]) -> None:
+        """Deletes what is noted of queries that have gone, or did not come."""
+        checkpoint = self.ground.checkpoint
+        self.host.delivery.forget(names)
+        for name in names:
+            self.host.pushdown.remove_reader(name)
+            forget_sink(checkpoint, name)
+        if names:
+            self._tidy(lambda: trim_journals(checkpoint, known_pipelines(checkpoint)))
 
     def _lacking(self, member: Member, distribution: Distribution) -> str | None:
         """Why the streaming query must be started anew for a query; None if it need not."""
@@ -283,7 +403,7 @@ class Pipeline:
             return "tasks are to write files to the store of its sink"
         return self._carried.lacks(member.query, distribution)
 
-    def _started_anew(self, arriving: Arriving, why: str) -> Pipeline:
+    def _started_anew(self, arriving: Arriving, why: str) -> Joined:
         """The pipeline with a query that is to come in, in place of this one, from the same checkpoint."""
         host, name = self.host, arriving.note.name
         host.runner.end()
@@ -291,21 +411,26 @@ class Pipeline:
             query.tell(host.driver.standing.batch, "restarting", f"for {name}: {why}")
         self._halt()
         self.is_over = True
+        self.take_in()
         try:
-            return self._again({**self.arriving, name: arriving})
-        except Exception:
+            return Joined(self._again({**self.arriving, name: arriving}))
+        except Exception as error:
             forget_coming(self.folder, [name])
-            self.__dict__.update(self._again(self.arriving).__dict__)
-            raise
+            forget_added(self.folder, self.counted)
+            return Joined(self._again(self.arriving), error)
 
     def _again(self, arriving: Mapping[str, Arriving]) -> Pipeline:
         """Another pipeline in place of this one, started from the same checkpoint."""
         known = next(each for each in known_pipelines(self.ground.checkpoint) if each.name == self.name)
-        running = {n: member for n, member in self.members.items() if n in known.layouts}
+        asked = {name: each for name, (each, _) in self._joined.items()}
+        coming = {n: each for n, each in {**asked, **arriving}.items() if n in known.coming}
+        replaced = {n: before for n, (_, before) in self._joined.items() if n in coming and before is not None}
+        running = {n: member for n, member in {**self.members, **replaced}.items() if n in known.layouts}
         left = {n: member for n, member in self.members.items() if n in known.ended}
-        coming = {n: each for n, each in arriving.items() if n in known.coming}
-        gone = {**self.dropped, **left}
-        made = Pipeline(self.ground, self.name, running, self.slots, known, self.patience_s, gone, coming)
+        gone = {**{n: member for n, member in self.dropped.items() if n in known.ended}, **left}
+        made = Pipeline(
+            self.ground, self.name, running, self.slots, known, self.patience_s, gone, coming, self.overload
+        )  # fmt: skip
         made.start(self._trigger)
         return made
 
@@ -352,13 +477,32 @@ class Pipeline:
         coming = {name: each.member for name, each in self.arriving.items()}
         return {**self.dropped, **coming, **self.members}
 
-    def _streams_of_spark(self, filesystem: Filesystem) -> list[str]:
-        """The streams in the order in which Spark's log counts them, also those that nobody reads any more: queries that
-        are gone did. Spark tells sources by their places alone."""
-        if self.known is not None and self.known.is_committed:
-            return read_streams(filesystem)
-        write_streams(filesystem, [*self.workload.streams])
-        return [*self.workload.streams]
+    def _noted_streams(self, filesystem: Filesystem) -> SparkStreams | None:
+        """The streams that Spark has counted here; None if it has not started."""
+        is_committed = self.known is not None and self.known.is_committed
+        try:
+            found = read_streams(filesystem)
+        except DamagedStateError:
+            if is_committed:
+                raise
+            return None
+        if found is None and is_committed:
+            raise damaged(STREAMS, "it is missing although the pipeline has run")
+        return found
+
+    def _counted(self, noted: SparkStreams | None) -> SparkStreams:
+        """The streams that Spark is to count: those that it has, also for queries that are gone, and those that are new
+        with a query that is to come."""
+        sources = self.ground.sources
+        if noted is None:
+            return first_counted(sources.names(self.workload.streams))
+        names = sources.names(dict.fromkeys((*noted.streams, *self.workload.streams)))
+        noted.require_same(names)
+        return noted.with_more(names)
+
+    def why_not_read(self, streams: Collection[str]) -> str:
+        """Why some streams cannot be read here for a query that comes; "" if they can be."""
+        return self.counted.why_not_more(self.ground.sources.names(streams))
 
     @property
     def _shown_name(self) -> str:
@@ -373,6 +517,9 @@ class Pipeline:
         made.is_pinned, made.needs_approval = member.is_pinned or not made.has_choices, member.needs_approval
         made.budget_bytes = member.budget_bytes
         return made
+
+    def _coming(self, arriving: Arriving, distribution: Distribution) -> Coming:
+        return Coming(self._steering(arriving.member, distribution), arriving.note.history, arriving.note.command)
 
     def _spread(self, filesystem: Filesystem, tables: Mapping[str, str]) -> dict[str, Distribution]:
         """How rows are spread: as they were when the pipeline first started."""

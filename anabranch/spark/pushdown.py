@@ -3,13 +3,19 @@
 Late rows, early ones and rows without a time go on all the same, to be counted. The largest event time of rows that are not
 early moves the watermark, also that of a row that stays behind: Spark observes it on the way.
 
-All of it is part of the streaming query; what differs from batch to batch, the watermark, from when on rows are early, and
-which predicates stand above a join, is among its `BatchVariables`.
+Under an overload policy that sheds rows (`anabranch.plan.overload`), a share of the rows that are left is dropped here, too:
+those whose hash over all packed columns of their stream, with the salt of the batch, is not below the share that is kept. A
+batch that runs again drops the same rows, in whatever order they come, and all copies of a row that goes to several slots.
+They are counted, and their times were observed before.
+
+All of it is part of the streaming query; what differs from batch to batch, the watermark, from when on rows are early, which
+predicates stand above a join, what share of rows is kept, and the salt, is among its `BatchVariables`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,14 +30,20 @@ from anabranch.plan.demand import Asked
 from anabranch.plan.expression import Call, Column, Expr, Literal
 from anabranch.plan.query import BEGINNING_US, Query, Stream
 from anabranch.plan.workload import Workload
-from anabranch.spark.pack import SOURCE, Packing
+from anabranch.spark.batch_variables import VARIABLES, BatchVariables, variable_sql
+from anabranch.spark.pack import COPY, SOURCE, Packing
 from anabranch.spark.types import to_spark
 
-OBSERVED, VARIABLES = "anabranch", "_variables"
+OBSERVED = "anabranch"
+SHED, OBSERVED_SHED = "_shed", "anabranch shed"
 QUERY_ID = "sql.streaming.queryId"
 """Spark's property of a thread that runs a streaming query."""
-ZERO = 1 << 61
-"""This much is added to stored variables: only large numbers surely reach the JVM as long ones. Times are far smaller."""
+
+LATE, EARLY, KEPT, SALT, SWITCHES = range(5)
+"""The variables of a source, in groups of as many as there are sources: before when rows are late, after when they are
+early, below which hash they are kept, the salt of that, and whether predicates need not be asked."""
+HASH_BITS = 60
+"""Of a hash, so many bits are looked at: a variable holds no more."""
 
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -40,12 +52,15 @@ COMPARISONS = {"eq": "=", "ne": "<>", "lt": "<", "le": "<=", "gt": ">", "ge": ">
 class Pushdown:
     """The predicates of queries that Spark can evaluate on packed rows; sources of our own reader are not among them."""
 
-    def __init__(self, workload: Workload, packing: Packing, filters: Mapping[str, Sequence[Asked]]) -> None:
+    def __init__(
+        self, workload: Workload, packing: Packing, filters: Mapping[str, Sequence[Asked]], sheds: bool = False
+    ) -> None:
+        """`sheds` says whether rows may be shed."""
         types = dict(packing.types)
-        self.idle: dict[str, tuple[Stream, int, str, str]] = {}
-        """For each source its number, the SQL that tells a row which is of no use, but for the watermark, and its time."""
+        self.watched: dict[str, Watched] = {}
+        """The sources of which rows may stay behind."""
         self._readers = {name: [query.name for query in workload.readers(name)] for name in workload.streams}
-        self._sources = len(packing.sources)
+        self._sources, self._sheds = len(packing.sources), sheds
         self._variables: BatchVariables | None = None
         self._switches: dict[int, frozenset[tuple[str, str]]] = {}
         """For each variable that says whether a predicate need not be asked, the predicate as queries write it that have it:
@@ -60,19 +75,18 @@ class Pushdown:
         for source in workload.streams.values():
             number = packing.sources.index(source.name)
             places = dict(packing.places[number])
-            if source.name not in filters or source.time not in places:
+            if source.time not in places:
                 continue
-            # Times without a zone are no instants to Spark.
-            if not isinstance(types[places[source.time]], T.TimestampType):
-                continue
+            is_instant = isinstance(types[places[source.time]], T.TimestampType)
             instants = [p for p in places.values() if isinstance(types[p], T.TimestampType)]
-            groups = [asked.predicates for asked in filters[source.name]]
-            switches = self._switches_of(number, filters[source.name], movable)
-            wanted = spark_filter(groups, places, instants, switches)
-            if wanted is not None:
-                instant = f"unix_micros(`{places[source.time]}`)"
-                idle = f"{SOURCE} = {number} AND NOT coalesce({wanted}, FALSE) AND {instant}"
-                self.idle[source.name] = source, number, idle, instant
+            asked, wanted = filters.get(source.name, ()) if is_instant else (), None
+            if asked:
+                switches = self._switches_of(number, asked, movable)
+                wanted = spark_filter([each.predicates for each in asked], places, instants, switches)
+            if wanted is not None or sheds:
+                instant = micros_sql(places[source.time], is_instant)
+                hashed = tuple(_hashable(place, types[place]) for _, place in sorted(places.items())) if sheds else ()
+                self.watched[source.name] = Watched(source, number, instant, wanted, hashed)
 
     def _switches_of(
         self, number: int, asked: Sequence[Asked], movable: frozenset[tuple[str, str]]
@@ -86,7 +100,7 @@ class Pushdown:
                 if not texts:
                     continue
                 if texts not in known:
-                    offset = self._sources * (len(known) + 2)
+                    offset = self._sources * (len(known) + SWITCHES)
                     self._switches[number + offset] = texts
                     known[texts] = f"{variable_sql(f'CAST({SOURCE} AS INT) + {offset}')} = 1L"
                 found[group, place] = known[texts]
@@ -99,43 +113,86 @@ class Pushdown:
             if source.name in self._readers and query.name not in self._readers[source.name]:
                 self._readers[source.name] = [*self._readers[source.name], query.name]
 
+    def remove_reader(self, name: str) -> None:
+        """Has a query read nothing any more, which has gone."""
+        self._readers = {source: [each for each in own if each != name] for source, own in self._readers.items()}
+
     def apply(self, frame: DataFrame) -> DataFrame:
-        """The frame without the rows that are of no use, in all batches."""
-        if not self.idle:
-            return frame
+        """The frame without the rows that are of no use, or shed, in all batches."""
+        if not self.watched:
+            return frame.drop(COPY)
         # As many for each source: Spark may look up the entry of a predicate for rows of other sources, too.
-        self._variables = BatchVariables(frame.sparkSession, self._sources * (2 + self._most_switches))
+        self._variables = BatchVariables(frame.sparkSession, self._sources * (SWITCHES + self._most_switches))
         self._raised = frozenset()
         seen, kept = [], []
-        for name, (source, number, idle, instant) in self.idle.items():
+        for name, each in self.watched.items():
             # What Spark observes of a row costs more than to drop it: its time and number, whether or not it goes on.
             is_alone = self._sources == 1
-            time = F.expr(instant if is_alone else f"CASE WHEN {SOURCE} = {number} THEN {instant} END")
-            rows = "count(*)" if is_alone else f"count_if({SOURCE} = {number})"
-            # Rows without a time go on, as late and early ones do.
-            useless = f"{idle} >= {variable_sql(f'CAST({SOURCE} AS INT)')}"
-            if source.ahead_us is not None:
+            time = F.expr(each.instant if is_alone else f"CASE WHEN {each.is_own} THEN {each.instant} END")
+            rows = f"count_if({COPY} = 0)" if is_alone else f"count_if({each.is_own} AND {COPY} = 0)"
+            if each.source.ahead_us is not None:
                 # The variables themselves, not the column that holds them: that would make every row longer.
-                time = F.when(time <= self._variables.entry(F.col(SOURCE).cast("int") + self._sources), time)
-                useless += f" AND {instant} <= {variable_sql(f'CAST({SOURCE} AS INT) + {self._sources}')}"
+                time = F.when(time <= self._variables.entry(self._entry(EARLY)), time)
             seen += [F.max(time).alias(f"time {name}"), F.expr(f"{rows} AS `rows {name}`")]
-            kept.append(f"NOT coalesce({useless}, FALSE)")
+            if each.wanted is not None:
+                useless = f"{each.is_own} AND NOT coalesce({each.wanted}, FALSE) AND {self._in_time(each)}"
+                kept.append(f"NOT coalesce({useless}, FALSE)")
         watched = frame.observe(OBSERVED, *seen).withColumn(VARIABLES, self._variables.column)
-        return watched.where(" AND ".join(kept)).drop(VARIABLES)
+        return self._without_shed(watched.where(" AND ".join(kept)) if kept else watched).drop(VARIABLES, COPY)
 
-    def set(self, watermarks: Mapping[str, int], planned_us: int, raised: Collection[tuple[str, str]] = ()) -> None:
-        """Tells the next batch the watermarks of the queries, when it was planned, and which predicates (of which query)
-        stand above a join: Spark need not evaluate these. A row is late if it is for any of its readers."""
+    def _entry(self, group: int) -> SparkColumn:
+        """Which variable of a group is that of a row's source."""
+        return F.col(SOURCE).cast("int") + group * self._sources
+
+    def _in_time(self, each: Watched) -> str:
+        """SQL for whether a row is in time; NULL, if it has none. Others go on, to be counted."""
+        late = f"{each.instant} >= {variable_sql(f'CAST({SOURCE} AS INT)')}"
+        if each.source.ahead_us is None:
+            return late
+        return f"{late} AND {each.instant} <= {variable_sql(f'CAST({SOURCE} AS INT) + {EARLY * self._sources}')}"
+
+    def _without_shed(self, frame: DataFrame) -> DataFrame:
+        """The rows that are not shed; those that are, are counted."""
+        own = {name: each for name, each in self.watched.items() if each.hashed}
+        if not own:
+            return frame
+        below, salt = (variable_sql(f"CAST({SOURCE} AS INT) + {group * self._sources}") for group in (KEPT, SALT))
+        told = " ".join(
+            f"WHEN {each.is_own} THEN {self._in_time(each)} AND "
+            f"shiftrightunsigned(xxhash64({', '.join((*each.hashed, salt))}), {64 - HASH_BITS}) >= {below}"
+            for each in own.values()
+        )
+        # Where nothing is shed no hash is computed.
+        is_shed = f"CASE WHEN {below} >= {1 << HASH_BITS}L THEN FALSE ELSE coalesce(CASE {told} END, FALSE) END"
+        counts = [F.expr(f"count_if({SHED} AND {each.is_own} AND {COPY} = 0)").alias(name) for name, each in own.items()]
+        return frame.withColumn(SHED, F.expr(is_shed)).observe(OBSERVED_SHED, *counts).where(f"NOT {SHED}").drop(SHED)
+
+    def set(
+        self,
+        watermarks: Mapping[str, int],
+        planned_us: int,
+        raised: Collection[tuple[str, str]] = (),
+        shed: Mapping[str, float] | None = None,
+        salt: int = 0,
+    ) -> None:
+        """Tells the next batch the watermarks of the queries, when it was planned, which predicates (of which query) stand
+        above a join, so that Spark need not evaluate these, the share that is kept of streams that rows are shed of, and by
+        what salt. A row is late if it is for any of its readers."""
         if self._variables is None:
             return
         # One for each source, also of those that are not looked at: an optimiser may look up any.
         for entry in range(self._sources):
             self._variables.set(entry, max(watermarks.values()))
-        for source, number, _, _ in self.idle.values():
+            if self._sheds:
+                self._variables.set(KEPT * self._sources + entry, 1 << HASH_BITS)
+        for name, each in self.watched.items():
             # Nobody may be left who reads a stream: its rows are of no use then, whenever they are.
-            own = [us for name, us in watermarks.items() if name in self._readers[source.name]]
-            self._variables.set(number, max(own, default=BEGINNING_US))
-            self._variables.set(self._sources + number, source.early_after_us(planned_us))
+            own = [us for query, us in watermarks.items() if query in self._readers[name]]
+            self._variables.set(each.number, max(own, default=BEGINNING_US))
+            self._variables.set(EARLY * self._sources + each.number, each.source.early_after_us(planned_us))
+            if shed and name in shed:
+                self._variables.set(KEPT * self._sources + each.number, round(shed[name] * (1 << HASH_BITS)))
+                self._variables.set(SALT * self._sources + each.number, salt % (1 << HASH_BITS))
         changed = self._raised ^ frozenset(raised)
         self._raised = frozenset(raised)
         for entry, texts in self._switches.items():
@@ -145,7 +202,7 @@ class Pushdown:
     def seen(self, spark: SparkSession) -> Statistics | None:
         """Rows and the largest event time of each source that rows stay behind of, in the batch that the streaming query of
         this thread has computed."""
-        if not self.idle:
+        if not self.watched:
             return None
         if self._running is None:
             query = spark.streams.get(str(spark.sparkContext.getLocalProperty(QUERY_ID)))
@@ -156,42 +213,50 @@ class Pushdown:
             # Without the largest event time the watermark would not be what the rows say.
             raise StateError("Spark did not tell what it saw of the batch; start the query again")
         row, found = metrics.apply(OBSERVED), Statistics()
-        for place, name in enumerate(self.idle):
+        for place, name in enumerate(self.watched):
             found.sources[name] = SourceStatistics(rows=row.get(2 * place + 1), largest_time_us=row.get(2 * place))
+        shed_of = [name for name, each in self.watched.items() if each.hashed]
+        for place, name in enumerate(shed_of):
+            found.sources[name].shed_rows = metrics.apply(OBSERVED_SHED).get(place)
         return found
 
 
-class BatchVariables:
-    """Numbers in a plan of Spark's that are others in every batch.
+@dataclass(frozen=True)
+class Watched:
+    """A source whose rows may stay behind, as SQL over packed rows."""
 
-    A literal would be part of the code that Spark makes, and have it compiled anew in every batch. These are entries of an
-    array, which plans hold by reference and tasks get as it is when their batch starts. There is an entry for each source,
-    looked up by the number of a row's, so that the optimiser does not put the number itself in its place.
-    """
+    source: Stream
+    number: int
+    instant: str
+    """The time of a row, in microseconds."""
+    wanted: str | None
+    """Whether some input can use a row; None: that is not asked here."""
+    hashed: tuple[str, ...] = ()
+    """By what rows are told that are shed; nothing: none are."""
 
-    def __init__(self, spark: SparkSession, entries: int) -> None:
-        jvm, gateway = spark._jvm, spark.sparkContext._gateway
-        assert jvm is not None, "the session has stopped"
-        assert gateway is not None, "the session has stopped"
-        types = jvm.org.apache.spark.sql.types.DataTypes
-        self._values = gateway.new_array(jvm.java.lang.Object, entries)
-        for entry in range(entries):
-            self.set(entry, BEGINNING_US)
-        data = jvm.org.apache.spark.sql.catalyst.util.GenericArrayData(self._values)
-        array = jvm.org.apache.spark.sql.catalyst.expressions.Literal(data, types.createArrayType(types.LongType, False))
-        self.column = SparkColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(array))
-
-    def set(self, entry: int, value: int) -> None:
-        self._values[entry] = min(max(value, -ZERO // 2), 2 * ZERO) + ZERO
-
-    def entry(self, number: SparkColumn) -> SparkColumn:
-        """The variable for a row that tells which entry it is."""
-        return F.element_at(self.column, number + 1) - ZERO
+    @property
+    def is_own(self) -> str:
+        return f"{SOURCE} = {self.number}"
 
 
-def variable_sql(entry: str) -> str:
-    """A variable, as SQL over the column `VARIABLES`."""
-    return f"(element_at({VARIABLES}, {entry} + 1) - {ZERO}L)"
+def micros_sql(column: str, is_instant: bool) -> str:
+    """A time in microseconds. Spark knows that of an instant; one without a zone is taken apart, or it would be read in the
+    zone of the session."""
+    if is_instant:
+        return f"unix_micros(`{column}`)"
+    seconds = f"unix_date(CAST(`{column}` AS DATE)) * 86400L + hour(`{column}`) * 3600 + minute(`{column}`) * 60"
+    return f"(({seconds}) * 1000000L + CAST(extract(SECOND FROM `{column}`) * 1000000 AS BIGINT))"
+
+
+def _hashable(column: str, type: T.DataType) -> str:
+    """What is hashed of a column. Spark hashes no map."""
+    return f"to_json(`{column}`)" if _has_map(type) else f"`{column}`"
+
+
+def _has_map(type: T.DataType) -> bool:
+    if isinstance(type, T.ArrayType):
+        return _has_map(type.elementType)
+    return isinstance(type, T.MapType) or (isinstance(type, T.StructType) and any(_has_map(f.dataType) for f in type.fields))
 
 
 def spark_filter(

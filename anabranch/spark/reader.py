@@ -19,9 +19,7 @@ import base64
 import json
 import os
 import pickle
-import re
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,6 +35,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from anabranch.control.spark_streams import SOURCE_EVOLUTION, spark_name
 from anabranch.errors import DamagedFileError, FilesError, FilesToMarkError
 from anabranch.plan.demand import Asked
 from anabranch.plan.distribution import Spread, each_way, way_of
@@ -59,6 +58,9 @@ RAISED = "anabranch.raised"
 DAMAGED = "anabranch.damaged"
 """The local property of Spark's that tells tasks which files were found damaged in earlier runs of their batch."""
 
+SHED = "anabranch.shed"
+"""The local property of Spark's that tells tasks which share of rows of each stream is kept, and by what salt."""
+
 FORMAT = "anabranch_files"
 """Under what name Spark knows the data source."""
 
@@ -74,9 +76,10 @@ FEW_GROUPS = 8
 _BLOB_SCHEMA = pa.schema([pa.field("cell", pa.int32()), pa.field("blob", pa.binary())])
 PASSED_OVER = b"passed over"
 """In the metadata of a blob: it holds the times of rows that no input can use."""
+DROPPED = b"shed"
+"""In the metadata of a blob: it holds the times of rows that were shed."""
 ASIDE = b"set aside"
 """In the metadata of a blob: it tells of rows that could not be read (`anabranch.spark.file_rows.SET_ASIDE`)."""
-_SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 _registered: WeakSet[SparkSession] = WeakSet()
 
@@ -144,19 +147,9 @@ def file_stream(
         spark.dataSource.register(FileDataSource)
         _registered.add(spark)
     reader = spark.readStream.format(FORMAT).option("source", base64.b64encode(pickle.dumps(files)).decode())
-    if spark.conf.get(_SOURCE_NAMES, "false") == "true":
-        reader = reader.name(_spark_name(source.name))
+    if spark.conf.get(SOURCE_EVOLUTION, "false") == "true":  # then every source must have a name
+        reader = reader.name(spark_name(source.name))
     return reader.load()
-
-
-def _spark_name(name: str) -> str:
-    """What Spark is told a source is called: it takes letters without accents, digits and _ alone.
-
-    >>> _spark_name("trades_2"), _spark_name("trades-2")
-    ('trades_2', 'trades_2_2b675624')
-    """
-    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return plain if plain == name else f"{plain}_{zlib.crc32(name.encode()):08x}"
 
 
 def infer_fields(path: str, format: str) -> tuple[Field, ...]:
@@ -324,6 +317,7 @@ def blobs(
     held: dict[Cells, list[pa.RecordBatch]] = {}
     held_bytes = 0
     passed_over: list[pa.RecordBatch] = []
+    shed: list[pa.RecordBatch] = []
     aside: list[pa.RecordBatch] = []
     found: list[Mark] = []
     marked = {**(damaged or {}), **reasons_in(_property(DAMAGED), files.source.name)}
@@ -339,9 +333,11 @@ def blobs(
             found.append(Mark(files.source.name, file.path, str(error)))
             continue
         useful, times = _useful(rows, files)
+        useful, dropped = _kept(useful, files.source)
         _require_unchanged(file, files.source.name)  # nor while it was read
         aside += bad
         passed_over += times
+        shed += dropped
         for rows in _slices(useful):
             if held_bytes + rows.nbytes > FLUSH_BYTES:
                 yield from _encoded(held)
@@ -352,7 +348,7 @@ def blobs(
     if found:
         raise FilesToMarkError(encoded(found))
     yield from _encoded(held)
-    for tidings in (passed_over, aside):
+    for tidings in (passed_over, shed, aside):
         if tidings:
             yield from _encoded({(0,): tidings})
 
@@ -403,9 +399,40 @@ def _useful(rows: pa.RecordBatch, files: FileSource) -> tuple[pa.RecordBatch, li
         wanted |= mask
     if wanted.all():
         return rows, []
-    times = rows.column(rows.schema.get_field_index(files.source.time)).filter(pa.array(~wanted))
-    schema = pa.schema([pa.field(files.source.time, times.type)], {PASSED_OVER: b""})
-    return rows.filter(pa.array(wanted)), [pa.RecordBatch.from_arrays([times], schema=schema)]
+    return rows.filter(pa.array(wanted)), [_times(rows, ~wanted, files.source, PASSED_OVER)]
+
+
+def _kept(rows: pa.RecordBatch, source: Stream) -> tuple[pa.RecordBatch, list[pa.RecordBatch]]:
+    """The rows that are not shed, and the times of the others: they move the watermark, and may be late."""
+    told = _property(SHED)
+    share, salt = shed_of(told, source.name) if told else (1.0, 0)
+    if share >= 1 or not rows.num_rows:
+        return rows, []
+    from anabranch.engine.shedding import kept_mask
+
+    kept = kept_mask(source.name, rows, share, salt)
+    return rows.filter(pa.array(kept)), [_times(rows, ~kept, source, DROPPED)]
+
+
+def shed_text(shed: Mapping[str, float], salt: int) -> str:
+    """What tasks are told of rows that are shed.
+
+    >>> shed_of(shed_text({"a": 0.5}, 7), "a"), shed_of(shed_text({"a": 0.5}, 7), "b"), shed_text({}, 7)
+    ((0.5, 7), (1.0, 7), '')
+    """
+    return json.dumps({"salt": salt, "kept": dict(shed)}) if shed else ""
+
+
+def shed_of(told: str, source: str) -> tuple[float, int]:
+    """The share of a source's rows that is kept, and the salt."""
+    found = json.loads(told)
+    return found["kept"].get(source, 1.0), found["salt"]
+
+
+def _times(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], source: Stream, kind: bytes) -> pa.RecordBatch:
+    """What is sent of rows that stay behind."""
+    times = rows.column(rows.schema.get_field_index(source.time)).filter(pa.array(which))
+    return pa.RecordBatch.from_arrays([times], schema=pa.schema([pa.field(source.time, times.type)], {kind: b""}))
 
 
 def _slices(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ exchange brought, has `anabranch.drive.work` run the batch, stages the results i
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,9 @@ from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 REPORT = "report"
 BATCH, EPOCH = "anabranch.batch", "anabranch.epoch"
 """The local properties of Spark's that tell tasks which batch they run, and which driver's control record says how."""
+SNAPSHOTS = "anabranch.snapshots"
+"""The property that tells tasks which snapshots of databases they read. The driver that runs the tasks holds them: one that
+comes after it runs the batch again, with others."""
 
 _KEPT, _BOUND = Kept(), BoundQueries()
 """What this worker keeps."""
@@ -85,7 +89,8 @@ class Task:
         token = uuid.uuid4().hex[:12]
         boxes = work.boxes(order, slot)
         attached, attached_cpu = perf_counter_ns(), thread_time_ns()
-        results = Clocked(work.step(order, slot, boxes, unpacked.rows))
+        snapshots = json.loads(context.getLocalProperty(SNAPSHOTS) or "{}")
+        results = Clocked(work.step(order, slot, boxes, unpacked.rows, snapshots=snapshots))
         try:
             kept = self._kept_aside(staging, unpacked.set_aside)
             name = staged_name(order.batch, order.token, slot, token)
@@ -98,6 +103,7 @@ class Task:
         settle_with({name: kept for name, (_, kept) in _KEPT.boxes.items()})
         saved = perf_counter_ns()
         count_all_passed_over(work, attempt, order, unpacked.passed_over)
+        count_all_passed_over(work, attempt, order, unpacked.shed, are_shed=True)
         count_set_aside(work, attempt, unpacked.set_aside)
         first = next(iter(attempt.statistics.values()), Statistics())
         first.cpu_ns |= {
@@ -157,15 +163,17 @@ class Clocked:
 
 
 def count_all_passed_over(
-    work: SlotWork, attempt: Attempt, order: Order, passed_over: Mapping[str, list[pa.Array]]
+    work: SlotWork, attempt: Attempt, order: Order, passed_over: Mapping[str, list[pa.Array]], are_shed: bool = False
 ) -> None:
-    """Counts rows that the reader has passed over, for each query that reads their stream."""
+    """Counts rows that the reader has passed over, or shed, for each query that reads their stream."""
     for name, statistics in attempt.statistics.items():
         for source in work.queries[name][0].base_sources:
             if isinstance(source, Stream) and source.name in passed_over:
                 counts = statistics.sources.setdefault(source.name, SourceStatistics())
                 early_after_us = source.early_after_us(order.planned_us)
-                count_passed_over(counts, passed_over[source.name], order.queries[name].watermark_us, early_after_us)
+                watermark_us = order.queries[name].watermark_us
+                in_time = count_passed_over(counts, passed_over[source.name], watermark_us, early_after_us)
+                counts.shed_rows += in_time if are_shed else 0
 
 
 def count_set_aside(work: SlotWork, attempt: Attempt, set_aside: Mapping[str, list[pa.RecordBatch]]) -> None:
@@ -181,15 +189,19 @@ def count_set_aside(work: SlotWork, attempt: Attempt, set_aside: Mapping[str, li
 
 def count_passed_over(
     counts: SourceStatistics, times: list[pa.Array], watermark_us: int, early_after_us: int = FOREVER_US
-) -> None:
-    """Counts rows of which only the times came, as `accept` would."""
+) -> int:
+    """Counts rows of which only the times came, as `accept` would; how many would have been accepted."""
+    accepted = 0
     for column in times:
         known = column.drop_null().cast(pa.timestamp("us")).view(pa.int64()).to_numpy()
         counts.rows += len(column)
         counts.untimed_rows += column.null_count
         in_time = known[known <= early_after_us]
         counts.early_rows += len(known) - len(in_time)
-        counts.late_rows += int((in_time < watermark_us).sum())
+        late = int((in_time < watermark_us).sum())
+        counts.late_rows += late
+        accepted += len(in_time) - late
         if len(in_time):
             largest = int(in_time.max())
             counts.largest_time_us = largest if counts.largest_time_us is None else max(largest, counts.largest_time_us)
+    return accepted

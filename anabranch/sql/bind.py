@@ -21,8 +21,12 @@ from anabranch.errors import (
 )
 from anabranch.plan.expression import Call, Column, Expr, ResultTime
 from anabranch.plan.flat import CannotFlattenError
+from anabranch.plan.lookups import why_not_looked_up
 from anabranch.plan.names import NAME_RULE, why_not_a_name
+from anabranch.plan.partial import why_not_partial
 from anabranch.plan.query import (
+    DATABASE,
+    ENGINE,
     FOREVER_US,
     INSTANT,
     SECOND_US,
@@ -39,17 +43,15 @@ from anabranch.plan.query import (
     range_window,
 )
 from anabranch.plan.rewrites import REWRITES, Rewrite, rewritten
+from anabranch.sql.bind_database import MOST_INSTANTS, bind_database
 from anabranch.sql.catalog import Catalog
 from anabranch.sql.expressions import ExpressionBinder
 from anabranch.sql.group_by import GroupBinder, Groups, bind_keys, is_grouped
 from anabranch.sql.scope import Scope
 from anabranch.sql.statements import parse_statements
-from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem
+from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem, WindowClause
 from anabranch.sql.text import SqlText
 from anabranch.sql.types import TIMESTAMP
-
-MOST_INSTANTS = 100_000
-"""A window must not be longer than so many slides: every group has a result at each of them."""
 
 
 def bind_query(name: str, select_sql: str, catalog: Catalog, rewrites: Sequence[Rewrite] = REWRITES) -> Query:
@@ -75,9 +77,14 @@ def bind_query(name: str, select_sql: str, catalog: Catalog, rewrites: Sequence[
 
 
 def bind_select(
-    name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite] = REWRITES
+    name: str,
+    select: Select,
+    catalog: Catalog,
+    text: SqlText,
+    rewrites: Sequence[Rewrite] = REWRITES,
+    is_nested: bool = False,
 ) -> Query:
-    """The same for a SELECT that has been parsed; errors point into `text`."""
+    """The same for a SELECT that has been parsed, by itself or in FROM (`is_nested`); errors point into `text`."""
     try:
         inputs = _bind_inputs(name, select, catalog, text, rewrites)
         conjuncts: list[Expr] = []
@@ -91,9 +98,18 @@ def bind_select(
         raise text.error(SyntaxSqlError, "the statement is nested too deeply", 0) from None
     query = Query(name, inputs, (), tuple(conjuncts), columns, select.sql, grouping)
     try:
-        return rewritten(query, rewrites)
+        made = rewritten(query, rewrites)
     except CannotFlattenError as error:
         raise text.error(UnsupportedSqlError, str(error), select.inputs[0].source.at, error.hint) from None
+    at = _freshness_at(select)
+    is_whole = not is_nested or made.grouping is not None
+    if is_whole and (lacking := why_not_looked_up(made)) is not None:
+        table, at_table = _written(select, lacking[0])
+        raise text.error(UnsupportedSqlError, f"{table} cannot be looked up in its database: {lacking[1]}", at_table,
+                         "join it by … = its column, or declare it with REFRESH, which ships it")  # fmt: skip
+    if is_whole and at is not None and (reason := why_not_partial(made)) is not None:
+        raise text.error(UnsupportedSqlError, f"FRESHNESS is not supported here: {reason}", at, "leave it out")
+    return made
 
 
 def _bind_columns(
@@ -127,10 +143,13 @@ def _bind_inputs(
     name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite]
 ) -> tuple[Input, ...]:
     inputs: list[Input] = []
+    _check_hints(select, text)
     for item in select.inputs:
         source: Stream | Table | None
         if item.select is not None:
             source = _bind_subquery(f"{name}.{item.alias.text}", item.select, catalog, text, rewrites)
+        elif item.text is not None:
+            source = bind_database(f"{name}.{item.alias.text}", item.text, catalog, text)
         else:
             source = catalog.source(item.source.text)
         if source is None:
@@ -143,16 +162,53 @@ def _bind_inputs(
         if not item.alias.text.isidentifier():
             raise text.error(UnsupportedSqlError, f"{item.alias.text!r} cannot name an input", item.alias.at,
                              "give it a plain word with AS: plans are written in them")  # fmt: skip
-        inputs.append(Input(item.alias.text, source, _window_of(item, source, select.window, text)))
+        window, freshness_us = _window_of(item, source, select.window, text)
+        inputs.append(
+            Input(
+                item.alias.text, source, window, freshness_us=freshness_us, place=_place_of(item, source, select, text)
+            )
+        )
     if all(isinstance(i.source, Table) for i in inputs):
         raise text.error(UnsupportedSqlError, "a query over stored tables alone is not supported",
                          select.inputs[0].source.at, "join at least one stream")  # fmt: skip
     return tuple(inputs)
 
 
+def _check_hints(select: Select, text: SqlText) -> None:
+    """Every hint is for an input of FROM, and none for one that has a hint already."""
+    aliases = [item.alias.text for item in select.inputs]
+    placed: set[str] = set()
+    for hint in select.places:
+        alias = hint.alias.text.lower()
+        if alias not in map(str.lower, aliases):
+            advice = did_you_mean(hint.alias.text, aliases) or f"FROM has {', '.join(aliases)}"
+            raise text.error(UnknownStreamError, f"there is no {hint.alias.text} in FROM", hint.alias.at, advice)
+        if alias in placed:
+            raise text.error(
+                DuplicateNameError, f"{hint.alias.text} is placed twice", hint.alias.at, "leave one hint out"
+            )
+        placed.add(alias)
+
+
+def _place_of(item: FromItem, source: Stream | Table, select: Select, text: SqlText) -> str | None:
+    """Where a hint wants an input; None without one."""
+    alias = item.alias.text.lower()
+    hint = next((h for h in select.places if h.alias.text.lower() == alias), None)
+    if hint is None:
+        return None
+    place = hint.place.text.lower() if hint.place.text.lower() in (ENGINE, DATABASE) else hint.place.text
+    is_grouped = isinstance(source, Derived) and source.query is not None and source.query.grouping is not None
+    if place == ENGINE or isinstance(source, Table) or is_grouped:
+        return place
+    what = "a subquery without groups" if isinstance(source, Derived) else "a stream"
+    why = "its inputs are joined with the others" if isinstance(source, Derived) else "its rows come to the engine"
+    raise text.error(UnsupportedSqlError, f"placing {what} in a database is not supported", hint.place.at,
+                     f"{why}: place a subquery with GROUP BY, or a stored table")  # fmt: skip
+
+
 def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite]) -> Derived:
     """A subquery as a source. The groups of one get their instant as a column, which is their event time."""
-    query = bind_select(name, select, catalog, text, rewrites)
+    query = bind_select(name, select, catalog, text, rewrites, is_nested=True)
     grouping = query.grouping
     if grouping is not None:
         instant = (INSTANT, ResultTime(TIMESTAMP))
@@ -161,21 +217,46 @@ def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText, r
     return Derived(name, fields, INSTANT, query=query)
 
 
-def _window_of(item: FromItem, source: Stream | Table, default: Window | None, text: SqlText) -> Window:
+def _window_of(
+    item: FromItem, source: Stream | Table, default: WindowClause | None, text: SqlText
+) -> tuple[Window, int | None]:
+    """The window of an input, and its freshness: of one clause, its own or that of all streams which have none."""
     if isinstance(source, Derived):
         grouping = source.query.grouping if source.query is not None else None
-        return range_window(grouping.slide_us) if grouping is not None else UNBOUNDED
+        return range_window(grouping.slide_us) if grouping is not None else UNBOUNDED, None
     if isinstance(source, Table):
+        if item.window is not None and item.window.freshness_us is not None:
+            hint = "leave out […]: its rows are valid for ever, and never too old"
+            message = f"FRESHNESS of the stored table {source.name} is not supported"
+            raise text.error(UnsupportedSqlError, message, item.window.freshness_at, hint)
         if item.window is not None:
             raise text.error(UnsupportedSqlError, f"a window on the stored table {source.name} is not supported",
                              item.window.at, "leave it out: its rows are valid for ever")  # fmt: skip
-        return STORED
+        return STORED, None
     if item.window is not None:
-        return item.window.window
+        return item.window.window, item.window.freshness_us
     if default is None:
         raise text.error(MissingWindowError, f"the stream {item.alias.text} has no window", item.source.at,
                          f"write {item.source.text} [RANGE 10 SECONDS], or WINDOW 10 SECONDS at the end")  # fmt: skip
-    return default
+    return default.window, default.freshness_us
+
+
+def _written(select: Select, alias: str) -> tuple[str, int]:
+    """An input as it is written, also in a subquery that was taken apart, and where it stands."""
+    for item in select.inputs:
+        if item.alias.text == alias:
+            return item.source.text, item.source.at
+        if item.select is not None and alias.startswith(f"{item.alias.text}_"):
+            return _written(item.select, alias.removeprefix(f"{item.alias.text}_").rstrip("_"))
+    return alias, select.inputs[0].source.at
+
+
+def _freshness_at(select: Select) -> int | None:
+    """Where FRESHNESS first stands in a query, or in what it selects from."""
+    clauses = [*(item.window for item in select.inputs), select.window]
+    places = [each.freshness_at for each in clauses if each is not None and each.freshness_us is not None]
+    places += [at for i in select.inputs if i.select is not None and (at := _freshness_at(i.select)) is not None]
+    return min(places, default=None)
 
 
 def _bind_condition(node: exp.Expr, text: SqlText, inputs: Sequence[Input]) -> list[Expr]:

@@ -9,6 +9,7 @@ from anabranch.errors import DuplicateNameError, InvalidNameError, MissingTimeCo
 from anabranch.plan.names import NAME_RULE, why_not_a_name
 from anabranch.plan.on_error import FAIL, OnError
 from anabranch.plan.query import Stream, Table
+from anabranch.plan.statement import Open, no_database
 from anabranch.sql.types import TIMESTAMP, spell
 
 
@@ -23,6 +24,8 @@ class Location:
     on_error: OnError = FAIL
     at: int = field(default=0, compare=False, repr=False)
     """Where in the script the path stands."""
+    database: str = field(default="", repr=False)
+    """The database that a table is read from; the path is its name there."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Catalog:
 
     sources: tuple[Stream | Table, ...] = ()
     locations: tuple[tuple[str, Location], ...] = ()
+    databases: Open = field(default=no_database, compare=False, repr=False)
+    """Opens the databases that FROM DATABASE may name."""
 
     def __iter__(self) -> Iterator[Stream | Table]:
         return iter(self.sources)

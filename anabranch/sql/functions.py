@@ -147,7 +147,7 @@ OTHER_AGGREGATES = {
 } | dict.fromkeys(
     ("ARRAY_AGG", "COLLECT_LIST", "COLLECT_SET", "CORR", "GROUP_CONCAT", "LISTAGG", "MEDIAN", "PERCENTILE", "STDDEV_POP",
      "STRING_AGG", "VAR_POP"),
-    f"the aggregates are {', '.join(AGGREGATES)}",
+    f"the aggregates are {', '.join(AGGREGATES)}; DuckDB has others: FROM DATABASE duck (SELECT …)",
 )  # fmt: skip
 WINDOW_FUNCTIONS = (
     "DENSE_RANK", "FIRST_VALUE", "LAG", "LAST_VALUE", "LEAD", "NTH_VALUE", "NTILE", "RANK", "ROW_NUMBER",

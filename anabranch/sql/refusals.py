@@ -30,7 +30,6 @@ REFUSED_TOKENS: dict[TokenType, tuple[str, str]] = {
     TokenType.DISTINCT: ("DISTINCT", "select the rows as they are and remove repetitions in the sink"),
 }
 REFUSED_WORDS: dict[str, tuple[str, str]] = {
-    "FRESHNESS": ("FRESHNESS", "leave it out: all results are computed"),
     "ROWS": ("a ROWS window", "write [RANGE d], [NOW] or [UNBOUNDED]"),
     "ISTREAM": ("ISTREAM", "leave it out: results are emitted when they appear"),
     "DSTREAM": ("DSTREAM", "leave it out: results are emitted when they appear"),

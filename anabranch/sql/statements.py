@@ -5,6 +5,7 @@ What is SQL elsewhere but not here is refused at its first word, by name, with w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -19,10 +20,13 @@ from anabranch.errors import (
     did_you_mean,
 )
 from anabranch.plan.formats import FORMATS, format_of
+from anabranch.plan.lengths import length_text
 from anabranch.plan.on_error import FAIL, WAYS, OnError
-from anabranch.plan.query import AHEAD_US, NOW, UNBOUNDED, Window, range_window
+from anabranch.plan.query import AHEAD_US, CURRENT, NOW, STATIC, UNBOUNDED, Window, range_window
+from anabranch.sql.database_text import at_database, read_database
 from anabranch.sql.dialect import NAME_TOKENS, SUBQUERY_STARTS, Anabranch
-from anabranch.sql.expression_syntax import ExpressionReader
+from anabranch.sql.hints import read_hints
+from anabranch.sql.overload_syntax import OverloadReader
 from anabranch.sql.refusals import OUTPUT_WORDS, REFUSED_STATEMENTS, REFUSED_TOKENS, REFUSED_WORDS
 from anabranch.sql.syntax import (
     ColumnDef,
@@ -30,6 +34,7 @@ from anabranch.sql.syntax import (
     CreateSource,
     FromItem,
     Name,
+    PlaceHint,
     Select,
     SelectItem,
     Statement,
@@ -37,13 +42,17 @@ from anabranch.sql.syntax import (
 )
 from anabranch.sql.text import SqlText
 
+FRESHNESS_HINT = (
+    "write stream [RANGE 10 MINUTES FRESHNESS 12 MINUTES], or WINDOW 10 MINUTES FRESHNESS 12 MINUTES at the end"
+)
 
-class StatementReader(ExpressionReader):
+
+class StatementReader(OverloadReader):
     """One statement of a text; `parse_statements` feeds it."""
 
-    def read(self, sql: str, tokens: list[Token]) -> Statement:
+    def read(self, sql: str, tokens: list[Token], hints: Mapping[int, tuple[PlaceHint, ...]]) -> Statement:
         self.reset()
-        self.sql = sql
+        self.sql, self.hints = sql, hints
         self._chunks = [tokens]
         self._advance_chunk()
         if self._match(TokenType.CREATE):
@@ -60,14 +69,27 @@ class StatementReader(ExpressionReader):
         if not self.word("QUERY"):
             self.expected("STREAM, TABLE or QUERY")
         name = self.need_name("the name of the query")
-        plan = self.need(TokenType.STRING, "the plan in '…'").text if self.word("PLAN") else None
-        self.need(TokenType.ALIAS, "AS and a SELECT")
-        return CreateQuery(name, plan, self._read_select())
+        plan, overload = None, None
+        while not self._match(TokenType.ALIAS):
+            at = self.here()
+            if self.word("PLAN"):
+                if plan is not None:
+                    self.fail(SyntaxSqlError, "PLAN stands twice", at)
+                plan = self.need(TokenType.STRING, "the plan in '…'").text
+            elif self.word("OVERLOAD"):
+                if overload is not None:
+                    self.fail(SyntaxSqlError, "OVERLOAD stands twice", at)
+                overload = self.read_overload()
+            else:
+                self.expected("PLAN '…', OVERLOAD '…', or AS and a SELECT")
+        return CreateQuery(name, plan, self._read_select(), overload)
 
     def _read_source(self, is_stream: bool) -> CreateSource:
         kind = "stream" if is_stream else "table"
         name = self.need_name(f"the name of the {kind}")
-        self.need(TokenType.L_PAREN, "'(' and the columns")
+        if not is_stream and self._match(TokenType.FROM):
+            return self._read_database_table(name)
+        self.need(TokenType.L_PAREN, "'(' and the columns" + ("" if is_stream else ", or FROM DATABASE"))
         columns: list[ColumnDef] = []
         while not columns or self._match(TokenType.COMMA):
             columns.append(ColumnDef(self.need_name("a column"), self.need_outward_type()))
@@ -127,6 +149,34 @@ class StatementReader(ExpressionReader):
             on_error, path_at,
         )  # fmt: skip
 
+    def _read_database_table(self, name: Name) -> CreateSource:
+        """`FROM DATABASE crm TABLE 'public.customers'`, and how it is read."""
+        if not self.word("DATABASE"):
+            self.expected("DATABASE and its name; a table of files has its columns first: (k BIGINT, …) FROM 'path'")
+        database = self.need_name("the name of the database")
+        if not self.word("TABLE"):
+            self.expected("TABLE and the name of the table in '…'")
+        at = self.here()
+        relation = self.need(TokenType.STRING, "the name of the table in '…'").text
+        reading, refresh_us, stands = CURRENT, 0, ""
+        while self._curr:
+            word, place = self._curr.text.upper(), self.here()
+            if word in (STATIC.upper(), CURRENT.upper()):
+                self._advance()
+                reading = word.lower()
+            elif self.word("REFRESH"):
+                refresh_us = self.need_length_us()
+                if refresh_us == 0:
+                    self.fail(SyntaxSqlError, "a table cannot be read again all the time", place, "write REFRESH 1 MINUTE")
+            else:
+                self.expected("STATIC, CURRENT, REFRESH or ';'")
+            if stands:
+                self.fail(SyntaxSqlError, f"{word} stands beside {stands}", place, "a table is read in one way")
+            stands = word
+        return CreateSource(
+            False, name, (), None, 0, relation, None, refresh_us, path_at=at, database=database, reading=reading
+        )
+
     def _read_on_error(self) -> OnError:
         if not self.word("ERROR"):
             self.expected("ERROR after ON")
@@ -155,7 +205,7 @@ class StatementReader(ExpressionReader):
     def _read_select(self, is_nested: bool = False) -> Select:
         start = self.here()
         self._refuse_known()
-        self.need(TokenType.SELECT, "SELECT")
+        hints = self.hints.get(self.need(TokenType.SELECT, "SELECT").start, ())
         self._match(TokenType.ALL)
         after_column = (TokenType.COMMA, TokenType.FROM, TokenType.DOT)
         if self.at_word(*OUTPUT_WORDS) and self._next.token_type not in after_column:
@@ -171,7 +221,7 @@ class StatementReader(ExpressionReader):
         where = self.need_expression() if self._match(TokenType.WHERE) else None
         group_by: list[exp.Expr] = []
         having: exp.Expr | None = None
-        window: Window | None = None
+        window: WindowClause | None = None
         slide_us, slide_at = None, 0
         seen: set[str] = set()
         while self._curr:
@@ -182,6 +232,8 @@ class StatementReader(ExpressionReader):
                 having = self.need_expression()
             elif self._match(TokenType.WINDOW, advance=False):
                 window = self._read_trailing_window()
+            elif self.at_word("FRESHNESS"):
+                self.fail(SyntaxSqlError, "FRESHNESS stands after a window", at, FRESHNESS_HINT)
             elif self.word("SLIDE"):
                 slide_us, slide_at = self.need_length_us(), at
                 if slide_us == 0:
@@ -197,7 +249,9 @@ class StatementReader(ExpressionReader):
         elif self._curr:
             self._unexpected("the end of the statement")
         sql = self.sql[start : self._prev.end + 1]
-        return Select(tuple(items), tuple(inputs), where, window, sql, tuple(group_by), having, slide_us, slide_at)
+        return Select(
+            tuple(items), tuple(inputs), where, window, sql, tuple(group_by), having, slide_us, slide_at, hints
+        )  # fmt: skip
 
     def _read_group_by(self) -> list[exp.Expr]:
         if self._match(TokenType.ALL, advance=False) or self.at_word("ROLLUP", "CUBE", "GROUPING"):
@@ -249,6 +303,10 @@ class StatementReader(ExpressionReader):
                 self._refuse_known()
             self.refuse("a join in parentheses", "write the inputs one after the other; the plan decides the order")
         self._refuse_known()
+        if at_database(self):
+            text = read_database(self, self._read_window)
+            alias = self._read_subquery_alias()
+            return FromItem(alias, alias, None, text=text)
         source = self.need_name("a stream or table")
         if self._match(TokenType.DOT, advance=False):
             self.refuse("a name of several parts", "streams and tables have one name")
@@ -269,13 +327,17 @@ class StatementReader(ExpressionReader):
     def _read_subquery(self) -> FromItem:
         select = self._read_select(is_nested=True)
         self.need(TokenType.R_PAREN, "')'")
+        alias = self._read_subquery_alias()
+        return FromItem(alias, alias, None, select=select)
+
+    def _read_subquery_alias(self) -> Name:
         if self._match(TokenType.L_BRACKET, advance=False):
             self.refuse("a window on a subquery", "its inputs have windows of their own: put it there")
         self._match(TokenType.ALIAS)
         alias = self.need_name("a name for the subquery")
         if self._match(TokenType.L_BRACKET, advance=False):
             self.refuse("a window on a subquery", "its inputs have windows of their own: put it there")
-        return FromItem(alias, alias, None, select=select)
+        return alias
 
     def _read_window(self) -> WindowClause | None:
         if not self._match(TokenType.L_BRACKET):
@@ -287,11 +349,33 @@ class StatementReader(ExpressionReader):
             window = NOW
         elif self.word("UNBOUNDED"):
             window = UNBOUNDED
+        elif self.at_word("FRESHNESS"):
+            self.fail(SyntaxSqlError, "FRESHNESS stands after a window", hint=FRESHNESS_HINT)
         else:
             self._unexpected("RANGE, NOW or UNBOUNDED")
+        clause = self._read_freshness(WindowClause(window, at))
         if not self._match(TokenType.R_BRACKET):
             self._unexpected("']'")
-        return WindowClause(window, at)
+        return clause
+
+    def _read_freshness(self, clause: WindowClause) -> WindowClause:
+        """A window with the FRESHNESS that follows it, if one does."""
+        at = self.here()
+        if not self.word("FRESHNESS"):
+            return clause
+        window, freshness_us = clause.window, self.need_length_us()
+        if window == UNBOUNDED:
+            hint = "rows without end grow older than any: write [RANGE 10 MINUTES FRESHNESS 12 MINUTES]"
+            self.refuse("FRESHNESS of an UNBOUNDED window", hint, at)
+        if freshness_us == 0:
+            self.fail(SyntaxSqlError, "a FRESHNESS must be longer than 0", at, FRESHNESS_HINT)
+        if freshness_us < window.length_us:
+            shortest = length_text(window.length_us)
+            self.fail(SyntaxSqlError, f"a FRESHNESS of {length_text(freshness_us)} is below the window, {shortest}", at,
+                      f"rows are joined until the window ends: write FRESHNESS {shortest.upper()}, or longer")  # fmt: skip
+        if self.at_word("FRESHNESS"):
+            self.fail(SyntaxSqlError, "FRESHNESS stands twice")
+        return replace(clause, freshness_us=freshness_us, freshness_at=at)
 
     def _read_range(self) -> Window:
         at = self.here()
@@ -300,20 +384,21 @@ class StatementReader(ExpressionReader):
             self.fail(SyntaxSqlError, "a window must be longer than 0", at, "the window of one instant is [NOW]")
         return range_window(length_us)
 
-    def _read_trailing_window(self) -> Window | None:
+    def _read_trailing_window(self) -> WindowClause | None:
         if not self._match(TokenType.WINDOW):
             return None
+        at = self._prev.start
         if self._curr.token_type in NAME_TOKENS and self._next.token_type == TokenType.ALIAS:
             self.refuse("a named window", "write WINDOW 10 SECONDS, or stream [RANGE 10 SECONDS]")
         self._refuse_known()
         self.word("RANGE")
-        return self._read_range()
+        return self._read_freshness(WindowClause(self._read_range(), at))
 
     def _at_alias(self) -> bool:
         """Whether a name follows, and not the next clause."""
         lengths = (TokenType.NUMBER, TokenType.STRING, TokenType.INTERVAL)
-        is_slide = self.at_word("SLIDE") and self._next.token_type in lengths
-        return self._curr.token_type in NAME_TOKENS and not self._at_refused() and not is_slide
+        is_clause = self.at_word("SLIDE", "FRESHNESS") and self._next.token_type in lengths
+        return self._curr.token_type in NAME_TOKENS and not self._at_refused() and not is_clause
 
     def _at_refused(self) -> bool:
         return self._curr.token_type in REFUSED_TOKENS or self.at_word(*REFUSED_WORDS)
@@ -346,7 +431,9 @@ def parse_statements(sql: str) -> list[Statement]:
     """The statements of a text, separated by `;`."""
     text = SqlText(sql)
     chunks: list[list[Token]] = [[]]
-    for token in tokenize(text):
+    tokens = tokenize(text)
+    hints = read_hints(text, tokens)
+    for token in tokens:
         if token.token_type == TokenType.SEMICOLON:
             chunks.append([])
         else:
@@ -355,7 +442,7 @@ def parse_statements(sql: str) -> list[Statement]:
     statements: list[Statement] = []
     for chunk in filter(None, chunks):
         try:
-            statements.append(reader.read(sql, chunk))
+            statements.append(reader.read(sql, chunk, hints))
         except RecursionError:
             raise text.error(SyntaxSqlError, "the statement is nested too deeply", chunk[0].start) from None
         except (SqlglotError, AttributeError, TypeError, ValueError, LookupError) as error:

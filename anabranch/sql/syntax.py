@@ -12,7 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from anabranch.plan.on_error import FAIL, OnError
-from anabranch.plan.query import AHEAD_US, Window
+from anabranch.plan.overload import Overload
+from anabranch.plan.query import AHEAD_US, CURRENT, Window
 
 
 class ArrowType(exp.Expression):
@@ -59,10 +60,45 @@ class Name:
 
 @dataclass(frozen=True)
 class WindowClause:
-    """`[RANGE d]`, `[NOW]`, `[UNBOUNDED]`."""
+    """`[RANGE d]`, `[NOW]`, `[UNBOUNDED]`, `WINDOW d`, each with FRESHNESS or without."""
 
     window: Window
     at: int
+    freshness_us: int | None = None
+    freshness_at: int = 0
+
+
+@dataclass(frozen=True)
+class WindowedName:
+    """A stream with a window in the text of a database: it takes the place from `start` to `end`."""
+
+    source: Name
+    window: WindowClause
+    start: int
+    end: int
+    alias: str | None
+    """As the text names it ahead of the window; None: behind it, or not at all."""
+
+
+@dataclass(frozen=True)
+class DatabaseText:
+    """DATABASE name (text SLIDE d PARTITION BY column): from `start` to `end` stands what the database reads."""
+
+    database: Name
+    start: int
+    end: int
+    streams: tuple[WindowedName, ...]
+    slide_us: int | None
+    slide_at: int
+    partition: Name | None
+
+
+@dataclass(frozen=True)
+class PlaceHint:
+    """`/*+ PLACE(alias, place) */`: where an input of FROM is to be computed, or looked up."""
+
+    alias: Name
+    place: Name
 
 
 @dataclass(frozen=True)
@@ -75,6 +111,8 @@ class FromItem:
     on: exp.Expr | None = None
     select: Select | None = None
     """The subquery, if it is one; `source` is then its alias."""
+    text: DatabaseText | None = None
+    """The same for a block in the words of a database."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +132,13 @@ class Select:
     items: tuple[SelectItem, ...]
     inputs: tuple[FromItem, ...]
     where: exp.Expr | None
-    window: Window | None
+    window: WindowClause | None
     sql: str
     group_by: tuple[exp.Expr, ...] = ()
     having: exp.Expr | None = None
     slide_us: int | None = None
     slide_at: int = 0
+    places: tuple[PlaceHint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,6 +167,9 @@ class CreateSource:
     idle_us: int | None = None
     on_error: OnError = FAIL
     path_at: int = 0
+    database: Name | None = None
+    """The database that a table is in; `path` is the name of the table there then, and it has no columns here."""
+    reading: str = CURRENT
 
 
 @dataclass(frozen=True)
@@ -137,6 +179,7 @@ class CreateQuery:
     name: Name | None
     plan: str | None
     select: Select
+    overload: Overload | None = None
 
 
 Statement = CreateSource | CreateQuery

@@ -175,6 +175,9 @@ class CachedFilesystem:
     def unfinished(self, directory: str) -> Names:
         return self.inner.unfinished(directory)
 
+    def remove_empty(self, directory: str) -> None:
+        self.inner.remove_empty(directory)
+
     def age_s(self, path: str) -> float:
         return self.inner.age_s(path)
 

@@ -73,6 +73,9 @@ class Filesystem(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file; no error if there is none. Buffers that `get` returned stay readable."""
 
+    def remove_empty(self, directory: str) -> None:
+        """Remove a directory that holds nothing; no error if it holds something, or there is none."""
+
     def age_s(self, path: str) -> float:
         """Return the seconds since the file was written; FileNotFoundError if there is none."""
 
@@ -175,6 +178,10 @@ class LocalFilesystem(_Folders):
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._absolute(path))
+
+    def remove_empty(self, directory: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(self._absolute(directory))
 
     def age_s(self, path: str) -> float:
         return max(0.0, time.time() - os.stat(self._absolute(path)).st_mtime)
@@ -292,6 +299,9 @@ class ArrowFilesystem(_Folders):
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(self._absolute(path))
 
+    def remove_empty(self, directory: str) -> None:
+        """Stores have no empty directories; elsewhere pyarrow would remove one with what is put into it meanwhile."""
+
     def age_s(self, path: str) -> float:
         info = self.filesystem.get_file_info(self._absolute(path))
         if info.type == pafs.FileType.NotFound:
@@ -402,6 +412,9 @@ class MemoryFilesystem:
 
     def delete(self, path: str) -> None:
         self._files.pop(path, None)
+
+    def remove_empty(self, directory: str) -> None:
+        """A directory is what its files are called."""
 
     def age_s(self, path: str) -> float:
         return max(0.0, self._clock() - self._entry(path)[1])

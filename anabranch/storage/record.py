@@ -22,7 +22,7 @@ import xxhash
 from anabranch.errors import DamagedStateError, ForeignStateError
 
 MAGIC = b"anabranch "
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 LONGEST_HEADER_BYTES = 256
 """No header line is longer; a missing newline is searched for no further."""
 
@@ -31,7 +31,7 @@ def seal(kind: str, payload: bytes) -> bytes:
     """Put a payload into its envelope.
 
     >>> seal("commit", b"{}")
-    b'anabranch 7 commit 2 04a48a0240d42ed5\\n{}'
+    b'anabranch 8 commit 2 323b99188aac4b3a\\n{}'
     """
     return first_line(kind, payload) + payload
 

@@ -112,7 +112,7 @@ def run(case: Case, spark: SparkSession, work: Path) -> dict[str, Any]:
         steps = {step.batch: step.seconds for step in started.progress["q0"]}
         journals = journals_in(LocalFilesystem(str(work / "checkpoint"))).values()
         came = [entry for journal in journals for entry in journal.entries() if entry.event in ("added", "altered")]
-        ended = started.pipelines[0].host.driver.ended.values()
+        ended = started.failures.values()
         with_change = {entry.batch + 1 for entry in came} | {each.batch for each in ended}
         (work / "rest").rename(work / "in" / "rest")
         restarts = []

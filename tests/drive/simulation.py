@@ -23,13 +23,16 @@ from anabranch.balance.partition import choose_distribution
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.left import LeftQueries
 from anabranch.control.loop import Loop, Proposal
 from anabranch.control.pipelines import read_dropped
 from anabranch.control.query_texts import QueryTexts
-from anabranch.control.records import Commit, Control
+from anabranch.control.records import Commit, Control, Ended
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.delivery import Delivery, Results, rows_of
+from anabranch.drive.departed import sweep_texts
 from anabranch.drive.driver import Driver
+from anabranch.drive.limiting import Limiting
 from anabranch.drive.local import Steady
 from anabranch.drive.queries import Readings, gone_on
 from anabranch.drive.retain import RELEASE_EVERY
@@ -37,7 +40,7 @@ from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.drive.staging import FOLDER as STAGED
 from anabranch.drive.staging import Result, Staging, staged_name
 from anabranch.drive.steering import Steering
-from anabranch.drive.work import Kept, SlotWork, slot_mask
+from anabranch.drive.work import Kept, SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.errors import MigrationError, QueryFailedError
@@ -177,6 +180,14 @@ def standin(driver: Driver, runner: Runner) -> Any:
     return SimpleNamespace(host=host, members=driver.queries)
 
 
+def left_of(checkpoint: Any) -> dict[str, Ended]:
+    """The queries that have left, by what is recorded."""
+    latest = commits_in(checkpoint).latest()
+    assert latest is not None
+    left = {**LeftQueries(checkpoint).queries, **latest[1].ended}
+    return {name: ended for name, ended in left.items() if name not in latest[1].queries}
+
+
 class NotedRunner(Runner):
     """Notes what was committed, under which plans."""
 
@@ -221,6 +232,10 @@ class Simulation:
     """What is asked of the run before some triggers, once."""
     loop: Callable[[Forms], Loop] = lambda forms: Steady()
     """Who decides about the plan of a query."""
+    limiting: Callable[[], Limiting] = Limiting
+    """What may be lost, told to each driver."""
+    release_every: int = RELEASE_EVERY
+    """After how many batches files and records go that nobody needs."""
     done: int = -1
     """The last trigger that the source has noted as done."""
     lives: int = 0
@@ -314,7 +329,7 @@ class Simulation:
                 rows = conform(self.sources[name], self.tables[name], self.columns[name])
                 put_table(self.checkpoint, path, encode(rows))  # type: ignore[arg-type]
         latest = commits_in(self.checkpoint).latest()  # type: ignore[arg-type]
-        ended = latest[1].ended if latest is not None else {}
+        ended = left_of(self.checkpoint) if latest is not None else {}
         gone = [n for n in read_dropped(self.checkpoint) if n not in ended] if latest is not None else []  # type: ignore[arg-type]
         steerings = [self.steering(query) for query in self.queries if query.name not in (*ended, *gone)]
         driver = self.make(steerings, files, holder)
@@ -335,11 +350,15 @@ class Simulation:
         def tasks(rows: Mapping[str, pa.Table]) -> Tasks:
             return lambda control: self.work(driver, run, kept, rows, control)
 
+        sweep_texts(QueryTexts(self.checkpoint), [self.checkpoint])  # type: ignore[list-item, arg-type]
         runner.settle(lambda: tasks({}))
         return driver, runner, tasks
 
     def make(self, steerings: Sequence[Steering], files: Mapping[str, str], holder: Holder) -> Driver:
-        driver = Driver(steerings, self.checkpoint, files, holder)  # type: ignore[arg-type]
+        driver = Driver(
+            steerings, self.checkpoint, files, holder, release_every=self.release_every,  # type: ignore[arg-type]
+            limiting=self.limiting(),
+        )  # fmt: skip
         for name, rows in self.tables.items():
             given = conform(self.sources[name], rows, self.columns[name])
             driver.read_table[name] = partial(encode, given)
@@ -371,12 +390,12 @@ class Simulation:
             begun = controls_in(self.checkpoint).read(control.batch, control.epoch)  # type: ignore[arg-type]
             order, token = work.order(begun), uuid.uuid4().hex[:12]
             boxes = work.boxes(order, slot)
-            mine = given
+            mine, dropped = shed_rows(order, self.sources, given)
             if not driver.needs_no_exchange:
-                mine = {n: r.filter(pa.array(slot_mask(spread.values(), n, slot, r))) for n, r in given.items()}
+                mine = {n: r.filter(pa.array(slot_mask(spread.values(), n, slot, r))) for n, r in mine.items()}
             name = staged_name(control.batch, control.token, slot, token)
             try:
-                results = self.failing(work.step(order, slot, boxes, mine), control.batch)
+                results = self.failing(work.step(order, slot, boxes, mine, {} if slot else dropped), control.batch)
                 staged = staging.stage(name, results, boxes.sharing)
             except QueryFailedError as error:
                 return Computed([*attempts, work.failed(slot, token, error)])
@@ -427,7 +446,7 @@ class Simulation:
         assert not self.checkpoint.list(STAGED), "files that nobody will deliver"
         for outlet in self.outlets.values():
             assert not isinstance(outlet, Files) or not outlet.out.list(STAGING), "files wait that nobody will publish"
-        most = RELEASE_EVERY * (1 + self.lives) + 4  # a driver that dies may have been about to release some
+        most = self.release_every * (1 + self.lives) + 4  # a driver that dies may have been about to release some
         for folder in ("control", "commit", *(f"delivered/{name}" for name in self.outlets)):
             assert len(self.checkpoint.list(folder)) <= most, f"{folder}: {self.checkpoint.list(folder)}"
         assert not self.checkpoint.list("lease")

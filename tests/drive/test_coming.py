@@ -84,7 +84,7 @@ class Growing(Simulation):
         running = {query.name: (query, self.spread[query.name]) for query in self.queries}
         for name, note in self.notes.items():
             query = self.versions[note.text]
-            driver.coming[name] = Coming(self.joining(query, running), note.history)
+            driver.coming[name] = Coming(self.joining(query, running), note.history, note.command)
         return driver
 
     def joining(self, query: Query, running: Mapping[str, tuple[Query, Distribution]]) -> Steering:
@@ -110,14 +110,15 @@ class Growing(Simulation):
             host = run.pipelines[0].host
             queries = host.driver.queries
             read = {s for name, each in queries.items() if name != query.name for s in each.streams}
-            is_read = {s.name for s in query.base_sources if isinstance(s, Stream)} <= read
+            is_connected = any(s.name in read for s in query.base_sources if isinstance(s, Stream))
             if query.name in queries and queries[query.name].text.digest == text_of(query).digest:
                 return  # it is there already
-            if host.driver.needs_no_exchange or query.name in host.driver.ended or not (is_read or query.name in queries):
+            if host.driver.needs_no_exchange or (query.name not in queries and not host.driver.is_free(query.name)):
+                return
+            if not is_connected and query.name not in queries:
                 return
             running = {name: (each.query, each.distribution) for name, each in queries.items()}
             coming = Coming(self.joining(query, running), history)
-            coming.query.texts.keep(coming.query.text)
             host.delivery.add(query.name, self.outlets[query.name])
             try:
                 host.runner.add(coming, ComingNote(query.name, coming.query.text.digest, None, history))
@@ -149,12 +150,20 @@ class Growing(Simulation):
         newest = max(self.begun)
         return {name: self.given(of_name, newest) for name, of_name in stays.items()}
 
+    def read_in(self, batch: int) -> set[str]:
+        """The streams that some query read in a batch: of others no row was seen, and they had no floor."""
+        queries = self.begun[batch].queries.values() if batch in self.begun else ()
+        return {source.name for own in queries for source in self.versions[own.text].base_sources}
+
     def given(self, stays: list[tuple[str, int, int, int]], newest: int) -> oracle.Bag:
         found: oracle.Bag = Counter()
         for text, first, since, last in stays:
             query = self.versions[text]
             read = {source.name for source in query.base_sources}
-            batches = [{n: r for n, r in batch.items() if n in read} for batch in self.batches[: last + 1]]
+            batches = [
+                {n: r for n, r in batch.items() if n in read & self.read_in(number)}
+                for number, batch in enumerate(self.batches[: last + 1])
+            ]
             tables = {n: r for n, r in self.tables.items() if n in read}
             found += oracle.expected_of_stay(query, batches, tables, first, since, last == newest)
         return found
@@ -171,6 +180,7 @@ class Growing(Simulation):
 
 JOIN = "SELECT p.x AS x0, q.x AS x1 FROM a [RANGE 5 SECONDS] AS p, b [RANGE 5 SECONDS] AS q WHERE p.k = q.k"
 OTHER = "SELECT p.x AS x0, q.x AS x1 FROM a [RANGE 2 SECONDS] AS p, b [RANGE 3 SECONDS] AS q WHERE p.k = q.k AND q.x > 3"
+THIRD = "SELECT p.x AS x0, q.x AS x1 FROM a [RANGE 3 SECONDS] AS p, c [RANGE 3 SECONDS] AS q WHERE p.k = q.k"
 GROUPS = "SELECT p.k, COUNT(*) AS n FROM b [RANGE 3 SECONDS] AS p GROUP BY p.k"
 
 
@@ -179,14 +189,17 @@ def query_of(workload: Workload, name: str, sql: str) -> Query:
 
 
 def fixed(faults: dict[int, Fault] | None = None, **settings: Any) -> Growing:
-    """One query runs; one of the same join comes in, one with history, one with groups; the first is altered, one goes."""
+    """One query runs; one of the same join comes in, one with history, one over a stream that nobody has read, one with
+    groups; the first is altered, one goes."""
     drawn = Workload(35, 0, batches=7)
     first = [query_of(drawn, "q0", JOIN)]
     batches = [drawn.batch(number) for number in range(drawn.batches)]
     case = Growing(first, batches, {}, slots=2, faults=faults or {}, **settings)
-    come = {
+    old = case.asking(query_of(drawn, "old", OTHER), history=True)
+    third = case.asking(query_of(drawn, "third", THIRD), history=False)
+    come: dict[int, Callable[[Run], object]] = {
         1: case.asking(query_of(drawn, "later", OTHER), history=False),
-        2: case.asking(query_of(drawn, "old", OTHER), history=True),
+        2: lambda run: (old(run), third(run)),
         3: case.asking(query_of(drawn, "q0", OTHER), history=True),
         4: case.asking(query_of(drawn, "groups", GROUPS), history=False),
         5: lambda run: run.pipelines[0].host.runner.drop("later") if "later" in run.queries else None,
@@ -202,11 +215,11 @@ def test_queries_come_change_and_go() -> None:
     case = fixed()
     case.check()
     newest = case.steps[-1][0]
-    assert newest.queries.keys() == {"q0", "old", "groups"}
+    assert newest.queries.keys() == {"q0", "old", "third", "groups"}
     assert newest.ended.keys() == {"later"}
-    assert {name: own.since for name, own in newest.queries.items()} == {"q0": 0, "old": 0, "groups": 4}
+    assert {name: own.since for name, own in newest.queries.items()} == {"q0": 0, "old": 0, "third": 2, "groups": 4}
     assert newest.queries["q0"].declared == text_of(case.first[0]).sql_digest
-    assert all(case.found()[name] for name in ("q0", "old", "later", "groups")), "each has results"
+    assert all(case.found()[name] for name in ("q0", "old", "third", "later", "groups")), "each has results"
 
 
 def test_a_driver_dies_at_any_put_while_queries_come(part: Part) -> None:
@@ -252,6 +265,7 @@ def test_who_cannot_have_history() -> None:
     asked = {
         "longer": (JOIN, "no query keeps all rows that it would have"),
         "grouped": (GROUPS, "groups count rows of an instant"),
+        "third": (THIRD, "no query that runs reads c, so no row of it is stored"),
     }
     seen = []
 

@@ -94,6 +94,18 @@ def test_a_sink_that_fails_for_good_is_told_when_input_has_ended() -> None:
     assert sorted(case.function.brought) == [0, 1, 2]
 
 
+def test_commits_stay_for_as_long_as_their_results_wait() -> None:
+    """Also when newer ones are there, and records and files that nobody needs have gone several times."""
+    case = simulation(3 * RELEASE_EVERY, to_files=False)
+    case.function.fails = Failing(case.function.fails)
+    case.live(triggers=3 * RELEASE_EVERY)
+    assert not case.function.brought
+    assert len(case.checkpoint.list("commit")) == 3 * RELEASE_EVERY
+    case.function.fails = {}
+    case.check()
+    assert sorted(case.function.brought)[:2] == [0, 1]
+
+
 class Failing(dict[int, str]):
     """Every call fails."""
 

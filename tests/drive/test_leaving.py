@@ -15,7 +15,7 @@ from anabranch.drive.local import LocalPipeline
 from anabranch.errors import QueryError
 from anabranch.run import Run
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
+from tests.drive.simulation import Simulation, left_of
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
@@ -36,9 +36,7 @@ def check(case: Simulation, breaks: dict[str, int]) -> None:
     """What has arrived: all of the queries that stayed; of the others what they gave before they broke, as they do alone."""
     found, expected = case.run(), case.expected()
     case.verify()
-    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
-    assert latest is not None
-    ended = latest[1].ended
+    ended = left_of(case.checkpoint)
     for query in case.queries:
         name = query.name
         if name not in ended:
@@ -129,11 +127,9 @@ def check_dropped(workload: Workload, slots: int, drops: dict[str, int], faults:
     before = {at: all_of(names) for at, names in asked.items()}
     case = simulation(workload, slots=slots, before=before, faults=faults)
     check(case, dict.fromkeys(drops, 1))
-    latest = commits_in(case.checkpoint).latest()  # type: ignore[arg-type]
-    assert latest is not None
-    there = {query.name for query in case.queries}
-    assert latest[1].ended.keys() == {name for name in drops if name in there}
-    assert all(each.reason == "by request" for each in latest[1].ended.values())
+    there, left = {query.name for query in case.queries}, left_of(case.checkpoint)
+    assert left.keys() == {name for name in drops if name in there}
+    assert all(each.reason == "by request" for each in left.values())
 
 
 test_dropped, test_dropped_long = properties(

@@ -80,3 +80,22 @@ def test_groups_move_to_another_form() -> None:
     assert tracks.leaving is not None
     assert tracks.leaving.until_us == SEEN["a"] + 5_000_000
     assert isinstance(transition(forms, before, replace(below, strategy=Strategy.GRADUAL), 4, SEEN), Refusal)
+
+
+def test_while_results_may_be_lost_state_is_moved_and_nothing_else() -> None:
+    """One join gives the results, of which it is said how many rows look up: no parallel track, no groups or selects on
+    their way."""
+    forms = forms_of()
+    before = execution_of(forms, "((a b) c)")
+    for strategy in (Strategy.MOVING_STATE, Strategy.GRADUAL):
+        assert isinstance(transition(forms, before, asked(forms, "(a b c)", strategy), 4, SEEN, True), Execution)
+    selects = raise_selects(forms.written, {"a": "a b"})
+    for action, reason in (
+        (asked(forms, "(a b c)", Strategy.PARALLEL_TRACK), "take moving-state or gradual"),
+        (MoveSelects(selects, before.plan, Strategy.MOVING_STATE), "selects stay where they are"),
+        (MoveGroups("a", before.plan, Strategy.MOVING_STATE), "groups stay where they are"),
+    ):
+        refused = transition(forms, before, action, 4, SEEN, True)
+        assert isinstance(refused, Refusal)
+        assert refused.reason.startswith("the overload policy of the query may lose results")
+        assert reason in refused.reason

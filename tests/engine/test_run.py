@@ -26,7 +26,7 @@ def found_in(run: Run) -> list[tuple[int, int]]:
     """Ids and starts of all entries of a run, as lookups find them."""
     always = np.full(2, -(2**62), np.int64)
     rows = sort_by_hash(HASHES, np.arange(2), always, np.full(2, FOREVER_US, np.int64))
-    matches, _ = probe(rows, run_table([run]), FOREVER_US, 4, beginning(), 2**62)
+    matches, _ = probe(rows, run_table([run]), FOREVER_US, np.empty(0, np.int64), 4, beginning(), 2**62)
     return sorted(zip(matches[1].tolist(), matches[2].tolist(), strict=True))
 
 
@@ -57,3 +57,16 @@ def test_rows_that_have_ended_are_left_out_of_a_merge(watermark_us: int, left: i
     runs = [run_of(batch, [0, 1], [50, 60]) for batch in (0, 1)]
     merged = merge_runs(runs, 1, 0, ALL_HASHES, watermark_us, 100, False)
     assert (merged.rows if merged is not None else 0) == 2 * left
+
+
+def test_what_is_left_of_a_run_is_found_by_rows_that_look_back_as_far_as_its_newest() -> None:
+    """The oldest of three rows has ended."""
+    starts = np.array([100, 150, 190], np.int64)
+    rows = sort_by_hash(np.full(3, HASHES[0]), np.arange(3), starts, starts + 60)
+    run = run_of_batch(4, rows, False, 60).without_ended(160, 60)
+    assert run is not None
+    assert (run.rows, run.start_max_us) == (2, 190)
+    seeking = sort_by_hash(HASHES[:1], np.arange(1), np.array([195], np.int64), np.array([FOREVER_US]))
+    matches, _ = probe(seeking, run_table([run]), 60, np.array([10], np.int64), 4, beginning(), 2**62)
+    assert matches[2].tolist() == [195]
+    assert matches[1].tolist() == [4 << 32 | 2]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from tests.support import oracle
+from tests.support.contained import contained
 from tests.support.kin import kin
 from tests.support.scenarios import properties
-from tests.support.together import Together, check_sharing
+from tests.support.together import COMPANIES, Together, check_companies, check_sharing
 
 ACTIONS = st.lists(
     st.tuples(
@@ -36,6 +39,21 @@ CUTS = st.lists(
 test_any_slices, test_any_slices_long = properties(
     check_sharing, 25, 6_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=CUTS,
     turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
+)  # fmt: skip
+
+
+COMPANY = st.lists(
+    st.tuples(
+        st.integers(1, 9), st.sampled_from(["company", "company", "restart", "plan of all", "cut", "drop"]),
+        st.integers(0, 7), st.integers(0, 99),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+test_any_companies, test_any_companies_long = properties(
+    check_companies, 25, 6_000, workload=st.one_of(kin(), contained()), slots=st.sampled_from([1, 2, 4]), actions=COMPANY,
+    turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
+    companies=st.lists(st.sampled_from(COMPANIES), min_size=1, max_size=4),
 )  # fmt: skip
 
 
@@ -71,3 +89,39 @@ def test_the_largest_window_leaves_while_a_join_is_on_two_tracks() -> None:
         keys = pa.array([n % 2 for n in range(6)])
         rows = dict.fromkeys("abc", pa.table({"k": keys, "x": pa.array([number] * 6), "ts": ts}))
         assert not (wrong := oracle.difference(run.step(rows)["q0"], alone.step(rows)["q0"])), f"batch {number}: {wrong}"
+
+
+def test_who_runs_a_join_with_whom_stands_in_the_records() -> None:
+    """Push-down: a join for each set of filters. A driver that starts anew goes on with it, whatever it is told, and what is
+    decided otherwise holds from the next batch on."""
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
+    for number, where in enumerate(("", " AND a.x < 3", " AND a.x < 3")):
+        script += f"CREATE QUERY q{number} AS SELECT a.x FROM a, b WHERE a.k = b.k{where} WINDOW {number + 2} SECONDS;"
+    queries = [declared.query for declared in parse_script(script).queries]
+    run = Together(queries, pa.table({}), companies={"q0": "q0", "q1": "q2", "q2": "q2"})
+    alone = {query.name: Together([query], pa.table({})) for query in queries}
+
+    def step(number: int) -> None:
+        ts = pa.array([number * 1_000_000 + n for n in range(9)], pa.timestamp("us"))
+        rows = dict.fromkeys("ab", pa.table({"k": pa.array([n % 4 for n in range(9)]), "x": pa.array(range(9)), "ts": ts}))
+        found = run.step(rows)
+        for name, own in alone.items():
+            assert not (wrong := oracle.difference(found[name], own.step(rows)[name])), f"{name} in batch {number}: {wrong}"
+
+    step(0)
+    assert set(run.slot.sharing) == {"q1", "q2"}
+    assert {name: query.execution.company for name, query in run.pipeline.commit.queries.items()} == {
+        "q0": "q0", "q1": "q2", "q2": "q2",
+    }  # fmt: skip
+    run.companies = None
+    run.restart()
+    step(1)
+    assert set(run.slot.sharing) == {"q1", "q2"}
+    for steering in run.pipeline.driver.queries.values():
+        steering.execution = replace(steering.execution, company="")
+    step(2)
+    assert set(run.slot.sharing) == {"q0", "q1", "q2"}
+    run.companies = {"q0": "q0"}
+    run.restart()
+    step(3)
+    assert set(run.slot.sharing) == {"q0", "q1", "q2"}

@@ -10,11 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.engine import bounds
+from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.log import Log, Stored, decode, encode
 from anabranch.engine.slices import Slice, bounds_of, coarse_windows, cut, limits_of, parts_of
-from anabranch.plan.query import FOREVER_US, Field, Stream
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Field, Stream
 from anabranch.sql import parse_script
+from tests.support import oracle
+from tests.support.kin import kin
+from tests.support.scenarios import properties
 from tests.support.together import Together
+from tests.support.workloads import Workload
 
 STREAM = Stream("s", (Field("v", pa.int64()), Field("ts", pa.timestamp("us"))), "ts")
 WINDOWS = st.lists(st.integers(1, 10**9) | st.just(FOREVER_US), min_size=1, max_size=40)
@@ -121,6 +126,44 @@ def test_rows_that_only_short_windows_want_go_early():
     assert indexed < 1.5 * rows
     alone = kept("short")[0], kept("long")[0]
     assert rows <= sum(alone)
+
+
+def check_theorem_4(workload: Workload) -> None:
+    """With a slice for each window (Mem-Opt) no row is stored longer than somebody wants it, but for rows of its batch that
+    are wanted as long: these go together. Whose a row is, is told by the oracle's watermarks and each query's filters."""
+    run, batches = Together(workload.queries, pa.table({})), [workload.batch(n) for n in range(workload.batches)]
+    windows: dict[str, set[int]] = {}
+    for i in (i for query in workload.queries for i in query.inputs):
+        windows.setdefault(i.source.name, set()).add(i.window.length_us)
+    run.pipeline.driver.slices = {source: tuple(sorted(found)) for source, found in windows.items()}
+    streams = {source.name: source for query in workload.queries for source in query.base_sources}
+    watermarks = oracle.accepted([*batches, {}], [*streams.values()]).watermarks
+    wanted: list[tuple[str, int, int, int]] = []
+    for number, rows in enumerate([*batches, {}]):
+        run.step(rows)
+        now = BEGINNING_US if watermarks[number] is None else watermarks[number]
+        for name in rows.keys() & streams.keys():
+            times = [BEGINNING_US if us is None else us for us in oracle.times_us(rows[name], streams[name])]
+            longest = np.where(np.array(times) >= max(now, BEGINNING_US + 1), wanted_us(workload, name, rows[name]), 0)
+            for window_us in set(longest.tolist()) - {0}:
+                there = np.array(times)[longest == window_us]
+                wanted.append((name, window_us, int(there.max()), len(there)))
+        for name in streams:
+            most = sum(n for s, us, last, n in wanted if s == name and (us == FOREVER_US or last + us > now))
+            log = run.slot.store.logs.get(name)
+            assert log is None or log.rows <= most, (number, name)
+
+
+def wanted_us(workload: Workload, name: str, rows: pa.Table) -> np.ndarray:
+    """For how long some query wants each row of a stream; 0: none does."""
+    found = np.zeros(len(rows), np.int64)
+    for i in (i for query in workload.queries for i in query.inputs if i.source.name == name):
+        mask = predicate_mask(i.filters, lambda c: rows.column(c.name).combine_chunks(), len(rows))
+        np.maximum(found, i.window.length_us if mask is None else np.where(mask, i.window.length_us, 0), out=found)
+    return found
+
+
+test_theorem_4, test_theorem_4_long = properties(check_theorem_4, 30, 3_000, workload=kin())
 
 
 def test_slices_are_those_of_all_who_read_a_stream():

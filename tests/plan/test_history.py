@@ -51,6 +51,19 @@ def test_what_is_kept_for_another(sql: str, is_there: bool) -> None:
     assert is_kept(sql) is is_there
 
 
+@pytest.mark.parametrize(
+    ("mine_s", "theirs_s", "is_there"), [(None, None, True), (9, None, True), (9, 9, True), (9, 8, False), (None, 8, False)]
+)
+def test_rows_too_old_for_another_are_not_kept(mine_s: int | None, theirs_s: int | None, is_there: bool) -> None:
+    """Rows that are older than the freshness of the query that keeps them are turned away."""
+
+    def within(seconds: int | None) -> str:
+        fresh = f" FRESHNESS {seconds} SECONDS" if seconds else ""
+        return RUNS.replace("[RANGE 5 SECONDS] AS q", f"[RANGE 5 SECONDS{fresh}] AS q")
+
+    assert is_kept(within(mine_s), within(theirs_s)) is is_there
+
+
 def test_rows_lie_in_the_same_slots() -> None:
     """Rows of a stream that are spread by k are not where those would be that are spread by j."""
     both = query(RUNS + " AND p.j = q.j")
@@ -78,3 +91,6 @@ def test_from_when_on_results_are_complete() -> None:
     assert complete_from_us(query(RUNS), seen, has_all=True) == 12_000_001
     assert complete_from_us(query(RUNS), seen, has_all=False) == 17_000_001
     assert complete_from_us(query(RUNS.replace("RANGE 5 SECONDS] AS q", "UNBOUNDED] AS q")), seen, has_all=False) is None
+    only_b = {"b": 12_000_000}
+    longer = RUNS.replace("RANGE 5 SECONDS] AS p", "UNBOUNDED] AS p")
+    assert complete_from_us(query(longer), only_b, has_all=False) == 17_000_001, "all rows of a are still to come"

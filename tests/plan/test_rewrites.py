@@ -59,7 +59,9 @@ def equal(left: str, right: str) -> Call:
 
 
 def test_names_and_reasons():
-    assert [r.name for r in REWRITES] == ["subqueries_to_inputs", "predicates_to_filters", "equalities_to_keys"]
+    assert [r.name for r in REWRITES] == [
+        "subqueries_to_inputs", "predicates_to_filters", "equalities_to_keys", "lookups_to_streams"
+    ]  # fmt: skip
     assert all(r.reason.endswith(".") for r in REWRITES)
     assert len({r.name for r in REWRITES}) == len(REWRITES)
     with pytest.raises(PlanError, match="there is no rewrite flat; there are: subqueries_to_inputs, "):

@@ -114,9 +114,12 @@ def test_what_cannot_wait() -> None:
     assert "a stands in FROM twice" in (why_not_raise(raised, JoinGraph(twice), (), Strategy.PARALLEL_TRACK) or "")
 
 
+GROUPED = """SELECT a.k, COUNT(*) AS n FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]
+             WHERE a.k = b.k AND a.x > 1 GROUP BY a.k"""
+
+
 def test_selects_and_groups_do_not_move_together() -> None:
-    grouped = query_of("""SELECT a.k, COUNT(*) AS n FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS]
-                          WHERE a.k = b.k AND a.x > 1 GROUP BY a.k""")
+    grouped = query_of(GROUPED)
     forms = Forms(grouped)
     graph, above = forms.graphs[None], raise_selects(grouped, {"a": "a b"})
     below = Execution(parse("(a b)", forms.graphs["b"]), grouped_input="b")
@@ -124,3 +127,11 @@ def test_selects_and_groups_do_not_move_together() -> None:
     raised = Execution(parse("(a b)", graph), selects=above)
     with pytest.raises(MigrationError, match="have it evaluated at its stream before groups go elsewhere"):
         switched(forms, raised, below.plan, "b", Strategy.MOVING_STATE, {}, 1)
+
+
+@pytest.mark.parametrize("strategy", [Strategy.MOVING_STATE, Strategy.PARALLEL_TRACK])
+def test_a_query_whose_groups_move_stays_in_its_company(strategy: Strategy) -> None:
+    forms = Forms(query_of(GROUPED))
+    execution, below = Execution(parse("(a b)", forms.graphs[None]), company="few"), parse("(a b)", forms.graphs["b"])
+    moved = switched(forms, execution, below, "b", strategy, {}, 1)
+    assert (moved.grouped_input, moved.company) == ("b", "few")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from anabranch.cost.facts import EMPTY
+from anabranch.cost.units import DEFAULT
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.expression import Column
 from anabranch.plan.grid import Dimension, Grid
@@ -14,10 +16,12 @@ from anabranch.plan.migration import Execution, Migration, Strategy
 from anabranch.plan.query import Query
 from anabranch.share.canonical import Running, companies, shape_of, shared_joins
 from anabranch.share.common_plan import Starting, common_plans
+from anabranch.share.taking_in import Pricing
 from anabranch.sql import parse_script
 
 CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
 CREATE += "CREATE TABLE t (k BIGINT);"
+PRICING = Pricing(EMPTY, DEFAULT)
 
 
 def queries(*selects: str) -> list[Query]:
@@ -167,14 +171,15 @@ def starting(found: Query, plan: str, is_pinned: bool = False) -> Starting:
 def test_all_start_with_the_plan_of_the_largest_windows() -> None:
     one, two, three = kin(1, 60, 5)
     plans = {"q1": starting(two, "((a b) c)"), "q2": starting(three, "((a b) c)")}
-    taken = common_plans({"q0": starting(one, "(a b c)"), **plans})
+    taken = common_plans({"q0": starting(one, "(a b c)"), **plans}, PRICING)
     assert {name: (str(each.execution.plan), each.lead) for name, each in taken.items()} == {"q0": ("((a b) c)", "q1")}
 
 
 def test_all_start_with_the_plan_that_is_pinned() -> None:
     one, two, three = kin(1, 60, 5)
     taken = common_plans(
-        {"q0": starting(one, "(a b c)", True), "q1": starting(two, "((a b) c)"), "q2": starting(three, "(a (b c))")}
+        {"q0": starting(one, "(a b c)", True), "q1": starting(two, "((a b) c)"), "q2": starting(three, "(a (b c))")},
+        PRICING,
     )
     assert {name: str(each.execution.plan) for name, each in taken.items()} == {"q1": "(a b c)", "q2": "(a b c)"}
 
@@ -182,7 +187,7 @@ def test_all_start_with_the_plan_that_is_pinned() -> None:
 def test_queries_with_different_pins_keep_them() -> None:
     one, two, three = kin(1, 60, 5)
     pinned = {"q0": starting(one, "(a b c)", True), "q1": starting(two, "((a b) c)", True)}
-    assert not common_plans({**pinned, "q2": starting(three, "(a (b c))")})
+    assert not common_plans({**pinned, "q2": starting(three, "(a (b c))")}, PRICING)
 
 
 # Joins that are contained in others.
@@ -221,6 +226,14 @@ def test_a_join_that_is_contained_in_another_runs_with_it(whole: str, other: str
         (shared,) = shared_joins(given)
         assert shared.join.equalities == one.equalities
         assert len(shared.members[1].inputs) == len(two.inputs)
+
+
+@pytest.mark.parametrize(("whole", "other", "plan", "its"), CONTAINED)
+def test_a_join_in_a_company_of_its_own_runs_apart(whole: str, other: str, plan: str, its: str) -> None:
+    one, two = queries(*(f"SELECT 1 AS one FROM {each} WINDOW {n} SECONDS" for n, each in enumerate((whole, other), 2)))
+    assert not companies([running(one, plan), running(two, its, company="q1")])
+    (company,) = companies([running(one, plan, company="x"), running(two, its, company="x")])
+    assert company.names == ("q0", "q1")
 
 
 @pytest.mark.parametrize(("whole", "other", "plan", "its"), NOT_CONTAINED)
@@ -267,8 +280,21 @@ def test_queries_that_are_contained_start_with_the_plan_of_the_larger_join() -> 
         four, f"{four} AND a.x = d.x", "c AS n, b AS m, a WHERE a.k = m.k AND m.k = n.k"
     )))  # fmt: skip
     plans = {"q0": starting(one, "(((b c) a) d)"), "q1": starting(two, "(a b c d)"), "q2": starting(three, "(a m n)")}
-    taken = common_plans(plans)
+    taken = common_plans(plans, PRICING)
     assert {name: (str(each.execution.plan), each.lead) for name, each in taken.items()} == {
         "q1": ("((a (b c)) d)", "q0"), "q2": ("(a (m n))", "q0"),
     }  # fmt: skip
-    assert not common_plans({**plans, "q1": starting(two, "(a b c d)", True), "q2": starting(three, "(a m n)", True)})
+    pinned = {**plans, "q1": starting(two, "(a b c d)", True), "q2": starting(three, "(a m n)", True)}
+    assert all(each.execution == pinned[name].execution for name, each in common_plans(pinned, PRICING).items())
+
+
+def test_a_query_with_freshness_shares_no_routes() -> None:
+    """Each suppresses results by its own freshness, and by a clock of its own."""
+    plain, fresh, twice = queries(*(
+        f"SELECT 1 AS one FROM a, b WHERE a.k = b.k WINDOW 2 SECONDS{more}"
+        for more in ("", " FRESHNESS 3 SECONDS", " FRESHNESS 3 SECONDS")
+    ))  # fmt: skip
+    assert shape_of(plain) is not None
+    assert shape_of(fresh) is None
+    running = [Running(q, Execution(left_deep(JoinGraph(q))), Distribution()) for q in (plain, fresh, twice)]
+    assert companies(running) == []

@@ -59,11 +59,11 @@ def of_all(companies: list[Company], budget: Cost) -> Cost:
             total[0] += max(cost.cpu for cost in several)
             total[1] += max(cost.memory for cost in several)
         found.append(Cost(*total))
-    return min(found, key=lambda cost: joint_budget._rank(cost, budget))
+    return min(found, key=lambda cost: joint_budget.rank(cost, budget))
 
 
 def ranks(one: Cost, other: Cost, budget: Cost) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return joint_budget._rank(one, budget), joint_budget._rank(other, budget)
+    return joint_budget.rank(one, budget), joint_budget.rank(other, budget)
 
 
 @given(sessions(shared=False), budgets)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.cost.facts import Given
+from anabranch.cost.model import Cost
 from anabranch.cost.units import DEFAULT
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.join_graph import JoinGraph
@@ -22,6 +23,7 @@ from anabranch.share.mem_opt import mem_opt
 from anabranch.share.pipeline_chains import Known, first_chains, pipeline_joins, source_loads
 from anabranch.share.slice_cost import SET_S, SLICE_S, SourceLoad, slice_cost
 from anabranch.share.source_chain import (
+    BYTE_CORES,
     CPU_OPT,
     MEM_OPT,
     MOST_WINDOWS,
@@ -32,7 +34,19 @@ from anabranch.share.source_chain import (
     priced,
     worth,
 )
-from anabranch.share.ways import WAYS, as_cut, cpu_opt_way, mem_opt_way, pull_up_way, push_down_way, unshared_way
+from anabranch.share.ways import (
+    CHEAPER,
+    PIPELINE_S,
+    READ_S,
+    WAYS,
+    as_cut,
+    chosen_way,
+    cpu_opt_way,
+    mem_opt_way,
+    pull_up_way,
+    push_down_way,
+    unshared_way,
+)
 from anabranch.sql import parse_script
 from tests.support.scenarios import properties
 
@@ -171,6 +185,32 @@ def test_without_filters_there_is_one_slice_in_every_chain():
     assert len({each.cost for each in chains}) == 1
     assert push_down_way(load).cost == chains[0].cost, "one set of filters"
     assert unshared_way(load).cost.memory > 1.5 * chains[0].cost.memory
+
+
+def test_what_nobody_wants_is_no_result_of_a_shared_join() -> None:
+    """Of 600 partners within 30 s the first query wants those of 5 s, and the other of few rows: what both get together is
+    made, and not what all rows find in the longest window."""
+    load = loads(("", " AND a.x < 5"), ("5 SECONDS", "30 SECONDS"), 1_000.0, 50.0)
+    graph = load.model.graph
+    assert load.results_per_s < 0.3 * graph.rate(graph.everything)
+    assert cpu_opt_way(load).cost.cpu < 0.5 * load.cost.cpu
+
+
+def test_several_joins_must_be_cheaper_by_far_and_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.share.ways.SET_S", 100e-9)
+    many = loads(("", " AND a.x < 5"), ("5 SECONDS", "30 SECONDS"), 20_000.0, 1_000.0)
+    chosen, ways = chosen_way(many), {way(many).way: way(many) for way in WAYS}
+    assert (chosen.way, chosen.groups) == ("push-down", (("q1",), ("q0",)))
+    one = min(worth(ways[name].cost, BYTE_CORES) for name in ("Mem-Opt", "CPU-Opt"))
+    assert worth(chosen.cost, BYTE_CORES) < CHEAPER * one
+    assert "less than one join of all" in chosen.reason
+    assert chosen_way(many, most=Cost(float("inf"), 0.99 * chosen.cost.memory)).way == "together"
+    assert chosen_way(many, most=Cost(0.99 * chosen.cost.cpu, float("inf"))).way == "together"
+    few = loads(("", " AND a.x < 5"), ("5 SECONDS", "30 SECONDS"), 20_000.0, 600_000.0)
+    assert (chosen_way(few).way, chosen_way(few).groups) == ("together", (("q1", "q0"),))
+    alone = unshared_way(few)
+    assert alone.groups == (("q1",), ("q0",))
+    assert alone.cost.cpu > PIPELINE_S + 40_000 * READ_S, "a pipeline more, and rows read twice"
 
 
 def test_a_join_of_one_member_is_the_model():

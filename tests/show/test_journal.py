@@ -107,3 +107,23 @@ def test_slices_are_told_and_part_no_change_from_what_came_of_it() -> None:
         "Slicing: from batch 18 on rows of o are kept for 1 minute."
     )
     assert "Went over in batch 18" in told[1].text
+
+
+def test_an_overload_is_told_from_its_beginning_to_its_end() -> None:
+    shares = {"o": 0.4, "p": 1.0}
+    limits = "streams bring 2.1 times what there is time for: 40 % of rows of o look up their partners"
+    told = stories(
+        [
+            entry("started", -1, plan="(o p)", names=NAMES),
+            entry("limiting", 41, limits, shares=shares, completeness=0.74),
+            entry("lifted", 60, "streams bring 0.6 of what there is time for: every row looks up its partners again"),
+            entry("shedding", 70, "streams bring 3 times what there is time for: 30 % of their rows are kept"),
+            entry("cannot help", 80, "streams bring 3 times what there is time for, and so on"),
+        ]
+    )
+    assert [story.text.split(":")[0] for story in told[1:]] == [
+        "Results are missing from batch 42 on", "Exact again from batch 61 on", "Results are missing from batch 71 on",
+        "Limiting lookups does not help",
+    ]  # fmt: skip
+    assert "40 % of rows of orders look up" in told[1].text
+    assert all(story.is_decision for story in told[1:])

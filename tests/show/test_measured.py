@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from anabranch.control.ledger import commits_in
-from anabranch.control.records import ExecutionRecord
+from anabranch.control.records import ExecutionRecord, Limit
 from anabranch.cost.streams import Basis
+from anabranch.drive.limiting import Limiting
 from anabranch.drive.local import LocalPipeline
+from anabranch.plan.overload import Overload, Policy
 from anabranch.planning import Planning
 from anabranch.show.explain import reason
 from anabranch.sql import parse_script
@@ -30,13 +32,13 @@ def rows_of(batch: int, seed: int) -> pa.Table:
     return pa.table({"k": drawn[0], "j": drawn[1], "ts": pa.array(times, pa.timestamp("us"))})
 
 
-def has_run(folder: Path, plan: str, pinned: str = "") -> Planning:
+def has_run(folder: Path, plan: str, pinned: str = "", limiting: Limiting | None = None) -> Planning:
     """The planning of a query that has run under a plan."""
     planning = Planning(slots=1, checkpoint=LocalFilesystem(str(folder)))
     script = f"{STREAMS} CREATE QUERY q {f'PLAN {pinned!r}' if pinned else ''} AS {QUERY}"
     planning.add_script(parse_script(script))
     pipeline = LocalPipeline(
-        [planning.query("q").forms.written], LocalFilesystem(str(folder / "pipeline-0")), {"q": plan}
+        [planning.query("q").forms.written], LocalFilesystem(str(folder / "pipeline-0")), {"q": plan}, limiting=limiting
     )  # fmt: skip
     for batch in range(BATCHES):
         pipeline.step(batch, {name: rows_of(batch, seed) for seed, name in enumerate("abc")})
@@ -99,3 +101,17 @@ def test_batches_of_another_plan_do_not_count(tmp_path: Path) -> None:
     moved = msgspec.structs.replace(own, execution=ExecutionRecord("(a b c)"))
     ledger.write(BATCHES - 1, msgspec.structs.replace(newest, queries={"q": moved}))
     assert planning.priced("q").batches is None, "one batch of the new plan tells no rate"
+
+
+def test_results_that_are_missing_are_told(tmp_path: Path) -> None:
+    exact = has_run(tmp_path / "exact", "(a b c)")
+    assert "Under overload" not in exact.explain("q")
+    assert exact.explain_json("q")["measured"]["complete_share"] == 1.0
+    limiting = Limiting(Overload(Policy.ADAPT_JOINS), draw_salt=lambda: 7)
+    limiting.limits = {"q": dict.fromkeys("abc", Limit(share=0.5))}
+    adapted = has_run(tmp_path / "adapted", "(a b c)", limiting=limiting)
+    measured = adapted.explain_json("q")["measured"]
+    assert measured["complete_share"] == pytest.approx(0.5, abs=0.05)
+    assert 0 < measured["complete_error"] < 0.05
+    text = " ".join(adapted.explain("q").split())
+    assert f"to {BATCHES - 1} gave {measured['complete_share'] * 100:.0f} % ± " in text

@@ -12,6 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from anabranch.control.completeness import Completeness
 from anabranch.control.progress import Progress, Waiting
 from anabranch.plan.query import BEGINNING_US
 from anabranch.show.progress import block, figures, json_line, logfmt_line
@@ -127,3 +128,49 @@ def test_progress_is_short_to_look_at() -> None:
     assert repr(step()) == "<batch 7: 600 rows, 90 results, 1.00 s, plan ((o s) p){(o s): p}>"
     assert "<td>10 without a time" not in step()._repr_html_()
     assert "10 without a time" in step()._repr_html_()
+
+
+ADAPTED = {
+    "completeness": Completeness(7, 60, 90.0, 9.0), "since_adapted": Completeness(3, 740, 1_000.0, 400.0),
+    "unprobed_rows": {"o": 50, "p": 400}, "stale_results": 5, "stale_rows": {"orders": 2}, "shed_rows": {"payments": 30},
+    "seen_us": 1_009_000_000,
+}  # fmt: skip
+
+
+def test_results_that_are_missing_are_told_with_their_standard_error() -> None:
+    text = " ".join(shown(100, "q", [step(6, **ADAPTED), step(7, **ADAPTED)]).replace("│", " ").split())
+    for part in (
+        "adapted 74 % ± 1.5 % of the results since batch 3, 67 % in the last; 900 rows were not looked up in 2 batches",
+        "shed 60 rows in 2 batches", "too old 10 results and 4 rows in 2 batches", "lag streams are 5.0 s behind the clock",
+    ):  # fmt: skip
+        assert part in text, (part, text)
+    exact = shown(100, "q", [step(7, seen_us=1_009_000_000)])
+    for label in ("adapted", "shed", "too old", "lag"):
+        assert label not in exact, "nothing is told where nothing is missing"
+
+
+def test_what_is_missing_stands_in_lines_and_objects() -> None:
+    found = pairs_of(logfmt_line("q", step(7, **ADAPTED)))
+    wanted = {
+        "complete": "0.7400", "complete_error": "0.0148", "adapted_since": "3", "unprobed": "450", "shed": "30",
+        "stale_rows": "2", "stale_results": "5", "lag_s": "5.0",
+    }  # fmt: skip
+    assert {key: found[key] for key in wanted} == wanted
+    assert not {"complete", "adapted_since", "shed", "lag_s"} & pairs_of(logfmt_line("q", step())).keys()
+    made = json.loads(json_line("q", step(7, **ADAPTED)))
+    assert (made["is_exact"], made["complete_share_since"]) == (False, 0.74)
+    assert made["complete_share"] == pytest.approx(2 / 3)
+    assert made["complete_error"] == pytest.approx(2 / 3 * 3 / 90)
+    exact = json.loads(json_line("q", step()))
+    assert (exact["is_exact"], exact["complete_share"], exact["complete_error"], exact["lag_s"]) == (True, 1.0, 0.0, None)
+    unknown = step(7, completeness=Completeness(7, is_known=False), since_adapted=Completeness(7, is_known=False))
+    assert json.loads(json_line("q", unknown))["complete_share"] is None
+    assert pairs_of(logfmt_line("q", unknown))["complete"] == "unknown"
+    assert "an unknown share of the results" in " ".join(shown(100, "q", [unknown]).split())
+
+
+def test_what_is_missing_is_seen_in_a_notebook() -> None:
+    html = step(7, **ADAPTED)._repr_html_()
+    assert "67 % ± 2.2 % of the results, 450 rows were not looked up" in html
+    assert "5 results and 2 rows were too old, 30 rows were shed" in html
+    assert "complete" not in step()._repr_html_()

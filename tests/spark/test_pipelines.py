@@ -17,7 +17,9 @@ from anabranch.control.commands import Command, give
 from anabranch.drive.staging import FOLDER as STAGED
 from anabranch.errors import FilesError, SessionError, SinkError
 from anabranch.session import Run, Session
+from anabranch.share.ways import Way, push_down_way, unshared_way
 from anabranch.spark.host import Host
+from anabranch.spark.sinks import ParquetSink
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.support import oracle
 from tests.support.feeding import finish, wait_until
@@ -146,6 +148,32 @@ def test_queries_come_and_go(spark: SparkSession, tmp_path: Path, capfd: pytest.
     piped.check()
 
 
+KIN = {
+    "every": "SELECT a.x AS x0, b.s AS s1 FROM a, b WHERE a.k = b.k WINDOW 4 SECONDS",
+    "few": "SELECT a.x AS x0, b.x AS x1 FROM a, b WHERE a.k = b.k AND a.x > 3 WINDOW 2 SECONDS",
+    "same": "SELECT b.x AS x1 FROM a, b WHERE a.k = b.k AND a.x > 3 WINDOW 3 SECONDS",
+}
+
+
+@pytest.mark.parametrize(("way", "apart"), [(push_down_way, 1), (unshared_way, 3)])
+def test_queries_start_with_several_joins(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way, apart: int
+) -> None:
+    """A join for each set of filters, or pipelines of their own. They go on so when other figures are at hand."""
+    case = Piped(Workload(5, 0, 4), str(tmp_path), "files", KIN)
+    case.write(range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr("anabranch.session_sharing.chosen_way", lambda load, *given: way(load))
+        case.run(spark)
+    case.check(batches=2)
+    case.write(range(2, 4))
+    run = case.run(spark)
+    assert len(run.pipelines) == apart
+    companies = {name: steering.execution.company for name, steering in run.queries.items()}
+    assert companies == ({"every": "every", "few": "same", "same": "same"} if apart == 1 else dict.fromkeys(KIN, ""))
+    case.check()
+
+
 def test_a_query_is_dropped_while_it_runs(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +247,33 @@ class Failing:
         if self.way == "by itself":
             raise OSError("the database is down")
         self.target.brought.take(results, number)
+
+
+def test_what_waits_for_a_query_that_is_dropped(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is noted: it is delivered to at the next start, which does not declare the query."""
+    monkeypatch.setattr("anabranch.drive.delivery.FINISH_S", 0.5)
+    piped = piped_in(tmp_path, pairs="parquet", counts="arrow")
+    piped.write(range(2))
+    publish = ParquetSink.publish
+
+    def full(sink: ParquetSink, *given: Any) -> None:
+        if sink.path.endswith("pairs"):
+            raise OSError("the disk is full")
+        publish(sink, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ParquetSink, "publish", full)
+        with pytest.raises(SinkError, match="the disk is full"):
+            piped.run(spark, ["pairs", "counts"])
+    assert not piped.target("pairs").found()
+    dropped(tmp_path, "pairs")
+    piped.write(range(2, BATCHES))
+    run = piped.run(spark, ["counts"])
+    assert [list(p.members) for p in run.pipelines] == [["counts"]]
+    assert piped.target("pairs").found() == piped.expected("pairs", 2)
+    piped.check(["counts"])
 
 
 def test_a_sink_that_fails(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, t
 class Packed:
     """Rows of a stream a as frames bring them, in the packed schema, and a pushdown over them."""
 
-    def __init__(self, spark: SparkSession, *wheres: str) -> None:
+    def __init__(self, spark: SparkSession, *wheres: str, sheds: bool = False) -> None:
         selected = [(n, where.format(i=f"i{n}")) for n, where in enumerate(wheres)]
         queries = [
             f"CREATE QUERY q{n} AS SELECT i{n}.v FROM a i{n}, b WHERE i{n}.v = b.v AND {where} WINDOW 1 SECOND;"
@@ -196,14 +196,20 @@ class Packed:
         numbers = pa.array(range(10), pa.int64())
         frame = spark.createDataFrame(pa.table({"v": numbers, "x": numbers, "ts": times}))
         packing = packing_of(self.columns, dict.fromkeys(self.columns, frame.schema))
-        self.pushdown = Pushdown(self.workload, packing, self.filters)
+        self.pushdown = Pushdown(self.workload, packing, self.filters, sheds)
         spread = [(query, Grid()) for query in self.workload.queries]
         rows = pack(frame, packing, spread, self.workload.streams["a"])
         self.frame = self.pushdown.apply(rows)
         self.column = dict(packing.places[packing.sources.index("a")])["x"]
 
-    def passed(self, watermarks: dict[str, int], raised: Sequence[tuple[str, str]] = ()) -> list[int]:
-        self.pushdown.set(watermarks, FUTURE_US, raised)
+    def passed(
+        self,
+        watermarks: dict[str, int],
+        raised: Sequence[tuple[str, str]] = (),
+        shed: dict[str, float] | None = None,
+        salt: int = 0,
+    ) -> list[int]:
+        self.pushdown.set(watermarks, FUTURE_US, raised, shed, salt)
         return sorted(row[0] for row in self.frame.select(self.column).collect())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -16,7 +17,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from anabranch.balance.shares import choose_grid
+from anabranch.control.records import SourceStatistics
 from anabranch.engine.cells import source_mask
+from anabranch.engine.shedding import kept_mask
 from anabranch.errors import FilesError
 from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.grid import Grid
@@ -26,6 +29,8 @@ from anabranch.plan.workload import Workload
 from anabranch.spark import reader
 from anabranch.spark.file_list import FileListing, FoundFile
 from anabranch.spark.reader import (
+    DROPPED,
+    SHED,
     FileOptions,
     FilePartition,
     FileSource,
@@ -33,7 +38,9 @@ from anabranch.spark.reader import (
     blobs,
     file_stream,
     grouped,
+    shed_text,
 )
+from anabranch.spark.task import count_passed_over
 from anabranch.sql import parse_script
 from tests.support.reading import (
     OLD,
@@ -237,6 +244,38 @@ def test_blobs_hold_the_rows_of_all_files_of_a_task(
     for cell in range(2):
         mask = source_mask(grid, cell, query, source, whole)
         assert multiset(found[cell]) == multiset(whole.filter(pa.array(mask)))
+
+
+def test_of_rows_that_are_shed_the_times_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, whatever their cells; in whatever files and order rows come, the same are shed. Of each that is shed it is
+    counted whether it is late, early or without a time, as if it were not."""
+    query, source = query_of("chain")
+    grid, whole = choose_grid(JoinGraph(query), 4), pa.Table.from_batches([random_rows(400)]).select(["k", "j", "ts"])
+    times = whole["ts"].combine_chunks().to_numpy().copy()
+    untimed = np.arange(400) % 10 == 0
+    whole = whole.set_column(2, "ts", pa.array(times, pa.timestamp("us"), mask=untimed))
+    kept = kept_mask("s", whole, 0.3, 5)
+    monkeypatch.setattr(reader, "_property", lambda name: shed_text({"s": 0.3, "r": 0.0}, 5) if name == SHED else None)
+    for folder, rows in (("one", [whole]), ("two", [whole.take(np.arange(399, 200, -1)), whole.slice(0, 201)])):
+        (tmp_path / folder).mkdir()
+        for number, part in enumerate(rows):
+            pq.write_table(part, tmp_path / folder / f"{number}.parquet")
+        files = FileSource(
+            source, str(tmp_path / folder), "parquet", [(query, grid)], ("k", "j", "ts"), FileOptions(log_path="unused")
+        )
+        found: dict[bytes, list[pa.RecordBatch]] = {b"": [], DROPPED: []}
+        for part in blobs(files, FileListing(str(tmp_path / folder), "parquet").settled(frozenset())):
+            stream = pa.ipc.open_stream(part.column(1)[0].as_buffer())
+            found[DROPPED if DROPPED in (stream.schema.metadata or {}) else b""] += list(stream)
+        assert set(multiset(pa.Table.from_batches(found[b""]))) == set(multiset(whole.filter(pa.array(kept))))
+        sent = pa.Table.from_batches(found[DROPPED])
+        assert multiset(sent) == multiset(whole.filter(pa.array(~kept)).select(["ts"]))
+        counts = SourceStatistics()
+        accepted = count_passed_over(counts, [batch.column(0) for batch in found[DROPPED]], 500_000, 1_500_000)
+        known = times.astype("datetime64[us]").astype(np.int64)[~kept & ~untimed]
+        assert counts.rows == (~kept).sum() == accepted + counts.late_rows + counts.early_rows + counts.untimed_rows
+        assert (counts.late_rows, counts.early_rows) == ((known < 500_000).sum(), (known > 1_500_000).sum())
+        assert counts.largest_time_us == known[known <= 1_500_000].max()
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ SLIDES = ("1 SECOND", "500 MILLISECONDS", "3 SECONDS", "1 DAY")
 
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "<=>", "IS DISTINCT FROM", "IS NOT DISTINCT FROM")
 NOISE = (
-    "SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "SLIDE", "WINDOW", "JOIN", "ON", "AS", "(", ")", "[", "]", ",", ".",
+    "SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "SLIDE", "WINDOW", "FRESHNESS",
+    "OVERLOAD", "JOIN", "ON", "AS", "(", ")", "[", "]", ",", ".",
     "*", "+", "-", "=", ";", "AND", "NOT", "NULL", "1", "'x'", "x", "CASE", "END", "[NOW]", "COUNT(", "DISTINCT", "IN",
     "CREATE", "QUERY", "STREAM", "TIME", "::", "||", "LEFT", "UNION",
 )  # fmt: skip
@@ -124,7 +125,8 @@ class Grammar:
             else:
                 source = self.one(("trades", "trades", "quotes", "quotes", "symbols") if place else ("trades", "quotes"))
                 columns = SOURCES[source]
-                window = self.one(("", "[RANGE 10 SECONDS]", "[NOW]", "[UNBOUNDED]", f"[RANGE {self.length()}]"))
+                window = self.one(("", "[RANGE 10 SECONDS]", "[NOW]", "[UNBOUNDED]", f"[RANGE {self.length()}]",
+                                   "[NOW FRESHNESS 1 MINUTE]", f"[RANGE 10 SECONDS FRESHNESS {self.length()}]"))
                 item = f"{source} {'' if source == 'symbols' else window} AS {alias}"
             known.append(Input(alias, columns))
             if not place:

@@ -16,7 +16,9 @@ from anabranch.errors import (
     SyntaxSqlError,
     UnsupportedSqlError,
 )
+from anabranch.plan.lengths import window_text
 from anabranch.plan.on_error import FAIL, SKIP, OnError
+from anabranch.plan.overload import Algorithm, Clock, Overload, Policy
 from anabranch.plan.query import AHEAD_US, Field, Stream, Table
 from anabranch.sql import Catalog, Location, bind_query, parse_duration, parse_script
 from tests.sql.sources import CATALOG, SOURCES
@@ -212,3 +214,69 @@ def test_durations() -> None:
                  "1..5 s", 5, 5.0, None, timedelta(seconds=-1)):  # fmt: skip
         with pytest.raises(SessionError):
             parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("windows", "freshness_s"),
+    [
+        ("trades [RANGE 10 SECONDS FRESHNESS 12 SECONDS] a, trades [NOW FRESHNESS 1 MINUTE] b", (12, 60)),
+        ("trades [RANGE 10 SECONDS] a, trades [NOW FRESHNESS '1 minute'] b", (None, 60)),
+        ("trades a, trades b WINDOW 10 SECONDS FRESHNESS 12 SECONDS", (12, 12)),
+        ("trades [RANGE 20 SECONDS] a, trades b WINDOW 10 SECONDS FRESHNESS 12 SECONDS", (None, 12)),
+        ("trades a, (SELECT * FROM trades WINDOW 5 SECONDS FRESHNESS 9 SECONDS) x WINDOW 1 SECOND", (None, 9)),
+        ("trades freshness [NOW], trades b [NOW]", (None, None)),
+    ],
+)
+def test_freshness_goes_with_the_window(windows: str, freshness_s: tuple[int | None, ...]) -> None:
+    query = bind_query("q", f"SELECT 1 AS one FROM {windows}", CATALOG)
+    assert tuple(i.freshness_us and i.freshness_us // 1_000_000 for i in query.inputs) == freshness_s
+
+
+def test_a_window_is_shown_with_its_freshness() -> None:
+    query = bind_query("q", "SELECT 1 AS one FROM trades a, trades [NOW] b WINDOW 1 DAY FRESHNESS 36 HOURS", CATALOG)
+    assert [window_text(i) for i in query.inputs] == ["RANGE 1 DAY FRESHNESS 36 HOURS", "NOW"]
+
+
+@pytest.mark.parametrize(
+    ("clauses", "overload"),
+    [
+        ("", None),
+        ("OVERLOAD 'fall behind'", Overload()),
+        ("OVERLOAD 'shed' CPU 1.5", Overload(Policy.SHED, cpu=1.5)),
+        ("PLAN '(a b)' OVERLOAD 'adapt joins' CLOCK wall ALLOW a 0.4, b 0", Overload(
+            Policy.ADAPT_JOINS, Clock.WALL, allowances={"a": 0.4, "b": 0})),
+        ("overload 'adapt joins' pilot 0.1 p 0.3 epsilon 0.2 algorithm uniform may shed plan '(a b)'", Overload(
+            Policy.ADAPT_JOINS, algorithm=Algorithm.UNIFORM, may_shed=True, pilot=0.1, p=0.3, epsilon=0.2)),
+    ],
+)  # fmt: skip
+def test_what_a_query_does_under_overload(clauses: str, overload: Overload | None) -> None:
+    (bound,) = parse_script(f"CREATE QUERY q {clauses} AS SELECT a.qty FROM trades [NOW] a, trades [NOW] b", CATALOG).queries
+    assert bound.overload == overload
+    assert bound.plan == ("(a b)" if "plan" in clauses.lower() else None)
+
+
+@pytest.mark.parametrize(
+    ("marked", "message"),
+    [
+        ("OVERLOAD |AS", "a policy in '…', like 'adapt joins'"),
+        ("OVERLOAD |'adapt join' AS", 'did you mean adapt joins?'),
+        ("OVERLOAD 'shed' |OVERLOAD 'shed' AS", "OVERLOAD stands twice"),
+        ("PLAN '(a b)' |PLAN '(a b)' AS", "PLAN stands twice"),
+        ("OVERLOAD 'shed' CPU 1 |CPU 2 AS", "CPU stands twice"),
+        ("OVERLOAD 'shed' |CPU 0 AS", "above 0"),
+        ("OVERLOAD 'shed' CPU |many AS", "a number after CPU"),
+        ("OVERLOAD 'shed' |ALLOW a 0.4 AS", 'allowances go with policy="adapt joins"'),
+        ("OVERLOAD 'adapt joins' |ALLOW a 1.4 AS", "a share from 0 to 1"),
+        ("OVERLOAD 'adapt joins' |ALLOW a -0.4 AS", "a share from 0 to 1"),
+        ("OVERLOAD 'adapt joins' ALLOW a 1, |a 0 AS", "a stands twice"),
+        ("OVERLOAD 'shed' |CLOCK noon AS", "clock='noon'"),
+        ("OVERLOAD 'adapt joins' MAY |AS", "SHED after MAY"),
+        ("|SHARED AS", "PLAN '…', OVERLOAD '…', or AS and a SELECT"),
+    ],
+)
+def test_what_is_wrong_with_overload_is_told_where_it_stands(marked: str, message: str) -> None:
+    text = f"CREATE QUERY q {marked} SELECT a.qty FROM trades [NOW] a, trades [NOW] b"
+    with pytest.raises(SyntaxSqlError) as caught:
+        parse_script(text.replace("|", ""), CATALOG)
+    assert message in str(caught.value)
+    assert f"line 1, column {text.index('|') + 1}:" in str(caught.value)

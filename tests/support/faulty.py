@@ -107,6 +107,10 @@ class FaultyFilesystem:
         self._tick()
         self.inner.delete(path)
 
+    def remove_empty(self, directory: str) -> None:
+        self._tick()
+        self.inner.remove_empty(directory)
+
     def age_s(self, path: str) -> float:
         self._tick()
         return self.inner.age_s(path)

@@ -176,6 +176,8 @@ def results_of(query: Query, rows: Mapping[str, pa.Table], watermark_us: int, ul
     known = dict(rows)
     for inner in query.subqueries:
         known[inner.name] = results_of(inner, known, watermark_us, ulps)
+    if query.statement is not None:
+        return by_database(query, known, watermark_us)
     for i in query.inputs:
         CONNECTION.register(f"rows_of_{i.alias}", _with_validity(i, known[i.source.name]))
     try:
@@ -186,6 +188,37 @@ def results_of(query: Query, rows: Mapping[str, pa.Table], watermark_us: int, ul
     finally:
         for i in query.inputs:
             CONNECTION.unregister(f"rows_of_{i.alias}")
+
+
+def by_database(query: Query, rows: Mapping[str, pa.Table], watermark_us: int) -> pa.Table:
+    """The rows of a block in the words of a database: its text, at every instant before a watermark, over the rows that are
+    valid then; nothing where no stream has any."""
+    grouping, statement = query.grouping, query.statement
+    assert grouping is not None
+    assert statement is not None
+    found, streams = [query.output_schema.empty_table()], [i for i in query.inputs if isinstance(i.source, Stream)]
+    valid = {i.alias: _with_validity(i, rows[i.source.name]) for i in query.inputs}
+    starts = [s for i in streams for s in valid[i.alias].column("start_us").to_pylist()]
+    ends = [s for i in streams for s in valid[i.alias].column("end_us").to_pylist()]
+    slide = grouping.slide_us
+    last = min(watermark_us, max(ends, default=ALWAYS_US))
+    for instant in range(-(-min(starts) // slide) * slide, last, slide) if starts else ():
+        CONNECTION.execute(f"SET VARIABLE instant = CAST({instant} AS BIGINT)")
+        there = 0
+        for i in query.inputs:
+            CONNECTION.register("all_rows", valid[i.alias])
+            now = "SELECT * EXCLUDE (start_us, end_us) FROM all_rows"
+            now += " WHERE start_us <= getvariable('instant') AND getvariable('instant') < end_us"
+            CONNECTION.execute(f'CREATE OR REPLACE TEMP TABLE "{i.alias}" AS {now}')
+            there += CONNECTION.sql(f'FROM "{i.alias}"').count("*").fetchall()[0][0] if i in streams else 0
+            CONNECTION.unregister("all_rows")
+        if there:
+            given = CONNECTION.sql(statement.sql).to_arrow_table()
+            times = pa.array([instant] * given.num_rows, pa.timestamp("us"))
+            found.append(pa.Table.from_arrays([*given.columns, times], query.output_schema.names).cast(query.output_schema))
+        for i in query.inputs:
+            CONNECTION.execute(f'DROP TABLE "{i.alias}"')
+    return pa.concat_tables(found)
 
 
 def joined(query: Query, rows: Mapping[str, pa.Table]) -> Bag:
@@ -417,3 +450,47 @@ def difference(ours: Bag, theirs: Bag, shown: int = 5) -> str:
     for name, rows in (("wrong or repeated", extra), ("missing", missing)):
         lines += [f"  {name}: {rows.total()}"] + [f"    {count} × {row}" for row, count in rows.most_common(shown)]
     return "\n".join(lines)
+
+
+# Freshness
+
+
+def event_clocks(batches: Sequence[Batch], streams: Sequence[Stream]) -> list[int | None]:
+    """The clock of each batch: the least of the largest times that streams have shown before it; None before all have."""
+    largest: dict[str, int] = {}
+    found: list[int | None] = []
+    for batch in batches:
+        found.append(min(largest.values()) if len(largest) == len(streams) else None)
+        for stream in streams:
+            times = [t for t in times_us(batch[stream.name], stream) if t is not None] if stream.name in batch else []
+            if times:
+                largest[stream.name] = max(*times, largest.get(stream.name, ALWAYS_US))
+    return found
+
+
+def fresh_by_batch(
+    query: Query, batches: Sequence[Batch], tables: Batch, clocks: Sequence[int | None], planned: Sequence[int] = ()
+) -> list[Bag]:
+    """The results of each batch, by its last row, in which no row is older by the clock of the batch than its freshness
+    allows. `planned` are the times at which batches were planned, where rows may be early."""
+    streams = [s for s in query.base_sources if isinstance(s, Stream)]
+    found: list[Bag] = []
+    for number in range(len(batches)):
+        asked, both = _fresh(query, clocks[number]), []
+        for upto in (number, number + 1):
+            law = accepted(batches[:upto], streams, planned[:upto])
+            both.append(joined(asked, {**law.rows, **tables}))
+        found.append(both[1] - both[0])
+    return found
+
+
+def _fresh(query: Query, clock_us: int | None) -> Query:
+    """A query over rows that are not too old."""
+    inputs = []
+    for i in query.inputs:
+        if clock_us is not None and i.freshness_us is not None and isinstance(i.source, Stream):
+            column = Column(pa.timestamp("us"), i.alias, i.source.time)
+            limit = Literal(pa.timestamp("us"), pa.scalar(clock_us - i.freshness_us, pa.timestamp("us")).as_py())
+            i = replace(i, filters=(*i.filters, Call(pa.bool_(), "ge", (column, limit))))
+        inputs.append(i)
+    return replace(query, inputs=tuple(inputs))

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from anabranch.control.spark_streams import SOURCE_EVOLUTION
 from anabranch.plan.query import Query, Stream
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
+from anabranch.spark.host import set_for_a_moment
 from anabranch.spark.types import spark_schema, zoned_schema
 from anabranch.sql import parse_script
 from tests.support import oracle
@@ -89,7 +91,7 @@ class Target:
 @dataclass
 class Piped:
     """A workload over folders. `route` says how streams are read: by Spark as "frames", by our reader as "files", or
-    "mixed"."""
+    "mixed"; or "named", mixed too, and Spark has names for its sources."""
 
     drawn: Workload
     folder: str
@@ -145,7 +147,7 @@ class Piped:
         for place, stream in enumerate(self.streams.values()):
             source: DataFrame | str = os.path.join(self.folder, stream.name, "*.parquet")
             options: dict[str, Any] = {}
-            if self.route == "frames" or (self.route == "mixed" and place % 2 == 0):
+            if self.route == "frames" or (self.route in ("mixed", "named") and place % 2 == 0):
                 source = self._frame(spark, stream)
             else:
                 options = {"columns": stream.fields, "max_files_per_trigger": 1}
@@ -158,7 +160,11 @@ class Piped:
     def _frame(self, spark: SparkSession, stream: Stream) -> DataFrame:
         schema = spark_schema(pa.schema([pa.field(f.name, f.type) for f in stream.fields]))
         folder = os.path.join(self.folder, stream.name)
-        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(folder)
+        if self.route != "named":
+            return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(folder)
+        with set_for_a_moment(spark, {SOURCE_EVOLUTION: "true"}):
+            named = spark.readStream.name(f"frame_{stream.name}").schema(schema)
+            return named.option("maxFilesPerTrigger", 1).parquet(folder)
 
     def run(
         self,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,24 +25,30 @@ from tests.support.scenarios import random_plan
 from tests.support.workloads import Workload
 
 STRATEGIES = list(Strategy)
+COMPANIES = ("", "one", "other")
 
 
 class Together:
     """Queries of a workload in one pipeline, batch after batch; between two of them it may be started anew."""
 
     def __init__(
-        self, queries: Sequence[Query], table: pa.Table, slots: int = 1, readings: Sequence[pa.Table] = ()
+        self,
+        queries: Sequence[Query],
+        table: pa.Table,
+        slots: int = 1,
+        readings: Sequence[pa.Table] = (),
+        companies: Mapping[str, str] | None = None,
     ) -> None:
-        """`readings` are what the table holds in each batch, if it changes."""
+        """`readings` are what the table holds in each batch, if it changes; `companies` who is to run joins with whom."""
         self.queries, self.slots, self.disk = list(queries), slots, MemoryFilesystem()
         self.tables = {"t": table} if any(s.name == "t" for q in queries for s in q.base_sources) else {}
-        self.number, self.readings, self.dropped = 0, readings, list[str]()
+        self.number, self.readings, self.dropped, self.companies = 0, readings, list[str](), companies
         self.pipeline = self.started()
 
     def started(self) -> LocalPipeline:
         return LocalPipeline(
             self.queries, self.disk, tables=self.tables, slots=self.slots, dropped=self.dropped, release_every=1,
-            sweep_grace_s=0.0,
+            sweep_grace_s=0.0, companies=self.companies,
             refresh={"t": (1_500_000, lambda: self.readings[self.number])} if self.readings and self.tables else None,
         )  # fmt: skip
 
@@ -84,10 +91,22 @@ class Together:
 def check_sharing(
     workload: Workload, slots: int, actions: Sequence[tuple[int, str, int, int]], turns: Sequence[int]
 ) -> None:
+    """Whoever has a join in common runs it together."""
+    check_companies(workload, slots, actions, turns, ("",))
+
+
+def check_companies(
+    workload: Workload,
+    slots: int,
+    actions: Sequence[tuple[int, str, int, int]],
+    turns: Sequence[int],
+    companies: Sequence[str],
+) -> None:
     """All together, and each alone. Before some batches there are `actions`: a restart, a query gets another plan, all that
-    have its join get another, it is dropped, or rows are cut into other slices. Two workers take turns at the slots, and
-    have to catch up."""
-    together, workers = Together(workload.queries, workload.table, slots), [Kept(), Kept()]
+    have its join get another, it is dropped, it goes to another company, or rows are cut into other slices. Two workers take
+    turns at the slots, and have to catch up. `companies` are those that queries start in, by turns."""
+    named = {query.name: companies[place % len(companies)] for place, query in enumerate(workload.queries)}
+    together, workers = Together(workload.queries, workload.table, slots, companies=named), [Kept(), Kept()]
     alone = {q.name: Together([q], workload.table) for q in workload.queries}
     whole: dict[str, oracle.Bag] = {name: Counter() for name in alone}
     batches = [workload.batch(number) for number in range(workload.batches)]
@@ -134,6 +153,9 @@ def act(run: Together, what: str, query: Query, how: int) -> None:
         run.drop(query.name)
     elif what == "groups":
         move_groups(run, query.name, how)
+    elif what == "company":
+        steering = run.pipeline.driver.queries[query.name]
+        steering.execution = replace(steering.execution, company=COMPANIES[how % len(COMPANIES)])
     elif len(query.inputs) > 2 and run.pipeline.driver.queries[query.name].execution.grouped_input is None:
         steering = run.pipeline.driver.queries[query.name]
         query = steering.query  # it may have been altered

@@ -55,3 +55,20 @@ def hash_bytes(offsets, data, out):
         for b in range(left):
             tail |= np.uint64(load_u8(at + b)) << np.uint64(8 * b)
         out[i] = mix((h ^ tail) * M1 + GOLDEN)
+
+
+@njit(cache=True, nogil=True)
+def hash_lists(offsets, words, out):
+    """Hashes lists, by the words of their elements."""
+    for i in range(len(out)):
+        h = mix(np.uint64(offsets[i + 1] - offsets[i]) + GOLDEN)
+        for element in range(offsets[i], offsets[i + 1]):
+            h = mix((h ^ words[element]) * M2 + GOLDEN)
+        out[i] = h
+
+
+@njit(cache=True, nogil=True)
+def choose(hashes, salt, limit, out):
+    """Which rows are chosen: those whose hash, mixed with a salt, is below a limit."""
+    for i in range(len(hashes)):
+        out[i] = mix((hashes[i] ^ salt) * M1 + GOLDEN) < limit

@@ -13,6 +13,7 @@ from anabranch.engine.kernels.runs import (
     HI,
     LARGE_BUCKET,
     LO,
+    NEWEST_START,
     PREFIX_BITS,
     ROWS,
     WORDS,
@@ -81,6 +82,17 @@ def _candidates(hashes, first, last, directory, prefix_bits, bits, places):
 
 
 @njit(inline="always")
+def _reaching(rows, block, places, count, reaches_us, newest_us):
+    """Of some rows of a block, by their places, those that look back as far as the newest entry of a run."""
+    kept = np.int64(0)
+    for c in range(count):
+        row = block + np.int64(places[c])
+        places[kept] = places[c]
+        kept += np.int64(np.int64(rows[row, 2]) - newest_us < reaches_us[row])
+    return kept
+
+
+@njit(inline="always")
 def _begin(h, directory, prefix_bits, bits):
     """Where the entries with a hash begin at the earliest: as many suffixes as its bucket has below that of the hash, at
     least so many entries stand before; mostly exactly so many."""
@@ -106,13 +118,16 @@ def _first_equal(entries, words, low, high, h):
 
 
 @njit(cache=True, nogil=True)
-def probe(rows, table, window_us, expected, place, enough):
+def probe(rows, table, window_us, reaches_us, expected, place, enough):
     """Pairs of a sorted row and an entry with the same hash and intersecting validity: from a place on, at most `enough`.
 
     `rows` are in sorted form, so every run is read from its beginning to its end. Returns an array of 4 × matches words
     (position of the row, id of the entry, start and end of the pair), and how many lookups were made: one for each row and
-    each run whose hashes it falls into. `place` says where to begin and is set to where to go on (`beginning`).
+    each run whose hashes it falls into. `place` says where to begin and is set to where to go on (`beginning`). A row finds
+    no entry that began `reaches_us` before it, or earlier; nothing is given if all reach as far as the window. Where it is
+    given, rows and entries are of streams: what has always been valid has no age.
     """
+    is_far = len(reaches_us) == 0
     capacity = min(max(np.int64(expected), np.int64(64)), np.int64(enough))
     out = np.empty((4, capacity), np.int64)
     hashes, places = np.empty(BLOCK_ROWS, np.uint64), np.empty(BLOCK_ROWS + 1, np.uint64)
@@ -138,6 +153,8 @@ def probe(rows, table, window_us, expected, place, enough):
             entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
             layout = layout_of(table, r)
             count = _candidates(hashes, first, last, directory, prefix_bits, bits, places)
+            if not is_far:
+                count = _reaching(rows, block, places, count, reaches_us, table[r, NEWEST_START])
             for c in range(count):
                 begins[c] = _begin(hashes[places[c]], directory, prefix_bits, bits)
                 prefetch(table[r, ENTRIES] + begins[c] * words * 8)
@@ -154,11 +171,11 @@ def probe(rows, table, window_us, expected, place, enough):
                 high = np.int64(load_u64(directory + 16 * bucket + 24) & np.uint64(0xFFFFFFFF))
                 low = _first_equal(entries, words, begins[c], high, h)
                 while low < high and entries[low * words] == h:
-                    start = entry_start(entries, low, layout)
-                    end = entry_end(entries, low, layout, start, window_us)
-                    start = max(start, np.int64(rows[row, 2]))
+                    begun_us = entry_start(entries, low, layout)
+                    end = entry_end(entries, low, layout, begun_us, window_us)
+                    start = max(begun_us, np.int64(rows[row, 2]))
                     end = min(end, np.int64(rows[row, 3]))
-                    if start < end:
+                    if start < end and (is_far or start - begun_us < reaches_us[row]):
                         if found == capacity:
                             if capacity == enough:
                                 place[BLOCK], place[RUN], place[ROW], place[ENTRY] = block, r, c, low
@@ -197,13 +214,14 @@ def _advance(entries, words, low, high, word):
 
 
 @njit(cache=True, nogil=True)
-def probe_ranges(rows, highs, table, window_us, expected, place, enough):
+def probe_ranges(rows, highs, table, window_us, reaches_us, expected, place, enough):
     """Pairs of a sorted row and an entry whose word lies between that of the row and the row's `highs`, both included, with
     intersecting validity: from a place on, at most `enough`.
 
     Returns what `probe` does. Rows are sorted by the beginning of their range, so that in every run a lookup begins where
     the one before it began.
     """
+    is_far = len(reaches_us) == 0
     capacity = min(max(np.int64(expected), np.int64(64)), np.int64(enough))
     out = np.empty((4, capacity), np.int64)
     shown = visible_rows(table, 0, 65536)
@@ -228,11 +246,11 @@ def probe_ranges(rows, highs, table, window_us, expected, place, enough):
                 at = max(begin, within)
                 within = np.int64(-1)
                 while at < last and entries[at * words] <= highs[row]:
-                    start = entry_start(entries, at, layout)
-                    end = entry_end(entries, at, layout, start, window_us)
-                    start = max(start, np.int64(rows[row, 2]))
+                    begun_us = entry_start(entries, at, layout)
+                    end = entry_end(entries, at, layout, begun_us, window_us)
+                    start = max(begun_us, np.int64(rows[row, 2]))
                     end = min(end, np.int64(rows[row, 3]))
-                    if start < end:
+                    if start < end and (is_far or start - begun_us < reaches_us[row]):
                         if found == capacity:
                             if capacity == enough:
                                 place[BLOCK], place[RUN], place[ROW], place[ENTRY] = block, r, row, at

@@ -61,6 +61,22 @@ def hash_bytes(values: Sequence[bytes]) -> list[int]:
     return hashes
 
 
+def hash_lists(lists: Sequence[Sequence[int]]) -> list[int]:
+    """The hash of each list, by the words of its elements: its length, then each in turn."""
+    hashes = []
+    for words in lists:
+        h = mix((len(words) + GOLDEN) % WORD)
+        for word in words:
+            h = mix(((h ^ word) * M2 + GOLDEN) % WORD)
+        hashes.append(h)
+    return hashes
+
+
+def choose(hashes: Sequence[int], salt: int, limit: int) -> list[bool]:
+    """Which rows are chosen: those whose hash, mixed with a salt, is below a limit."""
+    return [mix(((h ^ salt) * M1 + GOLDEN) % WORD) < limit for h in hashes]
+
+
 # -- rows and runs -------------------------------------------------------------------------------------------------------
 
 
@@ -195,36 +211,40 @@ class Match(NamedTuple):
     end: int
 
 
-def probe(rows: Sequence[SortedRow], runs: Sequence[Run], window_us: int) -> tuple[list[Match], int]:
-    """All pairs of a row and a visible entry with the same hash and intersecting validity, and the number of lookups:
-    one for each row and each run that has entries and is visible at the row's hash."""
+def probe(
+    rows: Sequence[SortedRow], runs: Sequence[Run], window_us: int, reaches_us: Sequence[int] = ()
+) -> tuple[list[Match], int]:
+    """All pairs of a row and a visible entry with the same hash and intersecting validity, within what the row reaches; and
+    the number of lookups: one for each row and each run that has entries and is visible at the row's hash."""
     matches, lookups = [], 0
     for run in runs:
         by_hash: dict[int, list[Entry]] = {}
         for entry in run.visible():
             by_hash.setdefault(entry.hash, []).append(entry)
-        for row in rows:
+        for place, row in enumerate(rows):
             lookups += bool(run.entries) and run.lo << 48 <= row.hash < run.hi << 48
             for entry in by_hash.get(row.hash, []):
                 start, end = max(row.start, entry.start), min(row.end, entry.end_under(window_us))
-                if start < end:
+                if start < end and (not reaches_us or start - entry.start < reaches_us[place]):
                     matches.append(Match(row.position, entry.id, start, end))
     return matches, lookups
 
 
 def probe_ranges(
-    rows: Sequence[SortedRow], highs: Sequence[int], runs: Sequence[Run], window_us: int
+    rows: Sequence[SortedRow], highs: Sequence[int], runs: Sequence[Run], window_us: int, reaches_us: Sequence[int] = ()
 ) -> tuple[list[Match], int]:
     """All pairs of a row and a visible entry that lies between the row's word and its `highs`, both included, with
-    intersecting validity; and the number of lookups: one for each row and each run that shows anything."""
+    intersecting validity, within what the row reaches; and the number of lookups: one for each row and each run that shows
+    anything."""
     matches, lookups = [], 0
     for run in runs:
         shown = run.visible()
         lookups += len(rows) if shown else 0
-        for row, high in zip(rows, highs, strict=True):
+        for place, (row, high) in enumerate(zip(rows, highs, strict=True)):
             for entry in shown:
                 start, end = max(row.start, entry.start), min(row.end, entry.end_under(window_us))
-                if row.hash <= entry.hash <= high and start < end:
+                is_near = not reaches_us or start - entry.start < reaches_us[place]
+                if row.hash <= entry.hash <= high and start < end and is_near:
                     matches.append(Match(row.position, entry.id, start, end))
     return matches, lookups
 

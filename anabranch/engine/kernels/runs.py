@@ -33,8 +33,8 @@ SORTED_WORDS = 4
 
 # Columns of a run table: how a probe or a merge sees the runs of a state.
 ENTRIES, ROWS, DIRECTORY, BITS, PREFIX_BITS, LO, HI = range(7)
-WORDS, NARROW, HAS_END, BASE_BATCH, OFFSET_BITS, BASE_START = range(7, 13)
-TABLE_COLUMNS = 13
+WORDS, NARROW, HAS_END, BASE_BATCH, OFFSET_BITS, BASE_START, NEWEST_START = range(7, 14)
+TABLE_COLUMNS = 14
 
 FINE_BITS = 3
 """Rows are scattered into buckets finer than the directory's by so many bits: little is left to sort in each."""

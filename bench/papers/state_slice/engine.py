@@ -21,12 +21,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -40,8 +38,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import Query
-from anabranch.plan.shared_join import SharedJoin
-from anabranch.share.canonical import Running, shared_joins
+from anabranch.share.canonical import Running
 from anabranch.share.pipeline_chains import first_chains, pipeline_joins
 from anabranch.share.source_chain import BYTE_CORES
 from anabranch.share.ways import PIPELINE_S
@@ -49,7 +46,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
 from bench import report
 from bench.compare import interval
-from bench.papers.state_slice.plots import _pyplot, _save
+from bench.papers.drawing import pyplot, save
 from bench.papers.state_slice.settings import WINDOWS_S, Size
 
 SECOND_US = 1_000_000
@@ -75,13 +72,9 @@ class Way:
     """How rows are cut, by the windows of a stream; None: as is decided."""
     byte_cores: float = BYTE_CORES
     """At which price of bytes it is decided."""
-    shares: Callable[[Iterator[Running]], tuple[SharedJoin, ...]] = shared_joins
+    companies: Callable[[Sequence[Query]], dict[str, str]] = lambda _: {}
+    """Who runs a join with whom; by default whoever has it in common."""
     is_apart: bool = False
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        with mock.patch("anabranch.drive.work.shared_joins", self.shares):
-            yield
 
     def pipeline(self, queries: Sequence[Query], folder: Path) -> LocalPipeline:
         """Some queries under it."""
@@ -91,7 +84,8 @@ class Way:
             chains = first_chains(pipeline_joins(running, lambda _: EMPTY, units), units, self.byte_cores)
             slicer = SlicingLoop(SlicingKnowledge(units, self.byte_cores), chains)
             return LocalPipeline(queries, LocalFilesystem(str(folder)), slicer=slicer)
-        made, windows = LocalPipeline(queries, LocalFilesystem(str(folder))), dict[str, set[int]]()
+        made = LocalPipeline(queries, LocalFilesystem(str(folder)), companies=self.companies(queries))
+        windows: dict[str, set[int]] = {}
         for i in [i for query in queries for i in query.inputs]:
             windows.setdefault(i.source.name, set()).add(i.window.length_us)
         made.driver.slices = {source: self.limits(tuple(sorted(found))) for source, found in windows.items()}
@@ -108,16 +102,13 @@ def each(windows_us: tuple[int, ...]) -> tuple[int, ...]:
     return windows_us
 
 
-def by_selections(running: Iterator[Running]) -> tuple[SharedJoin, ...]:
+def by_selections(queries: Sequence[Query]) -> dict[str, str]:
     """Only queries with the same selections share a join."""
-    alike: dict[str, list[Running]] = {}
-    for query in running:
-        alike.setdefault(str([[str(f) for f in i.filters] for i in query.query.inputs]), []).append(query)
-    return tuple(join for several in alike.values() for join in shared_joins(several))
+    return {query.name: str([[str(f) for f in i.filters] for i in query.inputs]) for query in queries}
 
 
 WAYS = (
-    Way(CHOSEN), Way("unshared", is_apart=True), Way("pull-up", one), Way("push-down", each, shares=by_selections),
+    Way(CHOSEN), Way("unshared", is_apart=True), Way("pull-up", one), Way("push-down", each, companies=by_selections),
     Way("Mem-Opt", each), Way("CPU-Opt", byte_cores=0.0),
 )  # fmt: skip
 
@@ -169,11 +160,10 @@ class Contender:
         def take(name: str, piece: pa.RecordBatch) -> None:
             self.results[name] = self.results.get(name, 0) + piece.num_rows
 
-        with self.way.in_force():
-            began = time.process_time()
-            for pipeline in self.pipelines:
-                pipeline.step(number, rows, take)
-            self.cpu_s.append(time.process_time() - began)
+        began = time.process_time()
+        for pipeline in self.pipelines:
+            pipeline.step(number, rows, take)
+        self.cpu_s.append(time.process_time() - began)
 
     @property
     def slices(self) -> str:
@@ -248,9 +238,8 @@ def verdicts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def draw(rows: Sequence[dict[str, Any]]) -> Path:
     """CPU and rows kept, by setting and way."""
-    pyplot = _pyplot()
     labels = list(dict.fromkeys(f"{row['windows']}\nS_σ {row['S_σ']}, {row['partners']}" for row in rows))
-    figure, axes = pyplot.subplots(1, 2, figsize=(15, 4))
+    figure, axes = pyplot().subplots(1, 2, figsize=(15, 4))
     for axis, what in zip(axes, ("CPU s", "state MB"), strict=True):
         for place, way in enumerate(WAYS):
             values = [row[what] for row in rows if row["way"] == way.name]
@@ -258,7 +247,7 @@ def draw(rows: Sequence[dict[str, Any]]) -> Path:
         axis.set_xticks(np.arange(len(labels)) + 0.35, labels, fontsize=7)
         axis.set(title=f"{what} a batch" if what == "CPU s" else what)
         axis.legend(fontsize=8)
-    return _save(figure, "state_slice_engine")
+    return save(figure, "state_slice_engine")
 
 
 def engine_part(size: Size) -> None:

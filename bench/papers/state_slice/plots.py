@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from anabranch.share.formulas import savings
-from bench import report
+from bench.papers.drawing import pyplot, save
 from bench.papers.state_slice.figures import (
     GRID,
     OVERHEADS,
@@ -22,26 +21,9 @@ from bench.papers.state_slice.figures import (
 from bench.papers.state_slice.settings import JOINS
 
 
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def _save(figure: Any, name: str) -> Path:
-    figure.tight_layout()
-    report.OUT.mkdir(exist_ok=True)
-    path = report.OUT / f"{name}.png"
-    figure.savefig(path, dpi=90)
-    return path
-
-
 def draw_11(counted: Rows) -> Path:
     """Lines are equation 4, crosses are counts (of panel a, and at S_⋈ 0.1)."""
-    figure, axes = _pyplot().subplots(1, 3, figsize=(16, 5))
+    figure, axes = pyplot().subplots(1, 3, figsize=(16, 5))
     for ratio in RATIOS:
         said = [savings(ratio, selectivity, 0.1) for selectivity in GRID]
         axes[0].plot(GRID, [100 * each.memory_of_pull_up for each in said], label=f"of pull-up, ρ {ratio}")
@@ -59,12 +41,12 @@ def draw_11(counted: Rows) -> Path:
     for axis, title in zip(axes, titles, strict=True):
         axis.set(title=title, xlabel="S_σ")
         axis.legend(fontsize=6)
-    return _save(figure, "state_slice_11")
+    return save(figure, "state_slice_11")
 
 
 def draw_17_and_18(table: Rows) -> Path:
     """Lines are counts, dotted lines formulas."""
-    figure, axes = _pyplot().subplots(4, 3, figsize=(15, 18))
+    figure, axes = pyplot().subplots(4, 3, figsize=(15, 18))
     for place, (panel, setting) in enumerate([*PANELS_17.items(), *PANELS_18.items()]):
         axis, rows = axes[place // 3][place % 3], panel_rows(table, setting)
         for way in WAYS:
@@ -81,13 +63,13 @@ def draw_17_and_18(table: Rows) -> Path:
         axis.set(title=f"{panel}: {setting[0]}, S_σ {setting[1]}, S_⋈ {setting[2]}", xlabel="rows/s", ylabel=what)
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=7)
-    return _save(figure, "state_slice_17_18")
+    return save(figure, "state_slice_17_18")
 
 
 def draw_19(table: Rows) -> Path:
     """What CPU-Opt gains in service rate, for each C_sys; the number of its slices beside each point."""
     panels = [panel for panel in PANELS_19 if any(row["panel"] == panel for row in table)]
-    figure, axes = _pyplot().subplots(1, len(panels), figsize=(5 * len(panels), 5), squeeze=False)
+    figure, axes = pyplot().subplots(1, len(panels), figsize=(5 * len(panels), 5), squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
         for overhead in OVERHEADS:
             mine = [row for row in table if row["panel"] == panel and row["C_sys"] == overhead]
@@ -97,4 +79,4 @@ def draw_19(table: Rows) -> Path:
                 axis.annotate(str(row["slices"]), place, (4, 4), textcoords="offset points", fontsize=8)
         axis.set(title="{}: {}, {} queries".format(panel, *PANELS_19[panel]), xlabel="rows/s", ylabel="service rate, + %")
         axis.legend(fontsize=7)
-    return _save(figure, "state_slice_19")
+    return save(figure, "state_slice_19")

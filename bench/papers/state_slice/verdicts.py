@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from anabranch.share.formulas import TwoQueries, crossover_with_push_down, pull_up
@@ -17,27 +16,12 @@ from bench.papers.state_slice.figures import (
     panel_rows,
 )
 from bench.papers.state_slice.settings import SIGMA, Size
+from bench.papers.verdict import how_far, verdict
 
 OTHERS = ("pull-up", "push-down")
 
 WITHIN_PERCENT = 5.0
 """So near to the formulas counts must be."""
-
-
-def verdict(where: str, claim: str, holds: bool | None, measured: str) -> dict[str, Any]:
-    """`holds` is None for what holds in part."""
-    return {"where": where, "claim": claim, "verdict": {True: "reproduced", False: "not", None: "partly"}[holds],
-            "measured": measured}  # fmt: skip
-
-
-def how_far(holds: Iterable[bool]) -> bool | None:
-    """True if all hold, False if none does, None if some do.
-
-    >>> how_far([True, True]), how_far([True, False]), how_far([False])
-    (True, None, False)
-    """
-    each = list(holds)
-    return True if all(each) else None if any(each) else False
 
 
 def between(values: list[float]) -> str:

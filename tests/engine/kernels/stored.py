@@ -53,6 +53,7 @@ class Stored:
             kernels.NARROW: int(packed.narrow), kernels.HAS_END: int(packed.has_end),
             kernels.BASE_BATCH: packed.base_batch, kernels.OFFSET_BITS: packed.offset_bits,
             kernels.BASE_START: packed.base_start,
+            kernels.NEWEST_START: max((entry.start for entry in run.entries), default=0),
         }  # fmt: skip
 
 

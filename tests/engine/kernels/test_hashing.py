@@ -88,3 +88,20 @@ def test_hashes_spread_over_the_first_bits():
     counts = np.bincount((out >> np.uint64(56)).astype(np.int64), minlength=256)
     assert counts.min() > 150
     assert counts.max() < 370
+
+
+@given(st.lists(st.lists(words, max_size=5), max_size=20), st.lists(words, max_size=3))
+@settings(deadline=None)
+def test_hash_lists_equals_its_twin(lists, before):
+    offsets = np.cumsum([len(before), *map(len, lists)]).astype(np.int32)
+    out = np.empty(len(lists), np.uint64)
+    hashing.hash_lists(offsets, np.array([*before, *(word for each in lists for word in each)], np.uint64), out)
+    assert out.tolist() == reference.hash_lists(lists)
+
+
+@given(st.lists(words, max_size=50), words, words)
+@settings(deadline=None)
+def test_choose_equals_its_twin(hashes, salt, limit):
+    out = np.empty(len(hashes), np.bool_)
+    hashing.choose(np.array(hashes, np.uint64), np.uint64(salt), np.uint64(limit), out)
+    assert out.tolist() == reference.choose(hashes, salt, limit)

@@ -16,12 +16,12 @@ from anabranch.plan.query import BEGINNING_US, FOREVER_US
 from tests.engine.kernels.stored import ANY_HASH, WINDOWS, Packed, Stored, run_table, states
 
 
-def pieces_of(kernel, rows, given, window_us, expected, enough):
+def pieces_of(kernel, rows, given, window_us, expected, enough, reaches_us=()):
     """What a kernel finds, call by call until all rows are looked up: the matches as a multiset (kernels owe no order), and
     the number of lookups."""
     place, matches, lookups = probing.beginning(), Counter(), 0
     while place[probing.BLOCK] < len(rows):
-        found, looked_up = kernel(*given, window_us, expected, place, enough)
+        found, looked_up = kernel(*given, window_us, np.array(reaches_us, np.int64), expected, place, enough)
         assert found.shape[1] == enough or (found.shape[1] < enough and place[probing.BLOCK] == len(rows))
         matches.update(Match(*column) for column in found.T.tolist())
         lookups += looked_up
@@ -32,12 +32,13 @@ def words_of(rows):
     return np.array([[r.hash, r.position, r.start % 2**64, r.end % 2**64] for r in rows], np.uint64).reshape(-1, 4)
 
 
-def probe(rows, stored_runs, window_us, expected, enough=2**62):
-    return pieces_of(probing.probe, rows, (words_of(rows), run_table(stored_runs)), window_us, expected, enough)
+def probe(rows, stored_runs, window_us, expected, enough=2**62, reaches_us=()):
+    given_rows = (words_of(rows), run_table(stored_runs))
+    return pieces_of(probing.probe, rows, given_rows, window_us, expected, enough, reaches_us)
 
 
-def twin(rows, plain_runs, window_us):
-    matches, lookups = reference.probe(rows, plain_runs, window_us)
+def twin(rows, plain_runs, window_us, reaches_us=()):
+    matches, lookups = reference.probe(rows, plain_runs, window_us, reaches_us)
     return Counter(matches), lookups
 
 
@@ -54,12 +55,27 @@ def probing_rows(draw, pool):
 ENOUGH = st.sampled_from([1, 2, 7, 2**62])
 
 
+@st.composite
+def reaches(draw, rows, runs):
+    """How far back each row looks; or all as far as the window, as where some have always been valid."""
+    began = [entry.start for run in runs for entry in run.entries]
+    if draw(st.booleans()) or any(abs(start) > 2**41 for start in (*began, *(row.start for row in rows))):
+        return []
+    ages = [[max(0, row.start - start) for start in began] or [0] for row in rows]
+    return [
+        draw(st.integers(0, 20) | st.just(FOREVER_US) | st.sampled_from(own).flatmap(lambda us: st.integers(us, us + 1)))
+        for own in ages
+    ]
+
+
 @given(states(), WINDOWS, st.sampled_from([0, 1, 1000]), ENOUGH, st.data())
 @settings(deadline=None, max_examples=200)
 def test_probe_equals_its_twin(state, window_us, expected, enough, data):
     pool, _, plain, stored = state
     rows = data.draw(probing_rows(pool))
-    assert probe(rows, stored, window_us, expected, enough) == twin(rows, plain, window_us)
+    reaches_us = data.draw(reaches(rows, plain))
+    found = probe(rows, stored, window_us, expected, enough, reaches_us)
+    assert found == twin(rows, plain, window_us, reaches_us)
 
 
 @pytest.mark.parametrize("rows", [1, LARGE_BUCKET, LARGE_BUCKET + 1, 400])
@@ -74,6 +90,39 @@ def test_large_buckets_and_more_matches_than_expected(rows):
             found = probe(probing_with, [stored], window_us, 0, enough)
             assert found == twin(probing_with, [run], window_us)
             assert found[1] == len(probing_with)
+
+
+AGES = (0, 1, 2, 5, 2**40)
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("age_us", AGES)
+@pytest.mark.parametrize("reach_us", [0, *AGES, *(age_us + 1 for age_us in AGES), FOREVER_US])
+def test_a_row_finds_what_began_less_than_its_reach_before_it(narrow, age_us, reach_us):
+    """Beside an older one, in a run in which it is the newest. What begins later than the row has no age."""
+    newest = Entry(7, 1, 2**41 - age_us)
+    run = reference.Run((Entry(7, 0, newest.start - 2**31), newest))
+    stored = Stored(run, Packed(narrow, False, 0, 8 if narrow else 32, newest.start - 2**31))
+    rows = [SortedRow(7, 0, 2**41, FOREVER_US), SortedRow(7, 1, newest.start - 3, FOREVER_US)]
+    reaches_us = [reach_us, 1]
+    found, lookups = probe(rows, [stored], FOREVER_US, 0, reaches_us=reaches_us)
+    assert (found[Match(0, 1, 2**41, FOREVER_US)] == 1) == (age_us < reach_us)
+    assert found[Match(1, 1, newest.start, FOREVER_US)] == 1
+    assert (found, lookups) == twin(rows, [run], FOREVER_US, reaches_us)
+    ranges = probe_ranges(rows, [7, 7], [stored], FOREVER_US, 0, reaches_us=reaches_us)
+    assert ranges == range_twin(rows, [7, 7], [run], FOREVER_US, reaches_us)
+    assert ranges[0] == found
+
+
+def test_rows_go_on_where_they_were_although_some_before_them_reach_no_entry():
+    """A lookup that ends within a block goes on at the same row, of those that reach as far as the run."""
+    entries = tuple(Entry(h, h << 4 | i, 100 * h + i) for h in range(6) for i in range(5))
+    plain = [reference.Run(entries), reference.Run(tuple(e._replace(start=e.start - 50) for e in entries))]
+    stored = [Stored(run, Packed(True, False, 0, 16, -50)) for run in plain]
+    rows = [SortedRow(h, 3 * h + n, 100 * h + 60, FOREVER_US) for h in range(6) for n in range(3)]
+    reaches_us = [(10, 58, 300)[row.position % 3] * (row.hash % 2 or 9) for row in rows]
+    for enough in range(1, 12):
+        assert probe(rows, stored, FOREVER_US, 0, enough, reaches_us) == twin(rows, plain, FOREVER_US, reaches_us)
 
 
 def test_validities_that_touch_do_not_intersect():
@@ -112,13 +161,13 @@ def test_more_rows_than_a_block_over_runs_that_see_parts_of_them():
         assert probe(rows, stored, 3, 0, enough) == twin(rows, plain, 3)
 
 
-def probe_ranges(rows, highs, stored_runs, window_us, expected, enough=2**62):
+def probe_ranges(rows, highs, stored_runs, window_us, expected, enough=2**62, reaches_us=()):
     given_rows = (words_of(rows), np.array(highs, np.uint64), run_table(stored_runs))
-    return pieces_of(probing.probe_ranges, rows, given_rows, window_us, expected, enough)
+    return pieces_of(probing.probe_ranges, rows, given_rows, window_us, expected, enough, reaches_us)
 
 
-def range_twin(rows, highs, plain_runs, window_us):
-    matches, lookups = reference.probe_ranges(rows, highs, plain_runs, window_us)
+def range_twin(rows, highs, plain_runs, window_us, reaches_us=()):
+    matches, lookups = reference.probe_ranges(rows, highs, plain_runs, window_us, reaches_us)
     return Counter(matches), lookups
 
 
@@ -129,8 +178,9 @@ def test_probe_ranges_equals_its_twin(state, window_us, expected, enough, data):
     pool, _, plain, stored = state
     rows = data.draw(probing_rows(pool))
     highs = [data.draw(st.just(r.hash) | st.sampled_from([*pool, 2**64 - 1]) | ANY_HASH) for r in rows]
-    found = probe_ranges(rows, highs, stored, window_us, expected, enough)
-    assert found == range_twin(rows, highs, plain, window_us)
+    reaches_us = data.draw(reaches(rows, plain))
+    found = probe_ranges(rows, highs, stored, window_us, expected, enough, reaches_us)
+    assert found == range_twin(rows, highs, plain, window_us, reaches_us)
 
 
 def test_ranges_in_many_blocks_over_words_that_lie_close_together():

@@ -1,0 +1,93 @@
+"""What the queries of a pipeline may lose under overload, from batch to batch.
+
+Which rows may look up their partners, and which are shed, stands in the control record, so that a batch that runs again
+limits the same rows; a driver that starts anew goes on with what the newest commit says. What is decided is decided by a
+`Limiter` (`anabranch.control.loop`), after a batch, and holds from the next one on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.control.loop import Allowing, Limiter, Load, LoadRemark
+from anabranch.control.records import Commit, Control, Limit
+from anabranch.plan.actions import SetAllowances
+from anabranch.plan.overload import Clock, Overload
+from anabranch.plan.query import Query
+
+Tell = Callable[..., None]
+"""Notes something in the journal of a query, or (None) in those of all: `tell(query, batch, event, text, **details)`."""
+
+
+class Limiting:
+    """The limits that hold, and whoever decides about them."""
+
+    def __init__(
+        self,
+        overload: Overload | None = None,
+        limiter: Limiter | None = None,
+        draw_salt: Callable[[], int] = lambda: uuid.uuid4().int >> 65,
+        renew: Callable[[Mapping[str, Query]], Limiter] | None = None,
+    ) -> None:
+        """`draw_salt` gives each batch the salt by which rows are chosen; `renew` gives who decides about other queries than
+        the limiter does."""
+        self.overload, self.limiter, self.draw_salt = overload or Overload(), limiter, draw_salt
+        self.renew = renew
+        self.limits: dict[str, dict[str, Limit]] = {}
+        """By query and input."""
+        self.shed: dict[str, float] = {}
+        """The share of rows of each stream that is kept."""
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether results may be missing, now or later."""
+        return self.overload.policy.may_lose
+
+    @property
+    def cores(self) -> Mapping[str, float]:
+        """While there is too little CPU: by query, what lookups that give results may take."""
+        return self.limiter.cores if self.limiter is not None else {}
+
+    @property
+    def clock(self) -> Clock:
+        return self.overload.clock or Clock.EVENT
+
+    def open(self, newest: Commit | Control | None, tell: Tell) -> None:
+        """Goes on with what held so far; where nothing may be lost any more, nothing is limited."""
+        if self.limiter is None:
+            return
+        if newest is not None:
+            self.limits = {name: dict(own.limits) for name, own in newest.queries.items() if own.limits}
+            self.shed = dict(newest.shed)
+        self._follow(self.limiter.at_start(self.limits, self.shed), newest.batch if newest is not None else -1, tell)
+
+    def come(self, queries: Mapping[str, Query], batch: int, tell: Tell) -> None:
+        """Has whoever decides know of queries that have come while others run: these are all that there are."""
+        if self.renew is not None:
+            self.limiter = self.renew(queries)
+            self._follow(self.limiter.at_start(self.limits, self.shed), batch, tell)
+
+    def after(self, load: Load, tell: Tell) -> None:
+        """Asks what follows from a batch."""
+        if self.limiter is not None:
+            self._follow(self.limiter.after(load), load.commit.batch, tell)
+
+    def _follow(self, said: Sequence[Allowing | LoadRemark], batch: int, tell: Tell) -> None:
+        for each in said:
+            if isinstance(each, LoadRemark):
+                tell(each.query, batch, each.remark.event, each.remark.text, **each.remark.details)
+                continue
+            details: Mapping[str, Any] = each.details
+            query: str | None
+            if isinstance(each.action, SetAllowances):
+                rows = {alias: Limit(rows=dict(by_slot)) for alias, by_slot in each.action.rows.items() if by_slot}
+                rows |= {alias: Limit(share=share) for alias, share in each.action.shares.items()}
+                self.limits[each.action.query] = rows
+                query, event = each.action.query, "limiting" if rows else "lifted"
+            else:
+                self.shed = {name: share for name, share in each.action.kept.items() if share < 1}
+                query, event = None, "shedding" if self.shed else "lifted"
+            if each.text:
+                tell(query, batch, event, each.text, **details)

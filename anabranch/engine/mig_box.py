@@ -1,0 +1,197 @@
+"""The MIG box: a block that a database runs over the rows in the store of its slot (004, section 4.2: the MIG operator).
+
+Like any box it is stepped once a batch and gives the rows of its block at the instants that the watermark has passed; these
+come in as the rows of a stream, and so what the database said of an instant is state: it is not asked again. Unlike others
+it keeps the rows of its inputs, for as long as their windows last, and owns nothing else. The database scans the segments of
+the log where they lie.
+
+At an instant τ the relation of an input has the rows that are its reader's own (`delta_of`: its batches, its watermark, its
+part of the grid) and valid at τ: `start <= τ < end`. An instant at which no stream has such a row is passed over, whatever
+the text says of no rows at all: a group without rows has no result.
+
+Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one batch of six the watermark passes a minute. Of
+31 segments the first has rows that have ended, the last rows that are too new; of these two the valid rows are cut out, the
+29 between are handed over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import thread_time_ns
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from anabranch.engine.aggregation import instant_of
+from anabranch.engine.arrival import delta_of
+from anabranch.engine.box import Box
+from anabranch.engine.log import Stored, starts_of
+from anabranch.engine.reader import InputState, Reader
+from anabranch.engine.results import Found
+from anabranch.engine.store import Store
+from anabranch.errors import QueryError
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Table
+from anabranch.plan.statement import Embedded
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The rows of a segment that are an input's."""
+
+    data: pa.Buffer
+    """The segment, as it was when the piece was made."""
+    rows: pa.RecordBatch
+    starts: npt.NDArray[np.int64]
+    least_us: int
+    largest_us: int
+
+    def valid_at(self, instant_us: int, window_us: int) -> pa.RecordBatch | None:
+        """The rows that are valid at an instant: all of them where they lie, where all are."""
+        after_us = BEGINNING_US if window_us == FOREVER_US else instant_us - window_us
+        if self.least_us > instant_us or self.largest_us <= after_us:
+            return None
+        if self.least_us > after_us and self.largest_us <= instant_us:
+            return self.rows
+        places = np.flatnonzero((self.starts <= instant_us) & (self.starts > after_us))
+        if not len(places):
+            return None
+        if places[-1] - places[0] + 1 == len(places):
+            return self.rows.slice(int(places[0]), len(places))
+        return self.rows.take(pa.array(places))
+
+
+@dataclass
+class Pieces:
+    """What an input has, by batch; made once for each segment."""
+
+    reader: Reader | None = None
+    by_batch: dict[int, Piece] = field(default_factory=dict)
+
+
+class MigBox(Box):
+    """One block of a query in one slot, run by a database."""
+
+    def __init__(self, reader: Reader, store: Store, database: Callable[[], Embedded]) -> None:
+        """`database` gives the one to ask, which is opened when there is something to be asked."""
+        super().__init__(reader, store)
+        self._database = database
+        self.emitted_us = BEGINNING_US
+        """The watermark of the batch before: the rows of instants before it have been handed out."""
+        self._pieces: dict[str, Pieces] = {}
+
+    def step(self, watermark_us: int) -> Iterator[Found]:
+        """Gives the rows of the block at the instants that the watermark has passed since the batch before."""
+        began = thread_time_ns()
+        for i in self.reader.inputs:
+            self._look_at(i)
+        for instant_us in self._instants(watermark_us):
+            rows = self._ask(instant_us)
+            self._spent("database", began)
+            if rows is not None:
+                self.statistics.results += rows.num_rows
+                yield self.reader.query, rows
+            began = thread_time_ns()
+        self._spent("database", began)
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def _look_at(self, i: InputState) -> None:
+        """Knows the pieces of all segments that there are of an input."""
+        log, known = self.log_of(i.alias), self._pieces.setdefault(i.alias, Pieces())
+        if known.reader is not self.reader:
+            known.reader, known.by_batch = self.reader, {}
+        found: dict[int, Piece] = {}
+        for batch, stored in log:
+            if self.reader.is_shown(i, batch):
+                piece = known.by_batch.get(batch)
+                is_same = piece is not None and piece.data is stored.data
+                found[batch] = piece if is_same and piece is not None else self._piece(i, batch, stored)
+        known.by_batch = found
+
+    def _piece(self, i: InputState, batch: int, stored: Stored) -> Piece:
+        delta = delta_of(self.reader, i, batch, stored, starts_of(i.source, stored.rows))
+        wanted = self.reader.graph.query.needed_columns(i.alias)
+        names = stored.rows.schema.names
+        columns = [
+            stored.rows.column(names.index(f.name)) if f.name in names else pa.nulls(stored.rows.num_rows, f.type)
+            for f in i.source.fields
+            if f.name in wanted
+        ]
+        schema = pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        if len(delta.starts) < rows.num_rows:
+            rows = rows.take(pa.array(delta.positions))
+        ends = (int(delta.starts.min()), int(delta.starts.max())) if len(delta.starts) else (FOREVER_US, BEGINNING_US)
+        return Piece(stored.data, rows, delta.starts, *ends)
+
+    def _instants(self, watermark_us: int) -> Iterator[int]:
+        """The instants that the watermark has passed and at which some stream may have rows: where none has, the next one
+        is that of the next row."""
+        grouping = self.reader.graph.query.grouping
+        assert grouping is not None, "a block of a database has instants"
+        if watermark_us == BEGINNING_US:
+            return
+        slide_us, end = grouping.slide_us, instant_of(watermark_us, grouping.slide_us)
+        after_us = BEGINNING_US if self.emitted_us == BEGINNING_US else self.emitted_us - 1
+        instant = end if self.emitted_us == BEGINNING_US else instant_of(self.emitted_us, slide_us)
+        if self.emitted_us == BEGINNING_US and (first_us := self._next_start_us(after_us)) is not None:
+            instant = instant_of(first_us, slide_us)
+        while instant < end:
+            if self._has_rows(instant * slide_us):
+                yield instant * slide_us
+                instant += 1
+                continue
+            first_us = self._next_start_us(instant * slide_us)
+            if first_us is None:
+                return
+            instant = instant_of(first_us, slide_us)
+
+    def _streams(self) -> Iterator[tuple[InputState, Piece]]:
+        for i in self.reader.inputs:
+            if not isinstance(i.source, Table):
+                for piece in self._pieces[i.alias].by_batch.values():
+                    yield i, piece
+
+    def _has_rows(self, instant_us: int) -> bool:
+        return any(piece.valid_at(instant_us, i.window_us) is not None for i, piece in self._streams())
+
+    def _next_start_us(self, after_us: int) -> int | None:
+        """The least start of a row of a stream behind a time."""
+        found = [
+            piece.least_us if piece.least_us > after_us else int(piece.starts[piece.starts > after_us].min())
+            for _, piece in self._streams()
+            if piece.largest_us > after_us
+        ]
+        return min(found, default=None)
+
+    # -- what the database says --------------------------------------------------------------------------------------
+
+    def _relation(self, i: InputState, instant_us: int) -> pa.Table:
+        wanted = self.reader.graph.query.needed_columns(i.alias)
+        schema = pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
+        pieces = self._pieces[i.alias].by_batch.values()
+        if isinstance(i.source, Table):
+            return pa.Table.from_batches([piece.rows for piece in pieces], schema)
+        valid = [piece.valid_at(instant_us, i.window_us) for piece in pieces]
+        return pa.Table.from_batches([rows for rows in valid if rows is not None], schema)
+
+    def _ask(self, instant_us: int) -> pa.RecordBatch | None:
+        """The rows of the block at an instant, with the instant."""
+        query = self.reader.graph.query
+        assert query.statement is not None, "a block of a database has a statement"
+        relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
+        given = self._database().run(query.statement.sql, relations)
+        if not given.num_rows:
+            return None
+        schema = query.output_schema
+        if given.num_columns != len(schema) - 1:
+            raise QueryError(f"DATABASE {query.statement.database} gives {given.num_columns} columns: start the query anew")
+        columns = []
+        for place, column in enumerate(given.combine_chunks().columns):
+            whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
+            columns.append(whole if whole.type == schema.types[place] else whole.cast(schema.types[place]))
+        assert schema.names[-1] == INSTANT, "the instant stands last"
+        columns.append(pa.array(np.full(given.num_rows, instant_us, np.int64)).cast(pa.timestamp("us")))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,128 @@
+"""DuckDB in the worker of a slot: it scans the Arrow segments of the slot's logs where they lie.
+
+Nothing is inserted, and nothing is read but the relations that are handed over: access to files and to the network is off,
+no extension is loaded, the configuration is locked. One thread, because a slot has one; a limit of memory, because a slot
+shares a machine with others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from threading import Timer
+from typing import Any, TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from anabranch.errors import QueryError
+from anabranch.place.databases.duckdb_words import char_of, words_of
+from anabranch.plan.statement import StatementError, Words
+
+Given = TypeVar("Given")
+
+MEMORY_LIMIT = "1GiB"
+"""What a statement may use in a slot; one that needs more fails."""
+
+TIMEOUT_S = 300.0
+"""A statement that takes longer is ended, and its query fails."""
+
+CONFIGURATION: dict[str, str | bool | int | float | list[str]] = {
+    "threads": "1",
+    "memory_limit": MEMORY_LIMIT,
+    "temp_directory": "",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+
+LOCKS = (
+    "SET errors_as_json = true",
+    "SET TimeZone = 'UTC'",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+"""Said when the rest is configured, in this order: each of the last two ends what can be changed."""
+
+UNSTABLE = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
+
+
+class DuckDb:
+    """One DuckDB in memory."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._connection = duckdb.connect(":memory:", config=CONFIGURATION)
+        for each in LOCKS:
+            self._connection.execute(each)
+
+    def words(self, sql: str) -> Words:
+        text = self._connection.execute("SELECT json_serialize_sql($1)", [sql]).fetchall()[0][0]
+        return words_of(sql, json.loads(text), _unstable())
+
+    def describe(self, sql: str, relations: Mapping[str, pa.Schema]) -> pa.Schema:
+        empty = {name: schema.empty_table() for name, schema in relations.items()}
+        try:
+            return self._over(empty, lambda: self._connection.sql(sql).to_arrow_table().schema)
+        except duckdb.Error as error:
+            raise _told(sql, self._in_full(sql, empty) or error) from None
+
+    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
+        try:
+            return self._over(relations, lambda: self._connection.sql(sql).to_arrow_table())
+        except duckdb.Error as error:
+            told = _told(sql, error)
+            raise QueryError(f"DuckDB: {told.message}" + (f": {told.hint}" if told.hint else "")) from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _in_full(self, sql: str, relations: Mapping[str, pa.Table]) -> Exception | None:
+        """The error of a statement with its place: a relation tells its own without."""
+        try:
+            self._over(relations, lambda: self._connection.execute(sql).fetchall())
+        except duckdb.Error as error:
+            return error
+        return None
+
+    def _over(self, relations: Mapping[str, pa.Table], ask: Callable[[], Given]) -> Given:
+        for name, rows in relations.items():
+            self._connection.register(name, rows)
+        try:
+            with self._in_time():
+                return ask()
+        finally:
+            for name in relations:
+                self._connection.unregister(name)
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        timer = Timer(self._timeout_s, self._connection.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+@cache
+def _unstable() -> frozenset[str]:
+    """The functions whose result is not one of their arguments alone."""
+    with duckdb.connect(":memory:") as connection:
+        return frozenset(name for (name,) in connection.execute(UNSTABLE).fetchall())
+
+
+def _told(sql: str, error: Exception) -> StatementError:
+    """What an error of DuckDB says, without its noise."""
+    text = str(error)
+    if isinstance(error, duckdb.InterruptException):
+        return StatementError(f"the statement took longer than {TIMEOUT_S:g} s", hint="shorten its windows, or split it")
+    try:
+        known: dict[str, Any] = json.loads(text[text.index("{") :])
+    except ValueError:
+        return StatementError(text.splitlines()[0])
+    message, *more = str(known.get("exception_message", text)).strip().splitlines() or [text]
+    return StatementError(message.rstrip("!"), char_of(sql, known.get("position")), " ".join(m.strip() for m in more if m))

@@ -1,0 +1,313 @@
+"""PostgreSQL as a server, through ADBC: stored tables that are looked up where they are.
+
+A lookup is one statement: the distinct keys of a batch go there as one array parameter for each key column, are joined with
+the table by its index, and the rows found come back as Arrow. Every statement runs in a transaction that may only read.
+
+ADBC has no deadline of its own. The server ends a statement after the timeout (`statement_timeout`); that does not help when
+the server itself hangs, or the network is cut. So a call runs in a thread of its own, and a connection whose call is not
+back in time is left to itself: the next call makes a new one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.errors import DatabaseError
+from anabranch.place.databases.postgresql_types import Stored, fetched, key_array, stored_type
+from anabranch.place.databases.protocol import Wanted
+from anabranch.place.databases.settings import Settings
+
+try:
+    from adbc_driver_manager import Error as DriverError
+    from adbc_driver_postgresql import dbapi as driver
+except ImportError as error:  # an optional extra
+    raise DatabaseError(f"PostgreSQL needs its driver: pip install 'anabranch[postgres]' ({error})") from None
+
+T = TypeVar("T")
+
+GRACE_S = 2.0
+"""How much longer we wait than the server is told to take: its own answer says more."""
+
+GONE = ("08", "57P01", "57P02", "57P03")
+"""SQLSTATEs, or beginnings of them, of a connection that is gone, or of a server that stops or starts."""
+
+PASSING = ("starting up", "shutting down", "in recovery", "terminating connection", "server closed the connection")
+"""What a server says that goes, or is not there yet."""
+
+REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", "no pg_hba.conf entry")
+"""What a failed connection says that fails the next time too."""
+
+DESCRIBE = """
+SELECT a.attname, t.typname, t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+class PostgreSQL:
+    """A PostgreSQL server, by its settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.name, self._settings, self._limits = settings.name, settings, settings.limits
+        self._connection: Any = None
+        self._cursor: Any = None
+        """That of the call under way."""
+        self._stored: dict[str, dict[str, Stored]] = {}
+
+    def describe(self, table: str) -> tuple[tuple[str, pa.DataType], ...]:
+        return tuple((name, stored.type) for name, stored in self._columns(table, again=True).items())
+
+    def lookup(self, wanted: Wanted, keys: pa.Table, snapshot: str | None = None) -> pa.Table:
+        columns = self._columns(wanted.table)
+        self._require(wanted.table, columns, (*wanted.keys, *(name for name, _ in wanted.columns)))
+        arrays, casts, conditions = [], [], []
+        possible = [key_array(columns[key], keys.column(place)) for place, key in enumerate(wanted.keys)]
+        are = _all_of(each.possible for each in possible)
+        for place, (key, each) in enumerate(zip(wanted.keys, possible, strict=True), start=1):
+            values = each.values if are is None else each.values.filter(are)
+            arrays.append(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values))
+            casts.append(f"${place}::{each.cast}")
+            conditions.append(f"{columns[key].compared(f't.{quoted(key)}')} = k.k{place}")
+        names = ", ".join(f"k{place}" for place in range(1, len(arrays) + 1))
+        sql = (
+            f"SELECT {_selected(wanted.columns, columns)} FROM unnest({', '.join(casts)}) AS k({names}) "
+            f"JOIN {relation(wanted.table)} AS t ON {' AND '.join(conditions)}"
+        )
+        parameters = pa.RecordBatch.from_arrays(arrays, names=[f"k{place}" for place in range(1, len(arrays) + 1)])
+        return self._typed(wanted.table, self._call(lambda: self._rows(sql, parameters, snapshot)), wanted.columns)
+
+    def read(self, table: str, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
+        known = self._columns(table)
+        self._require(table, known, [name for name, _ in columns])
+        sql = f"SELECT {_selected(columns, known)} FROM {relation(table)} AS t"
+        return self._typed(table, self._call(lambda: self._rows(sql)), columns)
+
+    def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:
+        raise DatabaseError(f"database {self.name} is a server: text of SQL runs in an embedded database only")
+
+    @contextmanager
+    def export_snapshot(self) -> Iterator[str]:
+        """On a connection of its own, which is idle in its transaction until the context ends."""
+        holder = PostgreSQL(self._settings)
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        try:
+            def exported() -> str:
+                holder._execute(begin)
+                return str(holder._execute("SELECT pg_export_snapshot()").column(0)[0].as_py())
+
+            yield holder._call(exported)
+        finally:
+            holder.close()
+
+    def cancel(self) -> None:
+        if (cursor := self._cursor) is not None:
+            with suppress(DriverError):
+                cursor.adbc_cancel()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(DriverError):
+                connection.close()
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, ask: Callable[[], T]) -> T:
+        """What a call gives, within the timeout; made again if its connection broke."""
+        pause_s, left = self._limits.pause_s, self._limits.retries
+        while True:
+            try:
+                return self._in_time(ask)
+            except DriverError as error:
+                self.close()
+                if left <= 0 or not _may_pass(error):
+                    raise self._told(error) from None
+            left -= 1
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    def _in_time(self, ask: Callable[[], T]) -> T:
+        found: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                self._connect()
+                found.append(ask())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name=f"database {self.name}", daemon=True)
+        thread.start()
+        thread.join(self._limits.timeout_s + GRACE_S)
+        if thread.is_alive():
+            self._connection = None  # closing it would wait, too
+            raise DatabaseError(self._too_slow)
+        if failed:
+            raise failed[0]
+        return found[0]
+
+    def _connect(self) -> None:
+        if self._connection is not None:
+            return
+        options = dict(self._settings.options)
+        own = f"-c default_transaction_read_only=on -c statement_timeout={max(1, int(self._limits.timeout_s * 1000))}"
+        options["options"] = f"{options.get('options', '')} {own}".strip()
+        options.setdefault("connect_timeout", str(max(2, int(self._limits.timeout_s))))
+        options.setdefault("application_name", "anabranch")
+        dsn = Settings(self.name, options).dsn
+        self._connection = driver.connect(dsn, autocommit=True)
+
+    def _execute(self, sql: str, parameters: pa.RecordBatch | None = None) -> pa.Table:
+        self._cursor = cursor = self._connection.cursor()
+        try:
+            cursor.execute(sql, parameters)
+            return cursor.fetch_arrow_table() if cursor.description else pa.table({})
+        finally:
+            self._cursor = None
+            with suppress(DriverError):
+                cursor.close()
+
+    def _rows(self, sql: str, parameters: pa.RecordBatch | None = None, snapshot: str | None = None) -> pa.Table:
+        if snapshot is None:
+            return self._execute(sql, parameters)
+        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")
+        found = self._execute(sql, parameters)
+        self._execute("COMMIT")
+        return found
+
+    def _columns(self, table: str, again: bool = False) -> dict[str, Stored]:
+        """The columns of a table, as they were when it was first asked about."""
+        if again or table not in self._stored:
+            named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
+            rows = self._call(lambda: self._execute(DESCRIBE, named)).to_pylist()
+            if not rows:
+                raise DatabaseError(
+                    f"there is no table {table} in the database {self.name}, or we may not use its schema: "
+                    "write it as schema.table, with \"…\" around names that have capitals"
+                )
+            self._stored[table] = {
+                row["attname"]: stored_type(f"column {row['attname']} of {table} in the database {self.name}", row)
+                for row in rows
+            }
+        return self._stored[table]
+
+    def _require(self, table: str, columns: Mapping[str, Stored], wanted: Iterable[str]) -> None:
+        if lacking := [name for name in wanted if name not in columns]:
+            self._stored.pop(table)  # it may be put back
+            raise DatabaseError(
+                f"the table {table} of the database {self.name} has no column {lacking[0]} any more: put it back, or "
+                "declare the table and its queries anew"
+            )
+
+    def _typed(self, table: str, rows: pa.Table, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
+        try:
+            return fetched(rows, columns)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DatabaseError(
+                f"the table {table} of the database {self.name} has other types than when it was declared ({error}): change "
+                "them back, or declare the table and its queries anew"
+            ) from None
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _too_slow(self) -> str:
+        return (
+            f"the database {self.name} took longer than {self._limits.timeout_s:g} s: is there an index on the key, is the "
+            f"table locked? ANABRANCH_DATABASE_{self.name.upper()}_TIMEOUT says how many seconds it may take"
+        )
+
+    def _told(self, error: Exception) -> DatabaseError:
+        """An error of the driver as one of ours: what, where, what to do, and nothing of how we log in."""
+        self._stored.clear()  # tables may have changed
+        said = self._settings.stripped(str(error)).partition("Query was:")[0]
+        said = " ".join(said.partition(". SQLSTATE")[0].split())
+        state = getattr(error, "sqlstate", None) or ""
+        if state == "57014":
+            return DatabaseError(self._too_slow)
+        own = f"ANABRANCH_DATABASE_{self.name.upper()}_"
+        todo = {
+            "42P01": "is the table still there? Declared tables must stay while queries read them",
+            "42703": "was the table altered? Put the column back, or declare the table and its queries anew",
+            "42501": "have its owner GRANT SELECT ON the table, and USAGE ON its schema",
+            "42883": "was the type of a key column changed? Declare the table and its queries anew",
+            "22023": "the batch is run again with a new snapshot when the query is started again",
+        }.get(state)
+        if todo is None and "authentication failed" in said:
+            todo = f"check {own}USER and {own}PASSWORD, or the passfile"
+        if todo is None:
+            todo = f"is it running, and are {own}HOST, _PORT, _DBNAME, _USER right, or the service {self.name} of the "
+            todo += "service file?"
+        return DatabaseError(f"the database {self.name} says: {said}; {todo}")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a call that failed may succeed on a new connection."""
+    state = getattr(error, "sqlstate", None)
+    if state:
+        return str(state).startswith(GONE)
+    text = str(error)
+    is_passing = any(word in text for word in PASSING)
+    return text.startswith("IO:") and (is_passing or not any(word in text for word in REFUSED))
+
+
+def _all_of(masks: Iterable[pa.Array | None]) -> pa.Array | None:
+    found: pa.Array | None = None
+    for mask in masks:
+        if mask is not None:
+            found = mask if found is None else pc.and_(found, mask)
+    return found
+
+
+def _selected(columns: tuple[tuple[str, pa.DataType], ...], known: Mapping[str, Stored]) -> str:
+    return ", ".join(f"{known[name].fetched(f't.{quoted(name)}')} AS {quoted(name)}" for name, _ in columns)
+
+
+def relation(table: str) -> str:
+    """The name of a table as SQL, every part quoted; what is not in quotes is folded to lower case, as PostgreSQL does.
+
+    >>> relation("public.Customers"), relation('"My Schema"."a ""b"". c"')
+    ('"public"."customers"', '"My Schema"."a ""b"". c"')
+    """
+    parts, rest = [], table.strip()
+    while True:
+        if rest.startswith('"'):
+            end = 1
+            while (end := rest.find('"', end)) >= 0 and rest[end + 1 : end + 2] == '"':
+                end += 2
+            if end < 0:
+                raise DatabaseError(f"the name of the table {table} has a quote that does not end")
+            part, rest = rest[1:end].replace('""', '"'), rest[end + 1 :]
+        else:
+            part, dot, after = rest.partition(".")
+            part, rest = part.strip().lower(), dot + after
+        if not part or "\0" in part:
+            raise DatabaseError(f"{table!r} is no name of a table: write schema.table")
+        parts.append(quoted(part))
+        if not rest.strip():
+            return ".".join(parts)
+        if not rest.startswith(".") or len(parts) > 2:
+            raise DatabaseError(f"{table!r} is no name of a table: write schema.table")
+        rest = rest[1:]
+
+
+def quoted(name: str) -> str:
+    """A name as SQL.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

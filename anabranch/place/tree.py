@@ -1,0 +1,227 @@
+"""The operators of a bound query of ours (004, section 2.1): windows are the leaves, what emits is the root.
+
+By block, from below: the filters of an input are a SELECT; all joins of the block are one JOIN, with the predicates over
+several inputs, for in the engine they are one box whose plan `anabranch.optimize` chooses; GROUP BY is an AGGREGATE, HAVING
+a SELECT above it, and a select list without groups a PROJECT. What stands directly on a stream stays with its source, where
+the engine filters rows before they are stored (push-down). So
+
+    SELECT f.plug, f.mean FROM (SELECT plug, AVG(load) AS mean FROM plugs [RANGE 5 MINUTES] WHERE load > 0 GROUP BY plug) f
+    JOIN … o ON f.plug = o.plug
+
+is PROJECT(JOIN(AGGREGATE(SELECT(plugs)), …)). An operator is named by what it does and by the aliases that lead to it:
+"AGGREGATE f", "SELECT f.plugs".
+
+A sum or mean of floats that is more than shown never leaves the engine: no database sums floats as the engine does, and a
+predicate, a key or ROUND would tell the difference. What is only shown is the same within the tolerance of results, and so
+is the MAX of it. A block in the words of a database runs nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from anabranch.cost.facts import EMPTY, Given
+from anabranch.cost.model import UnitCosts
+from anabranch.place.cost import EngineCosts, size_of
+from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window, time_slides
+from anabranch.plan.expression import Column, Expr, columns_of
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Grouping, Input, Query, Stream
+
+CanRun = Callable[[Expr], bool]
+"""Whether a database computes an expression with exactly our meaning."""
+
+IN_ENGINE = frozenset({Place.ENGINE})
+
+INEXACT = frozenset({"sum", "avg", "stddev"})
+"""The aggregates whose value over floats depends on how they are computed."""
+
+TOLERANT = frozenset({"sum", "avg", "min", "max", "count"})
+"""The aggregates whose value is nearly the same if that of each row is."""
+
+BATCHES_PER_S = 1.0
+"""How often joins without groups give results: once a batch."""
+
+
+def nothing(_: Expr) -> bool:
+    """Of a database that was never asked."""
+    return False
+
+
+def operators_of(query: Query, facts: Given = EMPTY, can_run: CanRun = nothing) -> Operator:
+    """The tree of a query. Rates, selectivities and groups follow from facts; what a database may run, from `can_run`."""
+    return _Block(query, facts, can_run, ()).root()
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One block of a query, and the aliases that lead to it."""
+
+    query: Query
+    facts: Given
+    can_run: CanRun
+    path: tuple[str, ...]
+    is_read_exactly: bool = False
+    """Whether a predicate, key or aggregate above reads sums of floats that the block makes."""
+
+    def root(self) -> Operator:
+        query = self.query
+        inputs = {i.alias: self._input(i) for i in query.inputs}
+        rows = next(iter(inputs.values())) if len(inputs) == 1 else self._join(inputs)
+        if query.grouping is None:
+            exprs = [expr for _, expr in query.select]
+            return Operator(self._name("PROJECT"), Kind.PROJECT, (rows,), places=self._places(exprs, rows))
+        return self._groups(query.grouping, rows)
+
+    def _input(self, i: Input) -> Operator | Window:
+        path = (*self.path, i.alias)
+        found: Operator | Window
+        if isinstance(i.source, Derived) and i.source.query is not None:
+            exact = self.is_read_exactly or self._reads_exactly(i)
+            found = _wished(replace(self, query=i.source.query, path=path, is_read_exactly=exact).root(), i.place)
+        else:
+            found = self._window(i)
+        if not i.filters:
+            return found
+        return Operator(
+            self._name("SELECT", i.alias), Kind.SELECT, (found,), places=self._places(i.filters, found)
+        )  # fmt: skip
+
+    def _window(self, i: Input) -> Window:
+        graph = self.facts.graph(JoinGraph(self.query))
+        stream = graph.streams[graph.names.index(i.alias)]
+        is_stream = isinstance(i.source, Stream)
+        return Window(".".join((*self.path, i.alias)), stream.rate, stream.rows, self._slides if is_stream else 0.0)
+
+    @property
+    def _slides(self) -> float:
+        grouping = self.query.grouping
+        return BATCHES_PER_S if grouping is None else time_slides(grouping.slide_us / 1e6)
+
+    def _join(self, inputs: dict[str, Operator | Window]) -> Operator:
+        graph = self._known(inputs).graph(JoinGraph(self.query))
+        exprs = [side for e in self.query.equalities for side in (e.left, e.right)]
+        exprs += self.query.residuals
+        # Tables are read where they are stored, or shipped to the engine: not a matter of blocks.
+        is_stored = any(not isinstance(i.source, Stream) for i in self.query.inputs)
+        places = IN_ENGINE if is_stored else self._places(exprs)
+        share = min(1.0, graph.selectivity(graph.everything))
+        return Operator(self._name("JOIN"), Kind.JOIN, tuple(inputs.values()), share, places=places)
+
+    def _known(self, inputs: dict[str, Operator | Window]) -> Given:
+        """The facts, and what the operators of subqueries give: a key of groups has as many values as there are groups."""
+        rates, distinct = dict(self.facts.rates), dict(self.facts.distinct)
+        for i in self.query.inputs:
+            operator = inputs[i.alias]
+            if isinstance(i.source, Derived) and isinstance(operator, Operator):
+                size = size_of(operator)
+                rates.setdefault(i.source.name, size.rate_per_s)
+                if (key := _only_key(i.source.query)) is not None:
+                    distinct.setdefault(f"{i.alias}.{key}", max(1.0, size.rows))
+        return replace(self.facts, rates=rates, distinct=distinct)
+
+    def _groups(self, grouping: Grouping, rows: Operator | Window) -> Operator:
+        places = self._places([expr for _, expr in self.query.select])
+        shown = [expr for _, expr in grouping.select]
+        having = () if grouping.having is None else (grouping.having,)
+        read = {c.name for expr in (*having, *_more_than_shown(shown)) for c in columns_of(expr)}
+        exact = [a for n, a in enumerate(grouping.aggregates) if self.is_read_exactly or f"agg{n}" in read]
+        if any(self._is_inexact(a) for a in exact):
+            places = IN_ENGINE
+        if grouping.statement is not None:
+            places = frozenset({Place.DATABASE})
+        held = size_of(rows).rows
+        groups = Operator(
+            self._name("AGGREGATE"), Kind.AGGREGATE, (rows,), groups=self._groups_of(grouping, held), places=places
+        )  # fmt: skip
+        if grouping.having is None:
+            return groups
+        return Operator(
+            self._name("HAVING"), Kind.SELECT, (groups,), places=self._places([grouping.having])
+        )  # fmt: skip
+
+    def _groups_of(self, grouping: Grouping, rows: float) -> float:
+        """How many groups there are at an instant: as many as combinations of keys, and no more than rows."""
+        groups = 1.0
+        for _, expr in self.query.select[: grouping.keys]:
+            groups *= max(1.0, self.facts.distinct.get(str(expr), rows))
+        return min(groups, max(rows, 1.0))
+
+    def _reads_exactly(self, i: Input) -> bool:
+        """Whether the block does more with floats of an input than hand them on."""
+        query, grouping = self.query, self.query.grouping
+        exprs = [*i.filters, *query.residuals, *(side for e in query.equalities for side in (e.left, e.right))]
+        handed = [expr for _, expr in query.select]
+        if grouping is not None:
+            exact = {a.argument for a in grouping.aggregates if a.function not in TOLERANT}
+            is_exact = self.is_read_exactly or grouping.having is not None
+            exprs += [e for n, e in enumerate(handed) if is_exact or n < grouping.keys or n in exact]
+        exprs += handed if self.is_read_exactly else _more_than_shown(handed)
+        read = {c.name for expr in exprs for c in columns_of(expr) if c.alias == i.alias}
+        return any(f.name in read and pa.types.is_floating(f.type) for f in i.source.fields)
+
+    def _is_inexact(self, aggregate: Aggregate) -> bool:
+        if aggregate.function not in INEXACT or aggregate.argument is None:
+            return False
+        return bool(pa.types.is_floating(self.query.select[aggregate.argument][1].type))
+
+    def _places(self, exprs: Sequence[Expr], below: Operator | Window | None = None) -> frozenset[Place]:
+        """Where operators with some expressions may run: on a stream itself, in the engine."""
+        if isinstance(below, Window) or (below is not None and _is_at_source(below)):
+            return IN_ENGINE
+        return ANYWHERE if all(map(self.can_run, exprs)) else IN_ENGINE
+
+    def _name(self, what: str, *more: str) -> str:
+        return " ".join(filter(None, (what, ".".join((*self.path, *more)))))
+
+
+def _wished(root: Operator, place: str | None) -> Operator:
+    """The operators of a subquery, kept to where a hint wants them as far as they may run there."""
+    if place is None:
+        return root
+    wanted = IN_ENGINE if place == ENGINE else frozenset({Place.DATABASE})
+    inputs = tuple(i if isinstance(i, Window) else _wished(i, place) for i in root.inputs)
+    return replace(root, inputs=inputs, places=root.places & wanted or root.places)
+
+
+def joining_blocks(query: Query, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Query]]:
+    """The blocks of a query that join, by the names of their operators."""
+    for i in query.inputs:
+        if isinstance(i.source, Derived) and i.source.query is not None:
+            yield from joining_blocks(i.source.query, (*path, i.alias))
+    if len(query.inputs) > 1:
+        yield " ".join(filter(None, ("JOIN", ".".join(path)))), query
+
+
+def _is_at_source(node: Operator | Window) -> bool:
+    return isinstance(node, Operator) and node.kind is Kind.SELECT and isinstance(node.inputs[0], Window)
+
+
+def _only_key(query: Query | None) -> str | None:
+    """The column of a subquery's groups that has another value in each of them."""
+    if query is None or query.grouping is None or query.grouping.keys != 1:
+        return None
+    return next((name for name, expr in query.grouping.select if expr == Column(expr.type, GROUP, "key0")), None)
+
+
+def _more_than_shown(exprs: Sequence[Expr]) -> list[Expr]:
+    """The expressions that are not columns as they are: a CASE has predicates, ROUND has steps."""
+    return [expr for expr in exprs if not isinstance(expr, Column)]
+
+
+def engine_costs(root: Operator, units: UnitCosts, join_cpu: Mapping[str, float]) -> EngineCosts:
+    """What operators take in our engine. `join_cpu` has what the joins of blocks take by their plans, by operator."""
+    per_row_s = {
+        Kind.SELECT: units.result, Kind.PROJECT: units.result, Kind.JOIN: units.join, Kind.AGGREGATE: units.fold,
+    }  # fmt: skip
+    return EngineCosts(per_row_s, {**join_cpu, **dict(_folding(root, units))})
+
+
+def _folding(root: Operator, units: UnitCosts) -> Iterator[tuple[str, float]]:
+    """A row is folded once, and a group handed out at every slide."""
+    for each in root:
+        if each.kind is Kind.AGGREGATE:
+            yield each.name, size_of(each.inputs[0]).rate_per_s * units.fold + size_of(each).rate_per_s * units.result

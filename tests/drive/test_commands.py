@@ -1,0 +1,167 @@
+"""Commands that a driver has carried out, and died before it could answer: the next one answers for it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from anabranch.control.commands import ANSWERS, COMMANDS, Command, answer_to, give
+from anabranch.control.pipelines import COMING, DROPPED
+from anabranch.drive.coming import Coming
+from anabranch.errors import SessionError
+from anabranch.online import Online
+from anabranch.plan.overload import Overload
+from anabranch.plan.query import Query
+from anabranch.run import Run
+from anabranch.spark.pipeline import Joined
+from tests.drive.simulation import Below
+from tests.drive.test_coming import JOIN, OTHER, Growing, query_of
+from tests.support.cases import Part
+from tests.support.faulty import Fault
+from tests.support.workloads import Workload
+
+DRAWN = Workload(35, 0, batches=6)
+
+
+@dataclass
+class Asked(Growing):
+    """A simulation whose runs take up commands before each trigger, as a run on Spark does between batches."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    """The ids of the commands, by the triggers before which they are given."""
+
+    def gives(self, trigger: int, command: Command) -> None:
+        """Has a command be given before a trigger, once, and taken up before that trigger and those after it."""
+
+        def ask(run: Run) -> None:
+            if trigger not in self.names:
+                self.names[trigger] = give(Below(self.world.inner, "checkpoint"), command)  # type: ignore[arg-type]
+            self.take_up(run)
+
+        self.before[trigger] = ask
+
+    def started(self, holder: Any) -> Any:
+        driver, runner, tasks = super().started(holder)
+        # What was given and not answered is taken up by the driver that comes.
+        place = SimpleNamespace(host=SimpleNamespace(driver=driver, delivery=runner.delivery, runner=runner))
+        self.take_up(SimpleNamespace(pipelines=[place], queries=driver.queries))
+        return driver, runner, tasks
+
+    def take_up(self, run: Any) -> None:
+        online_of(self, run).take_up(self.checkpoint)  # type: ignore[arg-type]
+
+
+def online_of(case: Asked, run: Any) -> Online:
+    """The very class that takes up commands on Spark, over the driver of a simulation."""
+    host = run.pipelines[0].host
+    place = SimpleNamespace(host=host, name="pipeline-0", arriving={}, is_over=False, overload=Overload())
+    place.counted = SimpleNamespace(lacking=lambda streams: [])
+    place.take_back, place.take_gone = dict, list
+
+    def join(arriving: Any) -> Joined:
+        query, note = arriving.member.query, arriving.note
+        case.versions[note.text] = query
+        running = {name: (each.query, each.distribution) for name, each in host.driver.queries.items()}
+        coming = Coming(case.joining(query, running), note.history, note.command)
+        host.delivery.add(query.name, case.outlets[query.name])
+        host.runner.add(coming, note)
+        return Joined(place)  # type: ignore[arg-type]
+
+    def pipeline(name: str) -> Any:
+        if name not in host.driver.queries:
+            raise SessionError(f"no query {name} runs")
+        return place
+
+    def member(query: Query, *_: Any) -> Any:
+        sink = SimpleNamespace(staging=lambda: None)
+        return SimpleNamespace(query=query, sink=sink, under=lambda execution: member(query))
+
+    place.join, place.members = join, {n: member(q.query) for n, q in host.driver.queries.items()}
+    runs = SimpleNamespace(pipelines=[place], stopped=False, changing=threading.RLock(), pipeline=pipeline)
+    session = SimpleNamespace(
+        slots=2, overload=Overload(), declare=member, forget=lambda name: None,
+        bind=lambda name, sql: query_of(DRAWN, name, sql),
+    )  # fmt: skip
+    return Online(session, runs, None, {}, None)  # type: ignore[arg-type]
+
+
+def asked(faults: dict[int, Fault] | None = None) -> Asked:
+    """A query is added, altered and dropped by commands."""
+    batches = [DRAWN.batch(number) for number in range(DRAWN.batches)]
+    case = Asked([query_of(DRAWN, "q0", JOIN)], batches, {}, slots=2, faults=faults or {})
+    case.gives(1, Command("add", "later", OTHER))
+    case.gives(3, Command("alter", "later", f"{OTHER} AND p.x > 1"))
+    case.gives(5, Command("drop", "later"))
+    for query in (query_of(DRAWN, "later", sql) for sql in (OTHER, f"{OTHER} AND p.x > 1")):
+        case.asking(query, False)
+    return case
+
+
+def check(case: Asked, what: str) -> dict[int, str]:
+    """All commands are answered as done; what is told, by the triggers before which they were given."""
+    case.check(what)
+    assert case.names.keys() == {1, 3, 5}
+    assert not case.checkpoint.list(COMMANDS)
+    told = {}
+    for trigger, name in case.names.items():
+        found = answer_to(case.checkpoint, name)  # type: ignore[arg-type]
+        assert found is not None, f"{what}: no answer to {trigger}"
+        assert found.is_done, f"{what}: {found.text}"
+        told[trigger] = found.text
+    texts = [control.queries["later"].text for control in case.begun.values() if "later" in control.queries]
+    assert len(set(texts)) == 2, f"{what}: it came, and was altered"
+    assert "later" not in case.steps[-1][0].queries, f"{what}: it was dropped"
+    return told
+
+
+def test_commands_are_carried_out() -> None:
+    assert check(asked(), "calm") == {
+        1: "later comes with the next batch",
+        3: "later is another query from the next batch on",
+        5: "later leaves with the next batch",
+    }
+
+
+def test_a_driver_dies_between_a_command_and_its_answer(part: Part) -> None:
+    """At any put from the first command on: each is answered as what it was, done once."""
+    calm = asked()
+    calm.run()
+    puts = calm.world.puts
+    first = next(n for n, path in enumerate(puts) if path.startswith(f"checkpoint/{COMING}/"))
+    records = [n for n in range(first - 1, len(puts)) if puts[n].split("/")[1] not in ("state", "staged", "progress")]
+    for ordinal in part.of(records):
+        for kind in ("tear", "crash_after") if puts[ordinal].split("/")[1] in MEANT else ("tear",):
+            check(asked({ordinal: Fault(kind)}), f"{kind} {ordinal}, {puts[ordinal]}")  # type: ignore[arg-type]
+
+
+def test_the_next_driver_answers() -> None:
+    """A driver dies when it has noted what a command asks for, before it can answer."""
+    calm = asked()
+    calm.run()
+    noted = [n for n, path in enumerate(calm.world.puts) if path.split("/")[1] in (COMING, DROPPED)]
+    told = [check(asked({ordinal: Fault("crash_after")}), "") for ordinal in noted]
+    assert [each[trigger] for each, trigger in zip(told, (1, 3, 5), strict=True)] == [
+        "later has come in", "later was altered", "later was dropped"
+    ]  # fmt: skip
+
+
+MEANT = (COMING, DROPPED, ANSWERS, "control", "commit")
+"""Where a driver puts what a command brings about."""
+
+
+def test_another_command_is_refused() -> None:
+    """That a query is there does not mean that it was asked for by this command."""
+    case, seen = asked(), list[Any]()
+
+    def ask(run: Run) -> None:
+        disk = Below(case.world.inner, "checkpoint")
+        given = [give(disk, command) for command in (Command("add", "later", OTHER), Command("drop", "gone"))]  # type: ignore[arg-type]
+        case.take_up(run)
+        seen.extend(answer_to(disk, name) for name in given)  # type: ignore[arg-type]
+
+    case.before[2] = ask
+    check(case, "")
+    assert [each.is_done for each in seen] == [False, False]
+    assert seen[0].text == "there is, or was, a query later already: give this one another name"

@@ -1,0 +1,168 @@
+"""What the queries of a pipeline may lose, from batch to batch and from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from anabranch.control.journal import Journal
+from anabranch.control.loop import Allowing, Load, LoadRemark, Recut, SliceRemark
+from anabranch.control.query_texts import QueryTexts
+from anabranch.control.records import Limit
+from anabranch.drive.coming import Coming, admission
+from anabranch.drive.limiting import Limiting
+from anabranch.drive.local import LocalPipeline, Steady
+from anabranch.drive.steering import Steering
+from anabranch.errors import SessionError
+from anabranch.plan.actions import SetAllowances
+from anabranch.plan.distribution import Distribution
+from anabranch.plan.eager import Forms
+from anabranch.plan.jtree import left_deep, parse
+from anabranch.plan.migration import Execution, Migration, Strategy
+from anabranch.plan.overload import Clock, Overload, Policy
+from anabranch.plan.query import Query
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+
+SCRIPT = """
+CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
+CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+CREATE STREAM c (k BIGINT, ts TIMESTAMP) TIME ts;
+CREATE QUERY q AS SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 5 SECONDS {fresh};
+"""
+NOW_S = 1_800_000_000.0
+
+
+class Pinned:
+    """Pins shares for queries that it is told of."""
+
+    def __init__(self, queries: Mapping[str, Query]) -> None:
+        self.queries = queries
+
+    def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
+        return [Allowing(SetAllowances(name, {}, {"a": 0.5}), "pinned") for name in self.queries]
+
+    def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
+        return ()
+
+
+def query(fresh: str = "FRESHNESS 6 SECONDS") -> Query:
+    (found,) = parse_script(SCRIPT.format(fresh=fresh)).queries
+    return found.query
+
+
+def pipeline(disk: MemoryFilesystem, overload: Overload, fresh: str = "FRESHNESS 6 SECONDS") -> LocalPipeline:
+    """A pipeline on a checkpoint, whose queries do something under overload."""
+    made = LocalPipeline([query(fresh)], disk, clock=lambda: NOW_S)
+    limiter = Pinned({"q": query(fresh)}) if overload.policy.may_lose else None
+    made.driver.limiting = Limiting(overload, limiter, renew=Pinned if limiter else None)
+    made.driver.limiting.open(made.driver.standing.begun or made.driver.newest, made.driver._tell)
+    return made
+
+
+def rows(us: int) -> dict[str, pa.Table]:
+    made = pa.table({"k": [1], "ts": pa.array([us], pa.timestamp("us"))})
+    return {"a": made, "b": made, "c": made}
+
+
+def test_event_times_of_another_age_fail_the_first_batch_and_leave_it_to_the_event_clock() -> None:
+    """By the wall clock nothing would ever be fresh. The batch has no commit; begun again by event times, it is as it would
+    have been."""
+    disk = MemoryFilesystem()
+    first = pipeline(disk, Overload(clock=Clock.WALL))
+    with pytest.raises(SessionError, match="the rows of a are of 1970-01-01 00:00:01 UTC at most, and the clock says 2027"):
+        first.step(0, rows(1_000_000))
+    assert first.commits.latest() is None
+    again = pipeline(disk, Overload(clock=Clock.EVENT))
+    again.step(0, rows(1_000_000))
+    found = again.commits.read(0).queries["q"]
+    assert found.clock_us < 0, "no stream has shown a time before"
+    again.step(1, rows(2_000_000))
+    assert again.commits.read(1).queries["q"].clock_us == 1_000_000
+
+
+def test_near_times_are_taken_by_the_wall_clock() -> None:
+    made = pipeline(MemoryFilesystem(), Overload(clock=Clock.WALL))
+    made.step(0, rows(int(NOW_S * 1e6) - 30_000_000))
+    assert made.commits.read(0).queries["q"].clock_us == int(NOW_S * 1e6)
+
+
+def test_a_batch_that_was_begun_with_limits_runs_again_under_the_policy_of_now() -> None:
+    disk = MemoryFilesystem()
+    first = pipeline(disk, Overload(Policy.ADAPT_JOINS), "")
+    begun = first.driver.begin(0)
+    assert (begun.may_lose, begun.queries["q"].limits) == (True, {"a": Limit(share=0.5)})
+    again = pipeline(disk, Overload(Policy.ADAPT_JOINS), "").driver.begin(0)
+    assert (again.may_lose, again.queries["q"].limits, again.salt) == (True, {"a": Limit(share=0.5)}, begun.salt)
+    exact = pipeline(disk, Overload(), "").driver.begin(0)
+    assert (exact.may_lose, exact.queries["q"].limits) == (False, {})
+
+
+def test_a_parallel_track_ends_before_anything_is_limited() -> None:
+    made = pipeline(MemoryFilesystem(), Overload(Policy.ADAPT_JOINS), "")
+    (steering,) = made.driver.queries.values()
+    target = parse("(a (b c))", steering.graph)
+    steering.execution = replace(steering.execution, migration=Migration(target, Strategy.PARALLEL_TRACK, 0))
+    assert made.driver._limits(steering) == {}
+    steering.execution = replace(steering.execution, migration=Migration(target, Strategy.GRADUAL, 0))
+    assert made.driver._limits(steering) == {"a": Limit(share=0.5)}
+
+
+def steered(found: Query) -> Steering:
+    disk = MemoryFilesystem()
+    forms = Forms(found)
+    execution = Execution(left_deep(forms.graphs[None]))
+    return Steering(found, execution, Distribution(), Steady(), Journal(disk, found.name), QueryTexts(disk))
+
+
+def test_a_query_that_comes_has_no_history_where_results_may_be_lost() -> None:
+    made = pipeline(MemoryFilesystem(), Overload(Policy.SHED), "")
+    made.step(0, rows(1_000_000))
+    other = steered(replace(query(""), name="r"))
+    for steering in made.driver.queries.values():
+        steering.may_lose = True
+    with pytest.raises(SessionError, match="r cannot have history: the overload policy of q may lose results"):
+        admission(Coming(other, history=True), 1, made.driver.newest, made.driver.queries.values())
+    found = admission(Coming(other), 1, made.driver.newest, made.driver.queries.values())
+    assert found.since == 1
+
+
+def test_a_query_that_comes_is_limited_too() -> None:
+    made = pipeline(MemoryFilesystem(), Overload(Policy.ADAPT_JOINS), "")
+    made.step(0, rows(1_000_000))
+    made.driver.coming["r"] = Coming(steered(replace(query(""), name="r")))
+    control = made.driver.begin(1)
+    assert control.queries["r"].limits == {"a": Limit(share=0.5)}
+    assert made.driver.queries["r"].may_lose
+    assert msgspec.json.decode(msgspec.json.encode(control), type=type(control)) == control
+
+
+@pytest.mark.parametrize("fresh", ["", "FRESHNESS 5 SECONDS", "FRESHNESS 9 SECONDS"])
+def test_a_restart_with_another_freshness_goes_on_with_its_state(fresh: str) -> None:
+    """Rows are stored as they were: freshness is no part of what state depends on."""
+    disk = MemoryFilesystem()
+    pipeline(disk, Overload(clock=Clock.EVENT)).step(0, rows(1_000_000))
+    again = pipeline(disk, Overload(clock=Clock.EVENT), fresh)
+    assert again.step(1, rows(2_000_000))["q"].results.num_rows == 7, "each of three inputs has two rows, but for the first"
+
+
+@pytest.mark.parametrize("overload", [Overload(), Overload(Policy.SHED)])
+def test_slices_stay_as_they_are_where_results_may_be_lost(overload: Overload) -> None:
+    asked: list[object] = []
+
+    class Asked:
+        def at_start(self) -> Sequence[Recut]:
+            return ()
+
+        def after(self, *given: object) -> Sequence[Recut | SliceRemark]:
+            asked.append(given)
+            return ()
+
+    made = pipeline(MemoryFilesystem(), overload, "")
+    made.driver.slicer = Asked()
+    made.step(0, rows(1_000_000))
+    assert bool(asked) is not overload.policy.may_lose

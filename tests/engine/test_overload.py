@@ -1,0 +1,403 @@
+"""What queries lose under limits: never anything wrong, repeated or stale, the same whenever a batch runs again, and it is
+told how much that was."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.control.records import Limit, Limited, Statistics
+from anabranch.drive.local import LocalPipeline, LocalRun
+from anabranch.engine.shared_box import SharedBox
+from anabranch.plan.migration import Strategy
+from anabranch.plan.overload import Clock
+from anabranch.plan.query import Query, Stream
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support import oracle
+from tests.support.losing import larger, limit, losing, may_lose, random_limits, shuffled, with_freshness
+from tests.support.migrating import busy
+from tests.support.scenarios import Scenario, properties, scenarios
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def is_exact(limits: dict[str, Limit]) -> bool:
+    return all(each.share is None or each.share >= 1 for each in limits.values()) and not any(
+        each.rows for each in limits.values()
+    )
+
+
+def check_losing(scenario: Scenario, seed: int, slots: int) -> None:
+    """Batch by batch, results are among those that are fresh, and all of them where nothing is limited; whatever the plan,
+    its changes, restarts, and how rows are spread."""
+    rng = np.random.default_rng(seed)
+    query = with_freshness(scenario.query, rng)
+    streams = [s for s in query.sources if isinstance(s, Stream)]
+    clocks = oracle.event_clocks(scenario.arrow_batches, streams)
+    wanted = oracle.fresh_by_batch(query, scenario.arrow_batches, scenario.arrow_tables, clocks)
+    disk = MemoryFilesystem()
+    run = losing(query, scenario, disk, slots=slots, salts=seed)
+    for batch, rows in enumerate(scenario.arrow_batches):
+        limits = random_limits(query, rng, slots)
+        limit(run, limits)
+        done = run.step(batch, scenario.feed(batch))
+        run.verify()
+        found = oracle.bag(done.results)
+        if is_exact(limits):
+            assert not (wrong := oracle.difference(found, wanted[batch])), wrong
+        else:
+            assert not found - wanted[batch], "among the fresh ones"
+        check_counts(query, done.statistics, done.results.num_rows, limits)
+        assert done.statistics.results == done.results.num_rows
+        again = run.step(batch, shuffled(rows, rng))
+        assert oracle.bag(again.results) == found, "in any order"
+        fate = rng.integers(4)
+        if fate == 0:
+            run = losing(query, scenario, disk, int(rng.integers(3)), slots, salts=seed + batch + 1)
+        elif fate == 1 and len(query.inputs) > 1:
+            run.migrate(scenario.plans[int(rng.integers(len(scenario.plans)))], Strategy.MOVING_STATE)
+
+
+def check_counts(query: Query, statistics: Statistics, results: int, limits: dict[str, Limit]) -> None:
+    """What is counted of directions adds up."""
+    limited = statistics.limited
+    if len(query.inputs) == 1:
+        return
+    assert sum(each.results for each in limited.values()) == results
+    for alias, each in limited.items():
+        assert each.probed <= each.rows
+        assert each.probed or not each.results, "nobody finds who does not look"
+        if alias not in limits or is_exact({alias: limits[alias]}):
+            assert (each.probed, each.estimated, each.variance) == (each.rows, each.results, 0)
+        else:
+            assert each.estimated >= each.results
+
+
+test_losing, test_losing_long = properties(
+    check_losing, 60, 3_000, scenario=scenarios(batches=(3, 4, 6), inputs=(2, 3, 4, 5)), seed=SEEDS,
+    slots=st.sampled_from([1, 1, 3]),
+)  # fmt: skip
+test_losing_tight, test_losing_tight_long = properties(
+    check_losing, 15, 1_000, scenario=scenarios(tight=True, batches=(6, 9), inputs=(3, 2)), seed=SEEDS,
+    slots=st.sampled_from([1, 2]),
+)  # fmt: skip
+
+
+def check_monotone(seed: int, inputs: int, plan: int) -> None:
+    """Who may look up more rows loses none of the results that others have, by the same salts; however that was before."""
+    scenario, rng = busy(seed, inputs, 6), np.random.default_rng(seed)
+    runs = [losing(scenario.query, scenario, MemoryFilesystem(), plan, salts=seed) for _ in range(2)]
+    for batch in range(len(scenario.batches)):
+        limits = random_limits(scenario.query, rng, 1)
+        for run, its in zip(runs, (limits, larger(limits, rng)), strict=True):
+            limit(run, its)
+        less, more = (oracle.bag(run.step(batch, scenario.feed(batch)).results) for run in runs)
+        assert not less - more
+
+
+test_monotone, test_monotone_long = properties(
+    check_monotone, 25, 1_000, seed=SEEDS, inputs=st.sampled_from([2, 3, 4]), plan=st.integers(0, 3)
+)
+
+
+# Nothing limited
+
+
+@pytest.mark.parametrize("share", [None, 1.0])
+def test_nothing_limited_takes_no_pass_over_rows(share: float | None) -> None:
+    """No row is hashed, and nothing chosen, where every row looks up; and nobody who may lose nothing is counted."""
+    scenario = busy(3, 3, 6)
+    ours = {"anabranch.engine.log.hash_rows", "anabranch.engine.limits.chosen", "anabranch.engine.limits.add_up"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ours:
+            patch.setattr(name, mock.Mock(side_effect=AssertionError(name)))
+        run = losing(scenario.query, scenario, MemoryFilesystem())
+        limit(run, {} if share is None else {alias: Limit(share=share) for alias in scenario.query.aliases})
+        found: oracle.Bag = Counter()
+        for batch in range(6):
+            found += oracle.bag(run.step(batch, scenario.feed(batch)).results)
+        exact = LocalRun(scenario.query, MemoryFilesystem(), scenario.plans[0])
+        with pytest.MonkeyPatch.context() as nothing:
+            nothing.setattr("anabranch.engine.box.Direction", mock.Mock(side_effect=AssertionError("counted")))
+            nothing.setattr("anabranch.engine.box.fresh", mock.Mock(side_effect=AssertionError("asked for its times")))
+            assert all(not exact.step(batch, scenario.feed(batch)).statistics.limited for batch in range(6))
+    assert found == oracle.expected(scenario.query, scenario.arrow_batches, {})
+
+
+def test_sorted_rows_are_not_sorted_again() -> None:
+    """Rows that an index has in order are filtered in that order."""
+    scenario = two_streams()
+    run = losing(scenario.query, scenario, MemoryFilesystem())
+    run.step(0, scenario.feed(0))
+    limit(run, {"a": Limit(share=0.5), "b": Limit(share=0.5)})
+    with mock.patch("anabranch.engine.lookup.sort_by_hash", side_effect=AssertionError("sorted")):
+        done = run.step(1, scenario.feed(1))
+    assert 0 < done.statistics.limited["a"].probed < done.statistics.limited["a"].rows
+    steps = {step.route: step.probes for step in done.statistics.steps}
+    assert steps == {alias: each.probed for alias, each in done.statistics.limited.items()}
+
+
+# What is told of what is lost
+
+STREAMS = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts LATENESS 1 HOUR;" for s in "abc")
+
+
+def query_of(sql: str) -> Query:
+    return parse_script(f"{STREAMS} CREATE QUERY q AS {sql}").queries[0].query
+
+
+def two_streams() -> Scenario:
+    rng = np.random.default_rng(1)
+    cut = tuple({s: [(int(k), 0, n, 0) for n, k in enumerate(rng.integers(0, 20, 200))] for s in "ab"} for _ in range(3))
+    script = f"{STREAMS} CREATE QUERY q AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS"
+    return Scenario(script, ("(a b)",), cut)
+
+
+def table(rows: list[tuple[int, int, int, int]]) -> pa.Table:
+    k, j, x, ts = zip(*rows, strict=True)
+    return pa.table({"k": k, "j": j, "x": x, "ts": pa.array(ts, pa.int64()).cast(pa.timestamp("us"))})
+
+
+def check_estimates(told: list[Limited], true: int) -> None:
+    """The mean of estimates is the true number, within three standard errors; and these are about what estimates show."""
+    estimates = np.array([each.estimated for each in told])
+    errors = np.sqrt([each.variance for each in told])
+    shown = estimates.std(ddof=1)
+    assert abs(estimates.mean() - true) < 3 * shown / np.sqrt(len(told))
+    assert 0.75 < np.sqrt(np.mean(errors**2)) / shown < 1.33
+
+
+BATCHES = 150
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_a_few_rows_that_find_most(share: float) -> None:
+    """Keys have from one to hundreds of partners. Each batch brings the same rows of a, and has another salt."""
+    rng = np.random.default_rng(5)
+    partners = np.minimum(rng.zipf(1.3, 60), 300)
+    b = table([(k, 0, n, 0) for k, count in enumerate(partners.tolist()) for n in range(count)])
+    a = table([(k, 0, n, 1) for n, k in enumerate(rng.integers(0, 60, 300).tolist())])
+    true = sum(int(partners[k]) for k in a.column("k").to_pylist())
+    query = query_of("SELECT a.x FROM a [NOW], b [RANGE 1 DAY] WHERE a.k = b.k")
+    run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+    run.step(0, {"b": b})
+    limit(run, {"a": Limit(share=share)})
+    told = [run.step(batch, {"a": a}).statistics.limited["a"] for batch in range(1, BATCHES + 1)]
+    check_estimates(told, true)
+    by_result = np.sqrt([(1 - share) / share**2 * each.results for each in told])
+    assert np.mean(np.sqrt([each.variance for each in told])) > 5 * np.mean(by_result), "errors are those of rows"
+
+
+def test_combined_rows_are_told_as_rows_are() -> None:
+    """Rows of a come to the root of a tree combined with rows of c: each combination looks up, or does not. Of c only keys
+    are stored, so that rows of one key share their fate."""
+    rng = np.random.default_rng(6)
+    c = table([(int(k), 0, n, 0) for n, k in enumerate(rng.integers(0, 10, 40))])
+    b = table([(0, int(j), n, 0) for n, j in enumerate(np.minimum(rng.zipf(1.5, 200), 12))])
+    a = table([(int(k), int(j), n, 1) for n, (k, j) in enumerate(rng.integers(0, 10, (100, 2)).tolist())])
+    query = query_of("SELECT a.x FROM a [NOW], b [RANGE 1 DAY], c [RANGE 1 DAY] WHERE a.k = c.k AND a.j = b.j")
+    exact = LocalRun(query, MemoryFilesystem(), "((a c) b)")
+    exact.step(0, {"b": b, "c": c})
+    true = exact.step(1, {"a": a}).results.num_rows
+    run = LocalRun(query, MemoryFilesystem(), "((a c) b)", limiting=may_lose())
+    run.step(0, {"b": b, "c": c})
+    limit(run, {"a": Limit(share=0.3)})
+    told = [run.step(batch, {"a": a}).statistics.limited["a"] for batch in range(1, BATCHES + 1)]
+    assert told[0].rows > 300, "combinations"
+    check_estimates(told, true)
+
+
+def test_shares_of_rows_that_were_shed_count() -> None:
+    """Each batch brings the same rows, far later; some are shed, and of what is left only some look up."""
+    rng = np.random.default_rng(7)
+    keys = {s: rng.integers(0, 12, 120).tolist() for s in "ab"}
+    true = sum(Counter(keys["a"])[k] for k in keys["b"])
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 SECOND"), MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"a": 0.5, "b": 0.7}
+    limit(run, {"b": Limit(share=0.6)})
+    estimates, rows = [], []
+    for batch in range(BATCHES):
+        cut = {s: table([(k, 0, n, batch * 10_000_000) for n, k in enumerate(keys[s])]) for s in "ab"}
+        done = run.step(batch, cut).statistics
+        estimates.append(sum(each.estimated for each in done.limited.values()))
+        assert {done.sources[s].rows for s in "ab"} == {120}
+        rows.append([done.sources[s].shed_rows for s in "ab"])
+        assert run.commit is not None
+        assert run.commit.largest_time_us == dict.fromkeys("ab", batch * 10000000)
+    assert abs(np.mean(estimates) - true) < 3 * np.std(estimates, ddof=1) / np.sqrt(BATCHES)
+    assert np.allclose(np.mean(rows, axis=0), [60, 36], rtol=0.1)
+
+
+def test_rows_that_look_up_a_range_are_told_as_others_are() -> None:
+    """Of these, only those that look up are sorted."""
+    rng = np.random.default_rng(8)
+    b = table([(0, int(j), n, 0) for n, j in enumerate(np.minimum(rng.zipf(1.4, 300), 40))])
+    a = table([(0, int(j), n, 1) for n, j in enumerate(rng.integers(0, 40, 200).tolist())])
+    query = query_of("SELECT a.x FROM a [NOW], b [RANGE 1 DAY] WHERE b.j BETWEEN a.j - 1 AND a.j + 1")
+    true = sum(abs(i - j) <= 1 for i in a.column("j").to_pylist() for j in b.column("j").to_pylist())
+    run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+    run.step(0, {"b": b})
+    limit(run, {"a": Limit(share=0.3)})
+    check_estimates([run.step(n, {"a": a}).statistics.limited["a"] for n in range(1, BATCHES + 1)], true)
+
+
+def test_inputs_over_one_stream_choose_rows_of_their_own() -> None:
+    """Rows of b find older rows, as those of a do; by another salt."""
+    query = query_of("SELECT a.x FROM a, a AS b WHERE a.k = b.k WINDOW 1 DAY")
+    run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+    rows = table([(n, 0, n, 0) for n in range(400)])
+    run.step(0, {"a": rows})
+    found = []
+    for batch, limits in ((1, {"a": 0.5, "b": 0.0}), (2, {"a": 0.0, "b": 0.5})):
+        limit(run, {alias: Limit(share=share) for alias, share in limits.items()})
+        run.driver.limiting.draw_salt = lambda: 9
+        found.append(set(run.step(batch, {"a": rows}).results.column("x").to_pylist()))
+    assert 150 < len(found[0]) < 250
+    assert 60 < len(found[0] & found[1]) < 140
+
+
+def test_rows_that_are_shed_move_the_watermark() -> None:
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 SECOND"), MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"a": 0.0, "b": 0.0}
+    done = run.step(0, {"a": table([(0, 0, 0, 70)]), "b": table([(0, 0, 0, 50)])})
+    assert {name: each.shed_rows for name, each in done.statistics.sources.items()} == {"a": 1, "b": 1}
+    assert run.commit is not None
+    assert run.commit.largest_time_us == {"a": 70, "b": 50}
+    assert run.step(1, {}).watermark_us == 50 - 3_600_000_000
+
+
+def test_the_share_of_a_batch_is_kept_with_its_rows() -> None:
+    """Rows of a were shed by half in the first batch. What rows of b find of these counts twice, later and elsewhere."""
+    disk, query = MemoryFilesystem(), query_of("SELECT a.x FROM a [RANGE 1 DAY], b [NOW] WHERE a.k = b.k")
+    run = LocalRun(query, disk, limiting=may_lose(3))
+    run.driver.limiting.shed = {"a": 0.5}
+    run.step(0, {"a": table([(0, 0, n, 0) for n in range(100)])})
+    run.driver.limiting.shed = {}
+    b = table([(0, 0, 0, 1)])
+    for batch in (1, 2):
+        told = run.step(batch, {"b": b}).statistics.limited["b"]
+        assert 30 < told.results < 70
+        assert told.estimated == 2 * told.results
+        run = LocalRun(query, disk, limiting=may_lose(3))
+
+
+# What goes with limits, and what does not
+
+
+def test_slots_have_limits_of_their_own() -> None:
+    scenario = two_streams()
+    run = losing(scenario.query, scenario, MemoryFilesystem(), slots=2)
+    run.step(0, scenario.feed(0))
+    limit(run, {"a": Limit(rows={1: 0})})
+    run.step(1, scenario.feed(1))
+    assert run.commit is not None
+    told = [run.commit.slots[str(slot)].limited["q"]["a"] for slot in range(2)]
+    assert told[0].probed == told[0].rows > 0 == told[1].probed < told[1].rows
+
+
+def test_limits_begin_when_a_parallel_track_has_ended() -> None:
+    scenario, disk = busy(3, 3, 16), MemoryFilesystem()
+    exact = LocalRun(scenario.query, disk, scenario.plans[0], scenario.tables)
+    exact.step(0, scenario.feed(0))
+    exact.migrate("(a b c)" if scenario.plans[0] != "(a b c)" else "((a b) c)", Strategy.PARALLEL_TRACK)
+    exact.step(1, scenario.feed(1))
+    run = losing(scenario.query, scenario, disk)  # under another policy, with the track under way
+    limit(run, {"a": Limit(share=0.0)})
+    told: dict[bool, list[Limited]] = {True: [], False: []}
+    for batch in range(2, len(scenario.batches)):
+        is_parallel = run.driver.queries[run.name].execution.is_parallel
+        step = run.step(batch, scenario.feed(batch))
+        told[is_parallel].append(step.statistics.limited.get("a", Limited()))
+    assert sum(each.probed for each in told[True]) == sum(each.rows for each in told[True]) > 0
+    assert sum(each.probed for each in told[False]) == 0 < sum(each.rows for each in told[False])
+
+
+def pair(freshness_us: int | None = None) -> list[Query]:
+    """Two queries with one join."""
+    found = [replace(query_of(f"SELECT a.{c} FROM a, b WHERE a.k = b.k WINDOW 9 SECONDS"), name=f"q{c}") for c in "xj"]
+    return [replace(q, inputs=tuple(replace(i, freshness_us=freshness_us) for i in q.inputs)) for q in found]
+
+
+def boxes_of(pipeline: LocalPipeline) -> list[bool]:
+    slot = pipeline.slot()
+    assert slot is not None
+    return [isinstance(box, SharedBox) for box in slot.boxes.values()]
+
+
+def test_who_may_lose_results_shares_no_routes() -> None:
+    """A policy that is changed between two runs changes that, and no result."""
+    scenario, disk = two_streams(), MemoryFilesystem()
+    wanted = oracle.expected(pair()[0], scenario.arrow_batches, {})
+    found: oracle.Bag = Counter()
+    for batch, settings in enumerate(({}, {"limiting": may_lose()}, {})):
+        pipeline = LocalPipeline(pair(), disk, **settings)  # type: ignore[arg-type]
+        found += oracle.bag(pipeline.step(batch, scenario.feed(batch))["qx"].results)
+        assert boxes_of(pipeline) == ([False, False] if settings else [True])
+    assert found == wanted
+    fresh = LocalPipeline(pair(9_000_000), MemoryFilesystem())
+    fresh.step(0, scenario.feed(0))
+    assert boxes_of(fresh) == [False, False]
+
+
+# Freshness
+
+
+def test_rows_too_old_for_every_query_go_no_further() -> None:
+    """By the wall clock: rows of a are too old for both queries, which are fresh by 30 and by 60 seconds, before 40 s."""
+    now = [100.0]
+    queries = [*pair(30_000_000)[:1], *pair(60_000_000)[1:]]
+    limiting = may_lose(clock=Clock.WALL)
+    pipeline = LocalPipeline(queries, MemoryFilesystem(), limiting=limiting, clock=lambda: now[0])
+    rows = table([(1, 0, n, n * 10_000_000) for n in range(10)])
+    done = pipeline.step(0, {"a": rows, "b": rows})
+    for step in done.values():
+        counts = step.statistics.sources["a"]
+        assert (counts.rows, counts.stale_rows, counts.late_rows, counts.stored_rows) == (10, 4, 0, 6)
+        assert counts.largest_time_us == 90_000_000
+    results = {name: sorted(step.results.column(0).to_pylist()) for name, step in done.items()}
+    assert (results["qx"], len(results["qj"])) == ([7, 8, 9], 6)
+    assert [done[name].statistics.stale_results for name in ("qx", "qj")] == [3, 0]
+    assert pipeline.commit is not None
+    assert pipeline.commit.largest_time_us == {"a": 90_000_000, "b": 90_000_000}
+
+
+def check_by_wall_clock(seed: int, inputs: int, lag_s: int) -> None:
+    """A run that is so far behind gives what is fresh by the driver's clock, and counts the rest."""
+    scenario, rng = busy(seed, inputs, 7), np.random.default_rng(seed)
+    query = with_freshness(scenario.query, rng)
+    planned = [(batch + lag_s) * 1_000_000 for batch in range(7)]
+    is_any = any(i.freshness_us is not None for i in query.inputs)
+    wanted = oracle.fresh_by_batch(query, scenario.arrow_batches, {}, planned)
+    run = losing(query, scenario, MemoryFilesystem(), plan=seed % 4, clock=lambda: planned[run.last_batch + 1] / 1e6)
+    run.driver.limiting.overload = replace(run.driver.limiting.overload, clock=Clock.WALL)
+    for batch in range(7):
+        done = run.step(batch, scenario.feed(batch))
+        assert oracle.bag(done.results) == wanted[batch]
+        assert is_any or not done.statistics.stale_results
+
+
+test_by_wall_clock, test_by_wall_clock_long = properties(
+    check_by_wall_clock, 25, 1_000, seed=SEEDS, inputs=st.sampled_from([2, 3]), lag_s=st.sampled_from([0, 1, 3, 6])
+)
+
+
+def test_streams_in_order_lose_nothing_by_the_event_clock() -> None:
+    """With freshness as long as the window, and rows in order, nothing is asked for its times."""
+    query = pair(9_000_000)[0]
+    run = LocalRun(query, MemoryFilesystem())
+    rng: Any = np.random.default_rng(2)
+    cut = [{s: table([(int(k), 0, 0, n * 1_000_000) for k in rng.integers(0, 3, 9)]) for s in "ab"} for n in range(20)]
+    found: oracle.Bag = Counter()
+    for batch, rows in enumerate(cut):
+        done = run.step(batch, rows)
+        found += oracle.bag(done.results)
+        assert not done.statistics.stale_results
+    assert found == oracle.expected(query, cut, {})

@@ -1,0 +1,65 @@
+"""Blocks that DuckDB runs over our windows give what DuckDB gives of each instant, whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.drive.local import LocalRun
+from anabranch.drive.work import Kept
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.drive.simulation import Simulation
+from tests.support import oracle
+from tests.support.faulty import Fault
+from tests.support.placed import QUERIES, Placed, Shape, shapes
+from tests.support.scenarios import properties
+
+KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
+FAULTS = st.dictionaries(st.integers(0, 80), KINDS, max_size=4)
+FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=2)
+
+
+def check(shape: Shape, stops: Sequence[int], turns: Sequence[int], slots: int) -> None:
+    """Batches in several slots, with new processes after some of them, and workers that take turns."""
+    case, disk = Placed(shape), MemoryFilesystem()
+    run = LocalRun(case.query, disk, tables=case.tables, slots=slots)
+    workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
+    for number in range(len(case.batches) + 1):
+        run.worker = workers[turns[number % len(turns)]]
+        step = run.step(number, case.batches[number] if number < len(case.batches) else {})
+        run.verify()
+        found += oracle.bag(step.results)
+        if number in stops:
+            run, workers = LocalRun(case.query, disk, tables=case.tables, slots=slots), defaultdict(Kept)
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, case.tables))
+    assert not problem, f"{case.sql}\n{problem}"
+
+
+test_blocks, test_blocks_long = properties(
+    check, 40, 3_000, shape=shapes(), stops=st.lists(st.integers(0, 8), max_size=2),
+    turns=st.lists(st.integers(0, 2), min_size=1, max_size=5), slots=st.sampled_from([1, 2, 3]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_each_query(query: str) -> None:
+    shape = Shape(query, seed=3, batches=8, rows=8, a=4, b=6, slide=1, late=2, gap=False)
+    assert oracle.expected(Placed(shape).query, Placed(shape).batches, Placed(shape).tables), "the case shows nothing"
+    for slots in (1, 3):
+        check(shape, stops=[3], turns=[0, 1, 0], slots=slots)
+
+
+def check_crashes(
+    shape: Shape, slots: int, to_files: bool, faults: Mapping[int, Fault], fails: Mapping[int, str], pauses: frozenset[int]
+) -> None:
+    case = Placed(shape)
+    Simulation([case.query], case.batches, case.tables, (), slots, to_files, faults, fails=fails, pauses=pauses).check()
+
+
+test_crashes, test_crashes_long = properties(
+    check_crashes, 25, 2_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
+    fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
+)  # fmt: skip

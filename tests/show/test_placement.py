@@ -1,0 +1,83 @@
+"""Where operators run, as `explain` shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anabranch.cost.facts import Given
+from anabranch.place.calibrate import FORMAT, Measured, remember
+from anabranch.planning import Planning
+from anabranch.sql import parse_script
+
+SOURCES = "CREATE STREAM plugs (plug BIGINT, load DOUBLE, ts TIMESTAMP) TIME ts;"
+MEANS = "(SELECT plug, AVG(load) AS mean FROM plugs [RANGE {} MINUTES] GROUP BY plug)"
+SELECT = f"SELECT {{}} f.plug, f.mean FROM {MEANS.format(5)} f, {MEANS.format(1)} o WHERE f.plug = o.plug"
+FACTS = Given(rates={"plugs": 2000.0})
+FREE = Measured(FORMAT, "here", True, 1e-9, {each: {1000: 1e-15} for each in ("in", "out", "group", "join")})
+DEAR = Measured(FORMAT, "here", True, 1.0, {each: {1000: 1e-3} for each in ("in", "out", "group", "join")})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def planning(hint: str = "", databases: tuple[str, ...] = ("duck",), select: str = SELECT) -> Planning:
+    found = Planning(facts=FACTS, slots=2)
+    found.databases = {name: lambda _: True for name in databases}
+    found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {select.format(hint)};"))
+    return found
+
+
+def places(found: Planning) -> dict[str, str]:
+    told = found.explain_json("q")["placement"]
+    return {each["name"]: each["place"] for each in told["operators"]}
+
+
+def test_a_database_that_was_never_measured_gets_nothing() -> None:
+    found = planning()
+    assert set(places(found).values()) == {"engine"}
+    text = found.explain("q")
+    assert "a cost that was never measured is not trusted" in " ".join(text.split())
+    assert "anabranch calibrate --database duck" in " ".join(text.split())
+
+
+def test_unless_a_hint_places_it() -> None:
+    told = places(planning("/*+ PLACE(f, duck) */"))
+    assert {name for name, place in told.items() if place == "duck"} == {"AGGREGATE f"}
+
+
+def test_operators_run_where_they_are_cheapest() -> None:
+    remember("duck", DEAR)
+    assert set(places(planning()).values()) == {"engine"}
+    remember("duck", FREE)
+    assert set(places(planning()).values()) == {"duck"}
+
+
+def test_a_hint_decides_against_the_costs() -> None:
+    remember("duck", FREE)
+    assert places(planning("/*+ PLACE(f, engine) */"))["AGGREGATE f"] == "engine"
+    remember("duck", DEAR)
+    told = places(planning("/*+ PLACE(o, database) */"))
+    assert (told["AGGREGATE o"], told["AGGREGATE f"]) == ("duck", "engine")
+
+
+def test_the_plan_and_the_next_best_are_told() -> None:
+    remember("duck", DEAR)
+    found = planning()
+    text, told = " ".join(found.explain("q").split()), found.explain_json("q")["placement"]
+    assert "plans looked at" in text
+    assert "next best:" in text
+    assert told["chosen"]["feasible"]
+    assert told["chosen"]["exact"]
+    assert told["next"]["c_u"] > told["chosen"]["c_u"]
+    assert "places AGGREGATE f engine" in text
+
+
+def test_nothing_is_told_where_there_is_no_choice() -> None:
+    assert planning(databases=()).explain_json("q")["placement"] is None
+    assert "places" not in planning(databases=()).explain("q")
+    alone = "SELECT {} plug FROM plugs [NOW]"
+    assert planning(select=alone).explain_json("q")["placement"] is None
