@@ -1,10 +1,12 @@
 """The loop of load over the engine: a clock that goes on as the work that tasks report would take, rows that come as it
 goes.
 
-What a row taken in, a lookup and a result cost is said here, not measured: so runs are the same on every machine."""
+What a row taken in, a lookup and a result cost is said here, not measured, and salts are drawn from a seed: so runs are the
+same on every machine."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -79,10 +81,11 @@ class Costed:
 class Live:
     """A pipeline that reads what has come since the last batch, every second or when the last batch is over."""
 
-    def __init__(self, overload: Overload, load: Callable[[float], float]) -> None:
+    def __init__(self, overload: Overload, load: Callable[[float], float], seed: int = 7) -> None:
         self.overload, self.load, self.disk = overload, load, MemoryFilesystem()
+        self.salts = random.Random(seed)
         self.now = self.begin = 1_700_000_000.0
-        self.read_to, self.number, self.rng = self.now - DELAY_S, 0, np.random.default_rng(7)
+        self.read_to, self.number, self.rng = self.now - DELAY_S, 0, np.random.default_rng(seed)
         self.rows: dict[str, list[pa.Table]] = {"a": [], "b": []}
         self.given: list[int] = []
         self.complete: list[Completeness | None] = []
@@ -94,7 +97,7 @@ class Live:
 
     def restart(self) -> None:
         loop = OverloadLoop(self.overload, {"q": query()}, 1.0, SLOTS, float(SLOTS), lambda: self.now)
-        limiting = Limiting(self.overload, Costed(loop))
+        limiting = Limiting(self.overload, Costed(loop), draw_salt=lambda: self.salts.getrandbits(63))
         self.pipeline = LocalPipeline(
             [query()], self.disk, clock=lambda: self.now, slots=SLOTS, limiting=limiting, seconds=self.took
         )  # fmt: skip
@@ -204,11 +207,13 @@ def test_a_driver_that_starts_anew_under_overload_goes_on_as_it_was() -> None:
 
 
 def test_shedding_rows_bounds_the_lag_too_and_gives_less() -> None:
-    found = {}
-    for policy in ("adapt joins", "shed"):
-        live = Live(Overload(policy=policy, clock="wall"), lambda t: 1.7 if t > 8 else 0.7)  # type: ignore[arg-type]
-        live.run(40)
-        assert max(live.oldest_s) <= WINDOW_S + SLACK_S
-        assert max(live.lags) <= SLACK_S + 3.0
-        found[policy] = sum(live.given)
+    """Of three seeds together: what one run gives spreads by some 5 % with its salts, and shedding gives some 7 % less."""
+    found = {"adapt joins": 0, "shed": 0}
+    for policy in found:
+        for seed in range(3):
+            live = Live(Overload(policy=policy, clock="wall"), lambda t: 1.7 if t > 8 else 0.7, seed)  # type: ignore[arg-type]
+            live.run(40)
+            assert max(live.oldest_s) <= WINDOW_S + SLACK_S
+            assert max(live.lags) <= SLACK_S + 3.0
+            found[policy] += sum(live.given)
     assert found["adapt joins"] > found["shed"]
