@@ -67,15 +67,16 @@ def growing_parabola(rates: Sequence[float], values: Sequence[float]) -> tuple[f
     >>> [round(each, 3) for each in growing_parabola([1, 2, 3], [2, 5, 10])]
     [1.0, 0.0, 1.0]
     >>> [round(each, 3) for each in growing_parabola([1, 2, 3], [1, 3, 3])]
-    [0.0, 1.143, 0.0]
+    [0.0, 1.0, 0.333]
     """
-    whole, best = np.vander(np.asarray(rates, float), 3), (np.inf, (0.0, 0.0, 0.0))
+    whole = np.vander(np.asarray(rates, float), 3)
+    best: tuple[float, tuple[float, ...]] = (np.inf, ())
     for kept in (k for n in (1, 2, 3) for k in combinations(range(3), n)):
         found, *_ = np.linalg.lstsq(whole[:, kept] / (scale := whole[:, kept].max(axis=0)), values, rcond=None)
         if (found >= 0).all():
             away = float(np.square(whole[:, kept] / scale @ found - values).sum())
             least = dict(zip(kept, found / scale, strict=True))
-            best = min(best, (away, (*(float(least.get(place, 0.0)) for place in range(3)),)))
+            best = min(best, (away, tuple(float(least.get(place, 0.0)) for place in range(3))))
     return best[1]
 
 

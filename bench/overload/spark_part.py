@@ -29,8 +29,19 @@ import numpy as np
 
 from bench import report
 from bench.overload.cases import (
-    BEHIND, LOADS, PARTS, QUICK, SHAPE, SPARK, WINDOW_S, Capacity, Case, Size, cases, growing_parabola,
-)  # fmt: skip
+    BEHIND,
+    LOADS,
+    PARTS,
+    QUICK,
+    SHAPE,
+    SPARK,
+    WINDOW_S,
+    Capacity,
+    Case,
+    Size,
+    cases,
+    growing_parabola,
+)
 from bench.overload.spark_own import SparkOwn
 from bench.overload.traffic import STOP
 from bench.overload.truth import Truth, truth
@@ -134,7 +145,7 @@ def _point(batch: Mapping[str, Any], began_s: float, right: Truth) -> dict[str, 
 SHOWN = (
     "part", "load", "way", "rows/s", "results/s", "true %", "told %", "± %", "lag s", "oldest s", "stale", "CPU s/s",
     "probing %", "batches",
-)  # fmt: skip
+)
 
 
 def main(parts: Sequence[str], is_quick: bool, loads: Sequence[float] | None = None) -> list[dict[str, Any]]:
