@@ -208,8 +208,4 @@ def limiting_of(
     if overload.policy is Policy.FALL_BEHIND:
         return Limiting(overload)
     interval_s = (parse_duration(interval) / 1e6 if interval is not None else 0) or None
-
-    def loop(queries: Mapping[str, Query]) -> OverloadLoop:
-        return OverloadLoop(overload, queries, interval_s, slots, min(slots, cores), clock)
-
-    return Limiting(overload, loop(queries), renew=loop)
+    return Limiting(overload, OverloadLoop(overload, queries, interval_s, slots, min(slots, cores), clock))
