@@ -422,12 +422,13 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if pa.types.is_string(kind) or (pa.types.is_boolean(kind) and not column.null_count):
         return list(column.to_numpy().tolist())
-    if pa.types.is_integer(kind) and not column.null_count:
+    if (pa.types.is_integer(kind) or kind == pa.timestamp("us")) and not column.null_count:
         return list(column.to_numpy().tolist())
     if pa.types.is_floating(kind) and not column.null_count:
         values = column.to_numpy() + 0.0
         return list(values.tolist()) if not np.isnan(values).any() else [_plain(value) for value in values.tolist()]
-    return [_plain(value) for value in column.to_pylist()]
+    is_plain = not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+    return list(column.to_pylist()) if is_plain else [_plain(value) for value in column.to_pylist()]
 
 
 def _plain(value: Any) -> Any:
