@@ -69,10 +69,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The objects of modules and tests live as long as the run: the collector need not go through them during long cases."""
-    if takes_long_ones(session.config):
-        gc.collect()
-        gc.freeze()
+    """The objects of modules and tests live as long as the run: the collector need not go through them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _take_few(config: pytest.Config, items: list[pytest.Item]) -> None:
