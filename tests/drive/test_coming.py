@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.balance.together import join_others, restored
 from anabranch.control.lease import Holder
-from anabranch.control.ledger import commits_in
+from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.pipelines import COMING, ComingNote, read_coming, read_dropped
 from anabranch.control.query_texts import text_of
 from anabranch.control.records import Commit, Control
@@ -28,7 +28,7 @@ from anabranch.plan.query import Query, Stream
 from anabranch.plan.workload import Workload as Plans
 from anabranch.run import Run
 from anabranch.sql import bind_query, parse_script
-from tests.drive.simulation import Files, Simulation
+from tests.drive.simulation import Below, Files, Simulation
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
@@ -240,6 +240,24 @@ def test_a_driver_dies_at_any_put_while_queries_come(part: Part) -> None:
         case.go_on(left)
         case.check(str(left))
         assert case.lives == 2
+
+
+def test_queries_come_with_the_batch_that_was_begun_with_them() -> None:
+    """The driver dies when the batch is begun: what is told of a query from then on, in which batch it came, stays so."""
+    come = []
+    for left in fixed().deaths("crash_after"):
+        if left.path.startswith("checkpoint/control/"):
+            case, files = fixed(), Below(left.files, "checkpoint")
+            latest, dropped = controls_in(files).latest(), read_dropped(files)  # type: ignore[arg-type]
+            assert latest is not None
+            case.go_on(left)
+            case.run()
+            begun = latest[1]
+            told = {name: (own.text, own.since) for name, own in begun.queries.items() if name not in dropped}
+            found = case.begun[begun.batch].queries
+            assert {name: (own.text, own.since) for name, own in found.items()} == told, str(left)
+            come.append([name for name, (_, since) in told.items() if since == begun.batch])
+    assert come == [["q0"], ["later"], ["third"], [], ["groups"], *[[]] * 4]
 
 
 def check_coming_and_dying(
