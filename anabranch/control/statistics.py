@@ -91,6 +91,7 @@ def _add_limited(total: Limited, limited: Limited) -> None:
     total.results += limited.results
     total.estimated += limited.estimated
     total.variance += limited.variance
+    total.covariance += limited.covariance
     total.cpu_ns += limited.cpu_ns
     total.arrived += limited.arrived
 

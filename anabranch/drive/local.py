@@ -36,7 +36,7 @@ from anabranch.drive.queries import gone_on
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
 from anabranch.drive.steering import Steering
 from anabranch.drive.transition import Refusal, transition
-from anabranch.drive.work import NOTHING_DROPPED, Executions, Kept, SlotWork, order_after, shed_rows, slot_mask
+from anabranch.drive.work import NOTHING_DROPPED, Kept, SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.log import encode
@@ -177,7 +177,7 @@ class LocalPipeline(Driven):
             self.driver.read_table.setdefault(name, partial(self._encoded, name, rows))
         self.driver.open(dropped=dropped)
         sweep_texts(texts, [filesystem])
-        self._name, self._executions, self._leaving = uuid.uuid4().hex, Executions(), dict[str, str]()
+        self._name, self._leaving = uuid.uuid4().hex, dict[str, str]()
         self.worker = Kept()
         """Who runs the slots: several may take turns."""
 
@@ -375,8 +375,7 @@ class LocalPipeline(Driven):
         work = SlotWork(
             self._name, queries, self.filesystem, self.worker, self.results_per_batch, self._databases
         )
-        forms = {name: query.forms for name, query in self.driver.queries.items()}
-        order, done = order_after(control, base, forms, self._executions), list[Attempt]()
+        order, done = work.order_after(control, base), list[Attempt]()
         parts: dict[str, list[pa.RecordBatch]] = {n: [] for n, (_, d) in queries.items() if d.groups_span_slots}
         kept, dropped = shed_rows(order, self._sources, rows)
         with asking(databases_read_apart(queries.values()), self._lookup_costs, self._databases) as told:

@@ -132,12 +132,10 @@ class Order:
         return " ".join(f"{table}={path}" for table, path in sorted(self.tables))
 
 
-def order_after(
-    control: Control, base: Commit | None, forms: Mapping[str, Forms], known: Executions | None = None
-) -> Order:
-    """What a batch asks for that starts from a commit. `known` are executions that were read before; those of queries that
+def _order(control: Control, base: Commit | None, forms: Mapping[str, Forms], read: Executions) -> Order:
+    """What a batch asks for that starts from a commit. `read` are executions that were read before; those of queries that
     have left are forgotten."""
-    queries, read = {}, known if known is not None else {}
+    queries = {}
     for name in read.keys() - control.queries.keys():
         del read[name]
     for name, own in control.queries.items():
@@ -202,7 +200,11 @@ class SlotWork:
         """What a batch asks for, by its control record and the commit that it starts from."""
         batch = control.batch
         base = commits_in(self.filesystem).read(batch - 1, control.base_epoch) if batch > 0 else None
-        return order_after(control, base, self._forms(), self.kept.executions.setdefault(self.run, {}))
+        return self.order_after(control, base)
+
+    def order_after(self, control: Control, base: Commit | None) -> Order:
+        """What a batch asks for that starts from a commit."""
+        return _order(control, base, self._forms(), self.kept.executions.setdefault(self.run, {}))
 
     def boxes(self, order: Order, slot: int) -> Slot:
         """The boxes of a slot, brought to where the batch starts from. They are taken out of the kept ones: if this attempt

@@ -79,7 +79,7 @@ class Rounds:
         return {**folders, "journals": len(self.pipeline._notes.folders("journal")),
                 "commit bytes": self.disk.size_bytes(newest) // 1_000,
                 "forms": sum(map(len, worker.forms.values())),
-                "executions": len(self.pipeline._executions)}  # fmt: skip
+                "executions": sum(map(len, worker.executions.values()))}  # fmt: skip
 
     def require(self, name: str, came: int, went: int | None) -> None:
         query = pairs(name, came % 5) if name != "first" else pairs("first", 0, 3)
