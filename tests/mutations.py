@@ -45,7 +45,29 @@ COMES = "engine/test_lineage.py engine/test_coming.py drive/test_coming.py"
 CONTAINED = "share/test_canonical.py engine/test_contained.py"
 SHARED = "engine/test_slices.py engine/test_lineage.py engine/test_shared_joins.py"
 
+LOOKUPS = "drive/test_lookups.py drive/test_shipped.py"
+SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
+
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
+    "lookups": (
+        *of("place/reading.py", LOOKUPS, ("if spent_s + lookup_s > whole_s else", "if lookup_s > whole_s else"),
+            ("Way.WHOLE if lookup_s > whole_s", "Way.WHOLE if lookup_s < whole_s"),
+            ("size.bytes > room_bytes", "size.bytes > 10 * room_bytes"), ("if whole_s > LONGEST_S:", "if False:")),
+        *of("drive/lookups.py", LOOKUPS,
+            ("theirs.read(relation, asked.columns, snapshot)", "theirs.read(relation, asked.columns)"),
+            ("theirs.lookup(asked, keys, snapshot)", "theirs.lookup(asked, keys)"),
+            ("if known.table is not None:", "if False:"), ("known.spent_s += perf_counter() - began", "pass"),
+            ("(us >= least_us) &", "(us > least_us) &"), ("statistics[name].borders[source.name] = border", "pass")),
+        *of("drive/shipped.py", LOOKUPS, ('"right") - begins', '"left") - begins'), ("if not valid.all():", "if False:"),
+            ("if taken + bytes <= MOST_BYTES:", "if taken <= MOST_BYTES:"), (" and key[0] != run:", ":")),
+        *of("place/databases/postgresql.py", SERVER,
+            ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
+            ('self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
+            ("self._connection = None  # closing it would wait, too", "pass")),
+        *of("place/databases/settings.py", "place/test_settings.py",
+            ("for form in {secret, _quoted(secret)[1:-1], quote(secret, safe=\"\")}:", "for form in {secret}:"),
+            ("ANY_DSN.sub(\"…\", text.replace(self.dsn, \"…\"))", "text")),
+    ),
     "optimize": (
         *of("optimize/state_removal.py", "optimize", ("more / size", "more * size"), ("more / size", "more"),
             ("min(views, key=ratio)", "max(views, key=ratio)")),

@@ -76,6 +76,10 @@ class Known:
         self._asks_size_in -= 1
         return self._size
 
+    def forget_size(self) -> None:
+        """Does as if its size were not known, until it is asked again: it could not be read."""
+        self._size = None
+
 
 @dataclass
 class Shelf:
