@@ -140,17 +140,19 @@ class Lookups:
         theirs, snapshot, costs = self.databases(name), self.asking.snapshots.get(name), self.asking.costs.get(name)
         size = known.size(lambda: theirs.size(relation)) if costs is not None else None
         is_static, room = source.table.reading == STATIC, self.shelf.room(self.run)
-        way = choose_way(is_static, keys.num_rows, size, costs, known.spent_s, room)
+        refined = known.refined(costs) if costs is not None else None
+        way = choose_way(is_static, keys.num_rows, size, refined, known.spent_s, room)
         border, began = self.borders.setdefault(source.name, Border(name)), perf_counter()
         if way is not Way.LOOKUP:
             try:
                 found = theirs.read(relation, asked.columns, snapshot)
+                known.was_read(found.num_rows, perf_counter() - began, costs)
             except DatabaseError:  # it took too long, say: a lookup may do, or tells why not
                 known.forget_size()
                 way, began = Way.LOOKUP, perf_counter()
         if way is Way.LOOKUP:
             found = theirs.lookup(asked, keys, snapshot)
-            known.spent_s += perf_counter() - began
+            known.was_looked_up(keys.num_rows, perf_counter() - began, costs)
         sent = (keys.num_rows, keys.nbytes) if way is Way.LOOKUP else (0, 0)
         border.count(sent, (found.num_rows, found.nbytes), perf_counter() - began)
         if way is Way.SHIPPED:

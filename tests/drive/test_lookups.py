@@ -124,6 +124,25 @@ def test_a_table_that_is_too_large_or_of_unknown_size_is_looked_up(monkeypatch: 
         assert not database.reads, size
 
 
+def test_a_table_that_takes_longer_to_read_than_was_measured_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 200 rows was to take 0.2 s, and a lookup of a key 1 s; reading takes 100 s by the clock."""
+    query, clock = bound(CASES["one stream"]), [0.0]
+    ids = pa.array(np.arange(200), pa.int32())
+    customers = pa.table([ids, ids.cast(pa.string()), ids.cast(pa.int64()), ids.cast(pa.string())], TYPES["customers"].names)
+    database = FakeDatabase("crm", {"customers": customers})
+    monkeypatch.setattr("anabranch.drive.lookups.perf_counter", lambda: clock[0])
+
+    def take_time() -> None:
+        clock[0] += 100.0
+
+    database.before_lookup = take_time
+    costs = {"crm": LookupCosts(0.0, key_s=1.0, row_s=0.001)}
+    pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database, lookup_costs=costs)
+    for batch, rows in enumerate(batches(np.random.default_rng(4), 3, 30)):
+        pipeline.step(batch, feed(query, rows))
+    assert (len(database.reads), len(database.lookups)) == (1, 2)
+
+
 def test_a_table_that_cannot_be_read_whole_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, case = np.random.default_rng(1), CASES["joined by what is found"]
     query, given = bound(case), batches(rng, 3, 30)
@@ -196,7 +215,9 @@ def simulated(case: Case, given: list[dict[str, pa.Table]], slots: int, **more: 
     versions: dict[int, dict[str, pa.Table]] = {}
 
     def change(batch: int) -> None:
-        database.tables = versions[batch] = table_rows(rng)
+        database.tables = table_rows(rng)
+        if not database.is_held:
+            versions[batch] = dict(database.tables)
 
     query = bound(case)
     made = Simulation(
@@ -237,6 +258,11 @@ def test_a_zombie_attempt_of_a_task_is_not_heard_of(name: str, to_files: bool) -
     """Two workers attempt each task, and the table changes between them: all results are those of one attempt."""
     given = batches(np.random.default_rng(8), 5, 14)
     simulated(CASES[name], given, 1, to_files=to_files, zombies=range(9), workers=2)
+
+
+def test_zombie_attempts_in_several_slots_read_the_snapshot_of_the_others() -> None:
+    given = batches(np.random.default_rng(8), 5, 14)
+    simulated(CASES["joined by what is found"], given, 3, to_files=True, zombies=range(9), workers=2)
 
 
 def test_other_plans_find_what_was_found() -> None:
