@@ -7,13 +7,14 @@ filesystem whose puts can go wrong (`tests.support.faulty`): a driver dies at an
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -57,9 +58,9 @@ from anabranch.spark.deliver import Destination, FilesOutlet
 from anabranch.spark.published import BATCH_PREFIX, published_in
 from anabranch.spark.sinks import ParquetSink, RemoteParquetSink, Sink
 from anabranch.spark.stage import STAGING, ParquetStaging, staged_path
-from anabranch.storage.filesystem import MemoryFilesystem, Names
+from anabranch.storage.filesystem import MemoryFilesystem, Names, byte_view
 from tests.support import oracle
-from tests.support.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.faulty import Crash, Fault, FaultyFilesystem, Kind
 
 
 class Below:
@@ -188,6 +189,44 @@ def left_of(checkpoint: Any) -> dict[str, Ended]:
     return {name: ended for name, ended in left.items() if name not in latest[1].queries}
 
 
+@dataclass(frozen=True)
+class Left:
+    """What a driver leaves that dies at a put: the files, and what was there beside it."""
+
+    ordinal: int
+    path: str
+    kind: Kind
+    files: MemoryFilesystem
+    beside: dict[str, Any]
+    taken: dict[str, dict[int, list[oracle.Bag]]]
+    """What functions had taken, by query."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} at put {self.ordinal}, of {self.path}"
+
+
+class Remembered:
+    """A filesystem that remembers how it would be left at each put, by a driver that dies there in one of some ways."""
+
+    def __init__(self, inner: MemoryFilesystem, kinds: Sequence[Kind], left: Callable[..., Left]) -> None:
+        self.inner, self.kinds, self._left, self.deaths = inner, kinds, left, list[Left]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def put(self, path: str, parts: Sequence[Any]) -> None:
+        parts = [*parts]
+        if "lose" in self.kinds:
+            self.deaths.append(self._left(path, "lose", self.inner.copied()))
+        if "tear" in self.kinds:
+            content, files = b"".join(map(byte_view, parts)), self.inner.copied()
+            files.put(path, [content[: len(content) // 2]])
+            self.deaths.append(self._left(path, "tear", files))
+        self.inner.put(path, parts)
+        if "crash_after" in self.kinds:
+            self.deaths.append(self._left(path, "crash_after", self.inner.copied()))
+
+
 class NotedRunner(Runner):
     """Notes what was committed, under which plans."""
 
@@ -272,6 +311,45 @@ class Simulation:
     def function(self) -> Function:
         """The first function."""
         return next(outlet for outlet in self.outlets.values() if isinstance(outlet, Function))
+
+    BESIDE: ClassVar[tuple[str, ...]] = ("done", "lives", "computed", "steps", "before", "spread")
+    """What outlives a driver, and is not in files."""
+
+    def deaths(self, *kinds: Kind) -> list[Left]:
+        """Runs all of it without faults; what a driver would leave that died at each of its puts in turn. Who goes on from
+        there (`go_on`) is spared what came before, which is the same for all."""
+
+        def left(path: str, kind: Kind, files: MemoryFilesystem) -> Left:
+            beside = {name: copy.copy(getattr(self, name)) for name in self.BESIDE}
+            functions = {name: outlet for name, outlet in self.outlets.items() if isinstance(outlet, Function)}
+            taken = {name: {n: [*bags] for n, bags in each.brought.items()} for name, each in functions.items()}
+            return Left(len(self.world.puts) - 1, path, kind, files, beside, taken)
+
+        files = self.world.inner
+        assert isinstance(files, MemoryFilesystem)
+        remembered = Remembered(files, kinds, left)
+        self.world.inner = remembered  # type: ignore[assignment]
+        self.run()
+        self.world.inner = files
+        return remembered.deaths
+
+    def go_on(self, left: Left) -> None:
+        """Starts from what a driver of a simulation like this one has left."""
+        self.world.inner = left.files.copied()
+        for name, value in left.beside.items():
+            if name == "before":  # what is asked is asked of this one
+                self.before = {trigger: ask for trigger, ask in self.before.items() if trigger in value}
+            else:
+                setattr(self, name, copy.copy(value))
+        for name, brought in left.taken.items():
+            if name not in self.outlets:
+                self.outlets[name] = self.called(self.named(name))
+            outlet = self.outlets[name]
+            assert isinstance(outlet, Function)
+            outlet.brought.update({n: [*bags] for n, bags in brought.items()})
+
+    def named(self, name: str) -> Query:
+        return next(query for query in self.queries if query.name == name)
 
     def run(self, most_lives: int = 60) -> dict[str, oracle.Bag]:
         """Driver after driver, until the input has ended and is closed; what has arrived then, by query."""
