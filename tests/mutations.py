@@ -257,7 +257,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("engine/limits.py", "engine/test_overload.py",
             ("np.square(stands_for)", "stands_for"),
             ("stands_for = np.bincount(alike, self._found[places])", "stands_for = self._found[places]"),
-            ("weights / self._share", "weights"), ('f"probe {alias}"', '"probe"'),
+            ("np.full(len(results), 1 / self._share)", "np.ones(len(results))"), ('f"probe {alias}"', '"probe"'),
             ("limit.rows.get(self.slot)", "limit.rows.get(0)")),
         *of("engine/shed_fates.py", "engine/test_overload.py",
             ("self._again += float(", "self._again += 0.5 * float("), ("np.where(ids == others, 1.0, shares)", "shares"),
