@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.engine.columns import LOW, Ids
+from anabranch.engine.columns import Ids
 from anabranch.engine.combination import Combination
-from anabranch.engine.kernels.tally import add_up
+from anabranch.engine.kernels.tally import add_up, place_rows
 from anabranch.engine.log import Log
 
 if TYPE_CHECKING:
@@ -105,26 +105,26 @@ class ShedLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._batches = np.array(sorted(log.shed), np.int64)
-        self._kept = np.array([*(log.shed[int(batch)] for batch in self._batches), 1.0])
-        rows = [log.segments[int(batch)].rows.num_rows for batch in self._batches]
+        self._batches = sorted(log.shed)
+        self._kept = np.array([*(log.shed[batch] for batch in self._batches), 1.0])
+        rows = [log.segments[batch].rows.num_rows for batch in self._batches]
         self._firsts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
+        self._segments = np.full(self._batches[-1] - self._batches[0] + 1, len(rows), np.int64)
+        self._segments[np.array(self._batches) - self._batches[0]] = np.arange(len(rows))
         self.sums = np.zeros(self._firsts[-1] + 1)
         """What rows bring, batch by batch; at last, where all others have a place."""
 
     def places(self, ids: Ids) -> tuple[npt.NDArray[np.int64], Floats]:
         """Where the sums of rows stand, and how likely each row was to be kept."""
-        batches, others = ids >> 32, len(self._batches)
-        segments = np.searchsorted(self._batches, batches)
-        segments = np.where(self._batches[np.minimum(segments, others - 1)] == batches, segments, others)
-        places = np.where(segments < others, self._firsts[segments] + (ids & LOW), self._firsts[-1])
-        return places, self._kept[segments]
+        places, shares = np.empty(len(ids), np.int64), np.empty(len(ids))
+        place_rows(ids, self._batches[0], self._segments, self._firsts, self._kept, places, shares)
+        return places, shares
 
     def by_batch(self) -> Iterator[tuple[int, Floats]]:
         for place, batch in enumerate(self._batches):
             sums = self.sums[self._firsts[place] : self._firsts[place + 1]]
             if sums.any():
-                yield int(batch), sums
+                yield batch, sums
 
     def variances(self, before: Mapping[int, Floats]) -> tuple[float, float]:
         """What these rows add to the variance of a batch, and to that of its sum with those before; rows of one batch with
