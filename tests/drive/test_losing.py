@@ -5,27 +5,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from anabranch.adapt.overload import OverloadLoop
 from anabranch.control.lease import Holder
 from anabranch.control.records import Commit, Limit
 from anabranch.drive.driver import Driver
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.steering import Steering
+from anabranch.plan.demand import read_columns
 from anabranch.plan.migration import Strategy
 from anabranch.plan.overload import Clock, Overload, Policy
 from anabranch.plan.query import BEGINNING_US
+from anabranch.plan.workload import Workload as Plans
 from tests.drive.simulation import Simulation
+from tests.drive.test_coming import JOIN, OTHER, THIRD, Growing, query_of
 from tests.drive.test_protocol import FAILS, FAULTS, PAUSES
 from tests.support import oracle
+from tests.support.cases import Part
 from tests.support.faulty import Fault
 from tests.support.losing import with_freshness
 from tests.support.scenarios import Scenario, properties, scenarios
+from tests.support.workloads import Workload
 
 MOVES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.just(Strategy.MOVING_STATE)), max_size=4)
 
@@ -161,3 +167,52 @@ def test_a_batch_whose_results_are_all_too_old_goes_to_files() -> None:
     assert case.run()["q"].total() == 1
     counted = [each.queries["q"].statistics for _, each in sorted(case.told.items())]
     assert [(each.results, each.stale_results) for each in counted] == [(0, 0), (1, 0), (0, 1), (0, 0)]
+
+
+HALF = Overload(Policy.ADAPT_JOINS, allowances={"p": 0.5})
+
+
+def growing() -> Growing:
+    """A query runs of which every second row of p looks up; others come, one is altered, one leaves."""
+    drawn = Workload(35, 0, batches=7)
+    batches = [drawn.batch(number) for number in range(drawn.batches)]
+
+    def limiting() -> Limiting:
+        running = {query.name: query for query in case.queries}
+        return Limiting(HALF, OverloadLoop(HALF, running, None, 2, 2.0, lambda: 0.0), draw_salt=lambda: 7)
+
+    case = Growing([query_of(drawn, "q0", JOIN)], batches, {}, slots=2, limiting=limiting)
+    third = case.asking(query_of(drawn, "third", THIRD), history=False)
+    come: dict[int, Any] = {
+        1: case.asking(query_of(drawn, "later", OTHER), history=False),
+        2: case.asking(query_of(drawn, "old", OTHER), history=True),
+        3: third,
+        5: lambda run: run.pipelines[0].host.runner.drop("later") if "later" in run.queries else None,
+    }
+    case.before.update(come)
+    workload = Plans(tuple(replace(q, name=f"{q.name}_{n}") for n, q in enumerate(case.versions.values())))
+    case.sources, case.columns = workload.sources, read_columns(workload)
+    return case
+
+
+def check_growing(case: Growing, what: str = "") -> None:
+    found, wanted = case.run(), case.wanted()
+    assert found.keys() == {"q0", "later", "old", "third"}
+    assert not found["old"], "nobody has history where results may be lost"
+    for name, results in found.items():
+        assert not results - wanted.get(name, Counter()), f"{what} {name}"
+        assert name == "old" or 0 < results.total() < wanted[name].total(), f"{what} {name}"
+    for control in case.begun.values():
+        for name, own in control.queries.items():
+            assert own.limits == {"p": Limit(share=0.5)}, f"{what} {name}: batch {control.batch}"
+    case.verify()
+
+
+def test_queries_that_come_under_limits_have_them_from_their_first_batch(part: Part) -> None:
+    """Also where the driver dies as it begins or commits a batch."""
+    check_growing(growing())
+    deaths = [each for each in growing().deaths("crash_after") if each.path.split("/")[1] in ("control", "commit", "coming")]
+    for left in part.of(deaths):
+        case = growing()
+        case.go_on(left)
+        check_growing(case, str(left))
