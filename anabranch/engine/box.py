@@ -361,6 +361,8 @@ class Box:
         if self._oldest:
             found, rows = len(rows), fresh(self, rows, self._oldest)
             self.statistics.stale_results += found - len(rows)
+            if not len(rows):
+                return
         if direction is not None:
             direction.take(rows)
         query = self.reader.graph.query

@@ -100,14 +100,13 @@ class Direction:
     def take(self, results: Combination) -> None:
         """Counts results."""
         self._counts.results += len(results)
-        weights = self._box.fates.weights(results)
-        if self._found is None and weights is None:
-            self._counts.estimated += len(results)
-            return
-        stand_for = np.full(len(results), 1 / self._share) if weights is None else weights / self._share
+        stand_for = self._box.fates.take(results, self._share)
+        if stand_for is None:
+            if self._found is None:
+                self._counts.estimated += len(results)
+                return
+            stand_for = np.full(len(results), 1 / self._share)
         self._counts.estimated += float(stand_for.sum())
-        if weights is not None:
-            self._box.fates.take(results, stand_for, self._share)
         if self._found is not None:
             assert results.finders is not None
             add_up(results.finders, stand_for, self._found)

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.engine.columns import LOW, Ids
+from anabranch.engine.columns import Ids
 from anabranch.engine.combination import Combination
-from anabranch.engine.kernels.tally import add_up
+from anabranch.engine.kernels.tally import add_up, place_rows
 from anabranch.engine.log import Log
 
 if TYPE_CHECKING:
@@ -53,20 +53,20 @@ class ShedFates:
         """Before a batch."""
         self._logs, self._again = {}, 0.0
 
-    def weights(self, results: Combination) -> Floats | None:
-        """For how many each result stands because of rows that were shed; None: all for one."""
-        found: Floats | None = None
-        for _, _, shares in self._shares(results):
-            found = 1 / shares if found is None else found / shares
-        return found
-
-    def take(self, results: Combination, weights: Floats, share: float) -> None:
-        """Counts results by their rows, each for as many as it stands for, also because only a share of rows looked up."""
-        factors = np.full(len(results), 1 - share)
-        for log, ids, shares in self._shares(results):
-            add_up(log.places(ids), np.where(shares < 1, weights, 0.0), log.sums)
+    def take(self, results: Combination, share: float) -> Floats | None:
+        """Counts results by their rows, if only a share of rows looked up: for how many each of them stands; None where no
+        row was shed that could have come with theirs."""
+        if not (kept := [*self._kept(results)]):
+            return None
+        likely, factors = np.full(len(results), share), np.full(len(results), 1 - share)
+        for _, _, shares in kept:
+            likely *= shares
             factors += 1 - shares
-        self._again += float((np.square(weights) * (factors - (1 - 1 / weights))).sum())
+        stand_for = 1 / likely
+        for log, places, shares in kept:
+            add_up(places, np.where(shares < 1, stand_for, 0.0), log.sums)
+        self._again += float((np.square(stand_for) * (factors - (1 - likely))).sum())
+        return stand_for
 
     def end(self) -> tuple[float, float]:
         """The variance of what was told in this batch, and how much more its sum with all before varies."""
@@ -82,9 +82,9 @@ class ShedFates:
             self._before[source] = {batch: sums for batch, sums in before.items() if batch in segments}
         return max(0.0, variance - self._again), covariance
 
-    def _shares(self, results: Combination) -> Iterator[tuple[ShedLog, Ids, Floats]]:
-        """Of each input with such rows: its log, its rows, and how likely each was to be kept. A row that meets itself was
-        kept once."""
+    def _kept(self, results: Combination) -> Iterator[tuple[ShedLog, npt.NDArray[np.int64], Floats]]:
+        """Of each input with such rows: its log, where its rows stand there, and how likely each was to be kept. A row that
+        meets itself was kept once."""
         seen: dict[str, list[Ids]] = {}
         for alias, ids in results.ids.items():
             log = self._box.log_of(alias)
@@ -92,12 +92,12 @@ class ShedFates:
                 continue
             if source not in self._logs:
                 self._logs[source] = ShedLog(log)
-            shares = self._logs[source].shares(ids)
+            places, shares = self._logs[source].places(ids)
             for others in seen.setdefault(source, []):
                 shares = np.where(ids == others, 1.0, shares)
             seen[source].append(ids)
             if (shares < 1).any():
-                yield self._logs[source], ids, shares
+                yield self._logs[source], places, shares
 
 
 class ShedLog:
@@ -105,36 +105,26 @@ class ShedLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._batches = np.array(sorted(log.shed), np.int64)
-        self._kept = np.array([*(log.shed[int(batch)] for batch in self._batches), 1.0])
-        rows = [log.segments[int(batch)].rows.num_rows for batch in self._batches]
+        self._batches = sorted(log.shed)
+        self._kept = np.array([*(log.shed[batch] for batch in self._batches), 1.0])
+        rows = [log.segments[batch].rows.num_rows for batch in self._batches]
         self._firsts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
+        self._segments = np.full(self._batches[-1] - self._batches[0] + 1, len(rows), np.int64)
+        self._segments[np.array(self._batches) - self._batches[0]] = np.arange(len(rows))
         self.sums = np.zeros(self._firsts[-1] + 1)
         """What rows bring, batch by batch; at last, where all others have a place."""
 
-    def _segments(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """The place of each row's batch; that behind the last, if it shed nothing."""
-        batches = ids >> 32
-        places = np.searchsorted(self._batches, batches)
-        others = len(self._batches)
-        return np.where(self._batches[np.minimum(places, others - 1)] == batches, places, others)
-
-    def shares(self, ids: Ids) -> Floats:
-        """How likely rows were to be kept."""
-        shares: Floats = self._kept[self._segments(ids)]
-        return shares
-
-    def places(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Where the sums of rows stand."""
-        segments = self._segments(ids)
-        places: npt.NDArray[np.int64] = self._firsts[segments] + (ids & LOW)
-        return np.where(segments < len(self._batches), places, self._firsts[-1])
+    def places(self, ids: Ids) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Where the sums of rows stand, and how likely each row was to be kept."""
+        places, shares = np.empty(len(ids), np.int64), np.empty(len(ids))
+        place_rows(ids, self._batches[0], self._segments, self._firsts, self._kept, places, shares)
+        return places, shares
 
     def by_batch(self) -> Iterator[tuple[int, Floats]]:
         for place, batch in enumerate(self._batches):
             sums = self.sums[self._firsts[place] : self._firsts[place + 1]]
             if sums.any():
-                yield int(batch), sums
+                yield batch, sums
 
     def variances(self, before: Mapping[int, Floats]) -> tuple[float, float]:
         """What these rows add to the variance of a batch, and to that of its sum with those before; rows of one batch with
