@@ -236,6 +236,23 @@ def test_shares_of_rows_that_were_shed_count() -> None:
     assert np.allclose(np.mean(rows, axis=0), [60, 36], rtol=0.1)
 
 
+def test_rows_in_several_slots_look_up_in_each_by_itself() -> None:
+    """Rows of a go to two of four slots, and find partners in both."""
+    rng = np.random.default_rng(3)
+    b = table([(int(k), int(j), n, 0) for n, (k, j) in enumerate(rng.integers(0, 12, (150, 2)).tolist())])
+    c = table([(0, int(j), n, 0) for n, j in enumerate(rng.integers(0, 12, 60))])
+    a = table([(int(k), 0, n, 1) for n, k in enumerate(rng.integers(0, 12, 80))])
+    query = query_of("SELECT a.x, c.x AS z FROM a [NOW], b [RANGE 1 DAY], c [RANGE 1 DAY] WHERE a.k = b.k AND b.j = c.j")
+    exact, run = (LocalRun(query, MemoryFilesystem(), "(a b c)", slots=4, limiting=each) for each in (None, may_lose()))
+    for each in (exact, run):
+        each.step(0, {"b": b, "c": c})
+    true = exact.step(1, {"a": a}).results.num_rows
+    limit(run, {"a": Limit(share=0.4)})
+    told = [run.step(batch, {"a": a}).statistics.limited["a"] for batch in range(1, BATCHES + 1)]
+    assert told[0].rows == 2 * a.num_rows
+    check_estimates(told, true)
+
+
 def in_all(statistics: Statistics) -> Limited:
     """What is told of all directions together."""
     found = Limited()
