@@ -286,6 +286,21 @@ def test_a_few_shed_rows_that_are_found_by_most(kept: dict[str, float], share: f
     assert not any(each.covariance for each in told), "batches have no rows in common"
 
 
+def test_shed_rows_that_would_be_in_several_slots() -> None:
+    """Rows of a are in two of four slots, and are found in both by rows of c: from few to hundreds."""
+    rng = np.random.default_rng(13)
+    b = [(int(k), int(j), n) for n, (k, j) in enumerate(zip(np.minimum(rng.zipf(1.6, 120), 30), range(120), strict=True))]
+    a, c = [*range(1, 31)], [*range(120)]
+    query = query_of("SELECT a.x, c.x AS z FROM a, b, c WHERE a.k = b.k AND b.j = c.j WINDOW 1 SECOND")
+    run, told = LocalRun(query, MemoryFilesystem(), "(a b c)", slots=4, limiting=may_lose()), []
+    run.driver.limiting.shed = {"a": 0.5}
+    for batch in range(BATCHES // 3):
+        at_us = batch * 10_000_000
+        rows = {"a": table([(k, 0, k, at_us) for k in a]), "b": table([(k, j, n, at_us) for k, j, n in b])}
+        told.append(in_all(run.step(batch, {**rows, "c": table([(0, j, j, at_us) for j in c])}).statistics))
+    check_estimates(told, len(b))
+
+
 def test_rows_that_were_shed_are_missing_in_later_batches_too() -> None:
     """Rows of b are found in four batches, and then over. The sum of the four varies by more than each by itself."""
     rng = np.random.default_rng(12)
