@@ -25,6 +25,7 @@ from anabranch.optimize.planner import Bounds, decide
 from anabranch.place.calibrate import remembered
 from anabranch.place.choice import Choice, choose_places
 from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.reading import lookup_costs_of
 from anabranch.place.tree import joining_blocks
 from anabranch.place.wishes import Databases, check_wishes, placed_blocks
 from anabranch.plan.defeated import defeated
@@ -62,6 +63,7 @@ from anabranch.show.chains import (
 from anabranch.show.contained import taking_in_json, taking_in_text
 from anabranch.show.explain import Explanation, PricedPlan, explained
 from anabranch.show.figures import listed
+from anabranch.show.lookups import lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
 from anabranch.show.placement import placement_json, placement_text
@@ -246,6 +248,8 @@ class Planning:
             more.append(overloaded)
         if (placed := placement_text(self.placement(name))) is not None:
             more.append(placed)
+        if (found := lookups_text(written, lookup_costs_of)) is not None:
+            more.append(found)
         if verbose:
             distribution, slots = self._spread(written, parallelism)
             more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
@@ -267,6 +271,7 @@ class Planning:
             "budget": self._budget_json(name),
             "overload": overload_json(written, self.overload_of(name), self._apart(name)),
             "placement": placement_json(self.placement(name)),
+            "lookups": lookups_json(written, lookup_costs_of),
         }
 
     def placement(self, name: str) -> Choice | None:

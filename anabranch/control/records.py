@@ -230,6 +230,39 @@ STAGE = "stage"
 """What encoding and writing results took of a task's CPU: the engine has no part in it."""
 
 
+class Border(msgspec.Struct):
+    """What went over the border between the engine and a database, for one stream or one block of a query."""
+
+    database: str
+    calls: int = 0
+    rows_sent: int = 0
+    """Distinct keys that were looked up; rows of windows that a block was run over."""
+    bytes_sent: int = 0
+    """An embedded database scans them where they lie."""
+    rows_back: int = 0
+    bytes_back: int = 0
+    seconds: float = 0.0
+    """How long the database took, by the clock; of several slots, all of it."""
+
+    def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float) -> None:
+        """Counts one call: the rows and the bytes that were sent, and that came back."""
+        self.add(Border(self.database, 1, *sent, *back, seconds))
+
+    def __str__(self) -> str:
+        sent = f"{self.rows_sent:,} rows ({self.bytes_sent:,} bytes) sent"
+        back = f"{self.rows_back:,} ({self.bytes_back:,} bytes) came back"
+        return f"{sent}, {back}, {self.seconds:.3f} s in {self.calls:,} {'call' if self.calls == 1 else 'calls'}"
+
+    def add(self, other: Border) -> None:
+        """Counts what another slot did."""
+        self.calls += other.calls
+        self.rows_sent += other.rows_sent
+        self.bytes_sent += other.bytes_sent
+        self.rows_back += other.rows_back
+        self.bytes_back += other.bytes_back
+        self.seconds += other.seconds
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -249,10 +282,9 @@ class Statistics(msgspec.Struct):
     files_written: int = 0
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
-    looked_up_keys: int = 0
-    """Distinct keys that were sent to databases, for the sake of all queries of a slot: told of its first."""
-    found_rows: int = 0
-    """Rows that came back for them."""
+    borders: dict[str, Border] = msgspec.field(default_factory=dict)
+    """What databases were asked: by the stream for whose rows, and by the block that they ran. What queries have in common
+    is told of each."""
 
     @property
     def engine_cpu_ns(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.control.records import (
+    Border,
     Commit,
     Limited,
     Preparing,
@@ -48,8 +49,8 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
             _add_limited(whole.limited.setdefault(alias, Limited()), limited)
         whole.files_written += slot.files_written
         whole.bytes_written += slot.bytes_written
-        whole.looked_up_keys += slot.looked_up_keys
-        whole.found_rows += slot.found_rows
+        for name, border in slot.borders.items():
+            whole.borders.setdefault(name, Border(border.database)).add(border)
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole

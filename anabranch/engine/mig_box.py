@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from time import thread_time_ns
+from time import perf_counter, thread_time_ns
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from anabranch.control.records import Border
 from anabranch.engine.aggregation import instant_of
 from anabranch.engine.arrival import delta_of
 from anabranch.engine.box import Box
@@ -182,7 +183,11 @@ class MigBox(Box):
         query = self.reader.graph.query
         assert query.statement is not None, "a block of a database has a statement"
         relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
+        began = perf_counter()
         given = self._database().run(query.statement.sql, relations)
+        border = self.statistics.borders.setdefault(self.name, Border(query.statement.database))
+        sent = sum(rows.num_rows for rows in relations.values()), sum(rows.nbytes for rows in relations.values())
+        border.count(sent, (given.num_rows, given.nbytes), perf_counter() - began)
         if not given.num_rows:
             return None
         schema = query.output_schema

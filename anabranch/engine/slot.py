@@ -563,6 +563,7 @@ class Slot:
                     each.states.append(state)
                 if box is not main:
                     each.add_cpu(box.statistics)
+                    each.borders |= box.statistics.borders
         return found
 
     def verify(self) -> None:
