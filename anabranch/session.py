@@ -406,12 +406,12 @@ class Session:
         return read_overload(self.checkpoint.below(place.name))
 
     def bind(self, name: str, sql: str) -> Query:
-        """The query of a text over the declared sources."""
-        return bind_query(name, sql, self.catalog)
+        """The query of a text over the declared sources, whose blocks run where they are to."""
+        return self.planning.placed(bind_query(name, sql, self.catalog))
 
     def declare(self, query: Query, sink: Sink, plan: str | None, overload: Overload | None = None) -> Member:
         """A query as one of the session's, which comes while others run; as it is to run."""
-        self.planning.add_query(BoundQuery(query, plan, overload))
+        self.planning.add_query(BoundQuery(query, plan, overload), is_settled=True)
         self._sinks[query.name] = sink
         return self._members({query.name: query})[query.name]
 
@@ -529,7 +529,8 @@ class Session:
         found = {}
         for name, query in queries.items():
             planned = self.planning.query(name)
-            forms, is_pinned = planned.forms, planned.is_pinned or self.adapt.timing == "never"
+            forms, is_placed = planned.forms, query.statement is not None
+            is_pinned = planned.is_pinned or is_placed or self.adapt.timing == "never"
             left = self.planning.left_for(name)
             loop = self._loop(forms if query is forms.written else Forms(query), left)
             memory = left.memory

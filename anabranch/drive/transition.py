@@ -79,6 +79,8 @@ def stands(execution: Execution, action: Action) -> tuple[str | None, Selects]:
 def why_not(forms: Forms, execution: Execution, action: Action, may_lose: bool = False) -> str | None:
     """Why an action cannot be followed from an execution; None if it can."""
     graph = forms.graphs[execution.grouped_input]
+    if (asked := forms.written.statement) is not None:
+        return f"{asked.database} runs the query: it has no plan of ours"
     if may_lose and (reason := _why_not_limited(action)):
         return reason
     if isinstance(action, MoveGroups) and action.grouped_input != execution.grouped_input:

@@ -32,7 +32,8 @@ from anabranch.engine.reader import InputState, Reader
 from anabranch.engine.results import Found
 from anabranch.engine.store import Store
 from anabranch.errors import QueryError
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Table
+from anabranch.plan.expression import ResultTime
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
 from anabranch.plan.statement import Embedded
 
 
@@ -110,16 +111,20 @@ class MigBox(Box):
                 found[batch] = piece if is_same and piece is not None else self._piece(i, batch, stored)
         known.by_batch = found
 
+    def _schema(self, i: InputState) -> pa.Schema:
+        """The columns that the database gets of an input: those that are read, or its time if rows are just counted."""
+        wanted = self.reader.graph.query.needed_columns(i.alias)
+        if not wanted and isinstance(i.source, Stream):
+            wanted = (i.source.time,)
+        return pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
+
     def _piece(self, i: InputState, batch: int, stored: Stored) -> Piece:
         delta = delta_of(self.reader, i, batch, stored, starts_of(i.source, stored.rows))
-        wanted = self.reader.graph.query.needed_columns(i.alias)
-        names = stored.rows.schema.names
+        names, schema = stored.rows.schema.names, self._schema(i)
         columns = [
             stored.rows.column(names.index(f.name)) if f.name in names else pa.nulls(stored.rows.num_rows, f.type)
-            for f in i.source.fields
-            if f.name in wanted
+            for f in schema
         ]
-        schema = pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         if len(delta.starts) < rows.num_rows:
             rows = rows.take(pa.array(delta.positions))
@@ -169,8 +174,7 @@ class MigBox(Box):
     # -- what the database says --------------------------------------------------------------------------------------
 
     def _relation(self, i: InputState, instant_us: int) -> pa.Table:
-        wanted = self.reader.graph.query.needed_columns(i.alias)
-        schema = pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
+        schema = self._schema(i)
         pieces = self._pieces[i.alias].by_batch.values()
         if isinstance(i.source, Table):
             return pa.Table.from_batches([piece.rows for piece in pieces], schema)
@@ -185,13 +189,16 @@ class MigBox(Box):
         given = self._database().run(query.statement.sql, relations)
         if not given.num_rows:
             return None
-        schema = query.output_schema
-        if given.num_columns != len(schema) - 1:
+        schema, types = query.output_schema, query.statement.types
+        if given.num_columns < len(types):
             raise QueryError(f"DATABASE {query.statement.database} gives {given.num_columns} columns: start the query anew")
-        columns = []
-        for place, column in enumerate(given.combine_chunks().columns):
+        columns, found = [], iter(given.combine_chunks().columns)
+        assert query.grouping is not None, "a block of a database has instants"
+        for wanted, (_, expr) in zip(schema.types, query.grouping.select, strict=True):
+            if isinstance(expr, ResultTime):
+                columns.append(pa.array(np.full(given.num_rows, instant_us, np.int64)).cast(wanted))
+                continue
+            column = next(found)
             whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-            columns.append(whole if whole.type == schema.types[place] else whole.cast(schema.types[place]))
-        assert schema.names[-1] == INSTANT, "the instant stands last"
-        columns.append(pa.array(np.full(given.num_rows, instant_us, np.int64)).cast(pa.timestamp("us")))
+            columns.append(whole if whole.type == wanted else whole.cast(wanted))
         return pa.RecordBatch.from_arrays(columns, schema=schema)

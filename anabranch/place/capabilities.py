@@ -8,16 +8,22 @@ in the engine and in DuckDB, over NULL, NaN, −0.0, extremes, empty strings, qu
 - casts, but for those that lose nothing: DuckDB fails, or rounds, where ours gives NULL or cuts off;
 - UPPER, LOWER, LIKE: other tables of letters, other escapes;
 - parts of dates and times, and their sums with intervals: the ends of the range are infinities to DuckDB;
-- the greatest and least of floats: 0.0 and −0.0 are equal, and either may be given.
+- the greatest and least of floats: 0.0 and −0.0 are equal, and either may be given;
+- STDDEV, which fails there where it is out of range; sums of decimals of more than 28 digits, which may be too long.
+
+Sums and means of floats are on the list of aggregates, and are not the same to the last bit: whoever places them sees to it
+that they are only shown (`anabranch.place.tree`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, Literal, walk
+from anabranch.plan.query import Aggregate
 
 TYPES = (
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(),
@@ -75,3 +81,44 @@ def why_not_computed(expr: Expr) -> str | None:
         if not isinstance(node, Column | Literal | Call):
             return f"{node} is not known there"
     return None
+
+
+LONGEST_SUMMED = 28
+"""Digits of a decimal whose sum has room for ten more: no sum of as many rows as there may be is too long."""
+
+
+def _is_summed(kind: pa.DataType) -> bool:
+    return kind in (pa.int64(), pa.float64()) or (pa.types.is_decimal128(kind) and kind.precision <= LONGEST_SUMMED)
+
+
+AGGREGATED: dict[str, Callable[[pa.DataType], bool]] = {
+    **dict.fromkeys(("count", "count_distinct", "min", "max"), is_known),
+    "sum": _is_summed,
+    "avg": lambda kind: bool(kind == pa.float64()),
+}
+"""The aggregates that DuckDB computes as we do, and for which types."""
+
+
+def why_not_aggregated(aggregate: Aggregate, argument: Expr | None) -> str | None:
+    """Why DuckDB is not to compute an aggregate; None if it may.
+
+    >>> why_not_aggregated(Aggregate("stddev", 0, pa.float64()), Column(pa.float64(), "t", "price"))
+    'STDDEV of double is not computed there as it is here'
+    """
+    if argument is None:
+        return None
+    is_listed = AGGREGATED.get(aggregate.function, lambda _: False)
+    if not is_known(aggregate.type) or not is_listed(argument.type):
+        return f"{aggregate.function.upper()} of {argument.type} is not computed there as it is here"
+    return why_not_computed(argument)
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a database says of itself: why it does not compute something with exactly our meaning; None, if it does."""
+
+    why_not_computed: Callable[[Expr], str | None]
+    why_not_aggregated: Callable[[Aggregate, Expr | None], str | None]
+
+
+DUCKDB = Abilities(why_not_computed, why_not_aggregated)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from anabranch.plan.expression import Call, Column, Expr, Literal
-from anabranch.plan.query import GROUP
+from anabranch.plan.query import GROUP, Aggregate
 
 DIALECT = "duckdb"
 
@@ -31,7 +31,48 @@ NAMES: dict[pa.DataType, str] = {
 
 def expression_text(expr: Expr) -> str:
     """An expression in the SQL of DuckDB."""
-    return _tree(expr).sql(dialect=DIALECT)
+    return expression_tree(expr).sql(dialect=DIALECT)
+
+
+def aggregate_tree(aggregate: Aggregate, argument: Expr | None) -> exp.Expression:
+    """An aggregate, with the type that it has here.
+
+    >>> v = Column(pa.int64(), "t", "v")
+    >>> aggregate_tree(Aggregate("max", 0, pa.int64()), v).sql(dialect=DIALECT)
+    'MAX("t"."v")'
+    """
+    if argument is None:
+        return exp.Anonymous(this="count", expressions=[exp.Star()])
+    value = expression_tree(argument)
+    if aggregate.function == "count_distinct":
+        return exp.Count(this=exp.Distinct(expressions=[value]))
+    if aggregate.function in ("min", "max") and pa.types.is_floating(aggregate.type):
+        # 0.0 and −0.0 are equal, and either could be given: ours is 0.0.
+        nought = _literal(Literal(aggregate.type, 0.0))
+        is_nought = exp.If(this=exp.EQ(this=value, expression=nought), true=nought.copy())
+        value = exp.Case(ifs=[is_nought], default=value.copy())
+    found: exp.Expression = exp.Anonymous(this=aggregate.function, expressions=[value])
+    if aggregate.function == "sum" and pa.types.is_integer(aggregate.type):
+        return _wrapped(found)
+    return _cast(found, aggregate.type) if aggregate.function == "sum" else found
+
+
+WRAP, HALF = 2**64, 2**63
+
+
+def _wrapped(total: exp.Expression) -> exp.Expression:
+    """A sum of 128 bits as one of 64 that wraps, as ours does; DuckDB's own fails."""
+    def remainder(value: exp.Expression) -> exp.Expression:
+        return exp.Paren(this=exp.Mod(this=value, expression=_huge(WRAP)))
+
+    def plus(value: exp.Expression, other: int) -> exp.Expression:
+        return exp.Paren(this=exp.Add(this=value, expression=_huge(other)))
+
+    return _cast(plus(remainder(plus(remainder(plus(total, HALF)), WRAP)), -HALF), pa.int64())
+
+
+def _huge(value: int) -> exp.Expression:
+    return exp.Cast(this=exp.Literal.string(str(value)), to=exp.DataType.build("INT128"))
 
 
 def type_tree(kind: pa.DataType) -> exp.DataType:
@@ -40,13 +81,14 @@ def type_tree(kind: pa.DataType) -> exp.DataType:
     return exp.DataType.build(name)
 
 
-def _tree(expr: Expr) -> exp.Expression:
+def expression_tree(expr: Expr) -> exp.Expression:
+    """An expression in the words of sqlglot."""
     if isinstance(expr, Column):
         return exp.column(expr.name, table=None if expr.alias == GROUP else expr.alias, quoted=True)
     if isinstance(expr, Literal):
         return _literal(expr)
     assert isinstance(expr, Call), f"{expr} is not on the list of what a database computes"
-    return PRINTED[expr.op](expr, [_tree(arg) for arg in expr.args])
+    return PRINTED[expr.op](expr, [expression_tree(arg) for arg in expr.args])
 
 
 def _literal(literal: Literal) -> exp.Expression:

@@ -259,6 +259,8 @@ class Query:
     kept: tuple[Column, ...] = ()
     """Columns of inputs that are stored although nothing reads them: state that is gone on with has them
     (`anabranch.plan.adoption`)."""
+    place: str | None = None
+    """Where a hint wants the block itself, as `Input.place` says it of a subquery."""
     base: str = field(default="", compare=False)
     """Whose state the query goes on with, if it was written in another way: a digest (`anabranch.control.query_texts`)."""
 
@@ -314,6 +316,22 @@ class Query:
     def blocks(self) -> tuple[Query, ...]:
         """All queries that this one consists of, those below before those above, itself last."""
         return (*(block for inner in self.subqueries for block in inner.blocks), self)
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """The databases that run blocks of ours, by the names of the blocks (`anabranch.place.statement_of`)."""
+        asked = ((block.name, block.statement) for block in self.blocks)
+        return {name: found.database for name, found in asked if found is not None and found.is_printed}
+
+    @cached_property
+    def hinted(self) -> dict[str, str]:
+        """Where hints want blocks with groups, by the names of the blocks."""
+        found = {self.name: self.place} if self.place is not None else {}
+        for block in self.blocks:
+            for i in block.inputs:
+                if i.place is not None and isinstance(i.source, Derived) and i.source.query is not None:
+                    found[i.source.query.name] = i.place
+        return found
 
     @cached_property
     def base_sources(self) -> tuple[Stream | Table, ...]:

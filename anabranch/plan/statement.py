@@ -22,6 +22,9 @@ class Statement:
     sql: str
     types: tuple[pa.DataType, ...]
     """Those of its columns, as the database told them."""
+    is_printed: bool = False
+    """Whether it says in the words of the database what the block says in ours (`anabranch.place.statement_of`): the block
+    has its keys, aggregates and predicates then, and state does not depend on the text. Else it is a user's."""
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,28 @@ def test_each_select_has_hints_of_its_own() -> None:
     assert [i.place for block in query.subqueries for i in block.inputs] == ["engine"]
 
 
+def test_a_hint_without_an_alias_is_for_the_select_that_it_stands_in() -> None:
+    query = bound(f"SELECT m.plug FROM {MEANS.format('/*+ PLACE(Duck) */')} m")
+    assert (query.place, query.input("m").place, query.hinted) == (None, "Duck", {"q.m": "Duck"})
+    query = bound("SELECT /*+ PLACE(DATABASE) */ COUNT(*) AS n FROM plugs [NOW]")
+    assert (query.place, query.hinted) == ("database", {"q": "database"})
+
+
+@pytest.mark.parametrize("sql", [
+    f"SELECT /*+ PLACE(m, duck) */ m.plug FROM {MEANS.format('/*+ PLACE(engine) */')} m",
+    "SELECT /*+ PLACE(duck) PLACE(engine) */ COUNT(*) AS n FROM plugs [NOW]",
+])  # fmt: skip
+def test_a_select_is_placed_once(sql: str) -> None:
+    with pytest.raises(DuplicateNameError, match="is placed twice"):
+        bound(sql)
+
+
 @pytest.mark.parametrize(("hint", "kind", "said", "under"), [
     ("/*+ PLAC(m, duck) */", UnsupportedSqlError, "there is no hint PLAC", "PLAC("),
     ("/*+ BROADCAST(m) */", UnsupportedSqlError, "there is no hint BROADCAST", "BROADCAST"),
     ("/*+ */", SyntaxSqlError, "expected PLACE", " */"),
-    ("/*+ PLACE(m) */", SyntaxSqlError, "expected ','", ") */"),
+    ("/*+ PLACE(m n) */", SyntaxSqlError, "expected ','", "n) */"),
+    ("/*+ PLACE(duck) */", UnsupportedSqlError, "placing a SELECT without groups is not supported", "duck"),
     ("/*+ PLACE(m, */", SyntaxSqlError, "the hint ends here", " */"),
     ("/*+ PLACE(m, 'duck') */", SyntaxSqlError, "expected engine, database", "'duck'"),
     ("/*+ PLACE(m, ' */", SyntaxSqlError, "cannot be read", " PLACE(m, '"),

@@ -1,0 +1,218 @@
+"""Blocks of ours that DuckDB runs: the same results as in the engine, and as in one batch of DuckDB's, whatever happens."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.balance.partition import choose_distribution
+from anabranch.drive.local import LocalRun
+from anabranch.drive.work import Kept
+from anabranch.errors import ForeignStateError
+from anabranch.place.calibrate import Measured
+from anabranch.place.capabilities import DUCKDB
+from anabranch.place.statement_of import placed
+from anabranch.place.wishes import why_not_in
+from anabranch.plan.query import SECOND_US, Query
+from anabranch.plan.verify import verify_rewritten
+from anabranch.planning import Planning
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.drive.simulation import Simulation
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.faulty import Fault
+from tests.support.scenarios import properties
+
+KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
+FAULTS = st.dictionaries(st.integers(0, 80), KINDS, max_size=4)
+FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=2)
+
+
+def able(query: Query) -> list[str]:
+    """The blocks of a query that DuckDB may run."""
+    grouped = [block.name for block in query.blocks if block.grouping is not None]
+    return [name for name in grouped if not why_not_in(query, name, DUCKDB)]
+
+
+def some_placed(query: Query, seed: int) -> Query:
+    """The query with some of the blocks in DuckDB that may be there: one at least, if there is one."""
+    found, rng = able(query), np.random.default_rng(seed)
+    if not found:
+        return query
+    chosen = rng.permutation(found)[: int(rng.integers(1, len(found) + 1))]
+    made = placed(query, {str(name): "duck" for name in chosen})
+    verify_rewritten(made)
+    return made
+
+
+def check(shape: Shape, seed: int, stops: Sequence[int], turns: Sequence[int], slots: int) -> None:
+    """Batches in several slots, with new processes after some of them, and workers that take turns."""
+    case, disk = Continuous(shape), MemoryFilesystem()
+    query = some_placed(case.query, seed)
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
+    run = LocalRun(query, disk, tables=tables, slots=slots)
+    workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
+    for number in range(len(case.batches) + 1):
+        run.worker = workers[turns[number % len(turns)]]
+        found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
+        run.verify()
+        if number in stops:
+            run, workers = LocalRun(query, disk, tables=tables, slots=slots), defaultdict(Kept)
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{query.places}\n{problem}"
+
+
+SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
+STOPS, TURNS = st.lists(st.integers(0, 8), max_size=2), st.lists(st.integers(0, 2), min_size=1, max_size=5)
+test_groups, test_groups_long = properties(
+    check, 25, 3_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+)  # fmt: skip
+test_subqueries, test_subqueries_long = properties(
+    check, 25, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+)  # fmt: skip
+
+
+def check_crashes(
+    shape: Shape, seed: int, slots: int, to_files: bool, faults: Mapping[int, Fault], fails: Mapping[int, str],
+    pauses: frozenset[int],
+) -> None:  # fmt: skip
+    case = Continuous(shape)
+    query = some_placed(case.query, seed)
+    if query.places:
+        Simulation([query], case.batches, {}, (), slots, to_files, faults, fails=fails, pauses=pauses).check()
+
+
+test_crashes, test_crashes_long = properties(
+    check_crashes, 10, 1_500, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS, to_files=st.booleans(),
+    faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
+)  # fmt: skip
+
+
+# What a query goes on with after a restart.
+
+SOURCE = "CREATE STREAM s (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;"
+SELECT = "SELECT {} x.k, x.n FROM (SELECT k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k) x"
+ROWS = [
+    {"s": pa.table({"k": [b % 2, 1, 2], "v": [b, 1, 2], "ts": pa.array([b * SECOND_US] * 3, pa.timestamp("us"))})}
+    for b in range(6)
+]
+
+
+def declared(sql: str) -> Query:
+    """A query as a session has it."""
+    planning = Planning()
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql};", planning.catalog))
+    return planning.query("q").forms.written
+
+
+def after_restart(before: Query, then: Query) -> tuple[Query, str]:
+    """What runs when a query goes on as another, and what its results lack."""
+    disk, found = MemoryFilesystem(), Counter[tuple[object, ...]]()
+    run = LocalRun(before, disk)
+    for batch in range(3):
+        found += oracle.bag(run.step(batch, ROWS[batch]).results)
+    run = LocalRun(then, disk)
+    for batch in range(3, len(ROWS) + 1):
+        found += oracle.bag(run.step(batch, ROWS[batch] if batch < len(ROWS) else {}).results)
+    return run.driver.queries["q"].query, oracle.difference(found, oracle.expected(before, ROWS, {}))
+
+
+@pytest.mark.parametrize(("before", "then", "places"), [
+    ("/*+ PLACE(x, duck) */", "/*+ PLACE(x, duckdb) */", {"q.x": "duck"}),
+    ("/*+ PLACE(x, duck) */", "/*+ PLACE(x, database) */", {"q.x": "duck"}),
+    ("/*+ PLACE(x, duck) */", "", {"q.x": "duck"}),
+    ("/*+ PLACE(x, engine) */", "", {}),
+    ("", "/*+ PLACE(x, engine) */", {}),
+])  # fmt: skip
+def test_a_block_that_no_hint_places_goes_on_where_it_ran(before: str, then: str, places: dict[str, str]) -> None:
+    query, problem = after_restart(declared(SELECT.format(before)), declared(SELECT.format(then)))
+    assert (query.places, problem) == (places, "")
+
+
+@pytest.mark.parametrize(("before", "then"), [("duck", "engine"), ("engine", "duck")])
+def test_a_hint_that_wants_a_block_elsewhere_is_refused_with_what_to_do(before: str, then: str) -> None:
+    hints = [f"/*+ PLACE(x, {place}) */" for place in (before, then)]
+    with pytest.raises(ForeignStateError) as caught:
+        after_restart(*(declared(SELECT.format(hint)) for hint in hints))
+    told = str(caught.value)
+    assert f"block q.x ran in {before}, and PLACE({then}) wants it in {then}: leave that hint as it was" in told
+    assert "--fresh q" in told
+
+
+def test_another_select_list_over_a_block_of_a_database() -> None:
+    """The state of a placed block is its rows: another select list goes on with them, as in the engine."""
+    outermost = "SELECT /*+ PLACE(duck) */ {} FROM s [RANGE 3 SECONDS] GROUP BY k"
+    before, then = (declared(outermost.format(what)) for what in ("k, COUNT(*) AS n, MAX(v) AS m", "MAX(v) AS m, k"))
+    disk, found = MemoryFilesystem(), Counter[tuple[object, ...]]()
+    run = LocalRun(before, disk)
+    for batch in range(3):
+        run.step(batch, ROWS[batch])
+    run = LocalRun(then, disk)
+    for batch in range(3, len(ROWS) + 1):
+        found += oracle.bag(run.step(batch, ROWS[batch] if batch < len(ROWS) else {}).results)
+    assert run.driver.queries["q"].query.places == {"q": "duck"}
+    assert found
+    assert not found - oracle.expected(then, ROWS, {})
+
+
+# How rows are spread.
+
+
+@pytest.mark.parametrize(("sql", "is_spread"), [
+    ("SELECT /*+ PLACE(duck) */ k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k", True),
+    ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [RANGE 3 SECONDS]", False),
+    ("SELECT /*+ PLACE(duck) */ a.k, COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.k", True),
+    ("SELECT /*+ PLACE(duck) */ a.v, COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.v", False),
+    (SELECT.format("/*+ PLACE(x, duck) */") + ", s [NOW] t WHERE t.k = x.k", True),
+    (SELECT.format("/*+ PLACE(x, duck) */") + ", s [NOW] t WHERE t.k = x.n", False),
+])  # fmt: skip
+def test_a_block_is_spread_by_a_key_of_its_groups_or_runs_in_one_slot(sql: str, is_spread: bool) -> None:
+    found = choose_distribution(declared(sql), 3)
+    assert (found.grid.cells > 1, found.groups_span_slots) == (is_spread, False)
+
+
+# What is told of it.
+
+
+def measured(seconds: float) -> Measured:
+    return Measured(1, "here", True, seconds, {what: {1000: seconds} for what in ("in", "out", "group", "join")})
+
+
+def test_without_a_calibration_nothing_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.planning.remembered", lambda name: None)
+    assert declared(SELECT.format("")).places == {}
+
+
+@pytest.mark.parametrize(("seconds", "places"), [(0.0, {"q.x": "duck"}), (1e-3, {})])
+def test_a_block_goes_where_it_is_cheaper(
+    seconds: float, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(seconds))
+    assert declared(SELECT.format("")).places == places
+    assert declared(SELECT.format("/*+ PLACE(x, duck) */")).places == {"q.x": "duck"}
+    assert declared(SELECT.format("/*+ PLACE(x, engine) */")).places == {}
+
+
+def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(1e-6))
+    planning = Planning()
+    sql = SELECT.format("/*+ PLACE(x, duck) */")
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql}; CREATE QUERY r AS {SELECT.format('')};"))
+    told = str(planning.explain("q"))
+    assert "AGGREGATE x  duck" in told
+    assert "PROJECT      engine: a block without groups" in told
+    assert "plans looked at: 1" in told
+    assert "C_b" in told
+    assert "feasible" in told
+    assert 'q.x in duck: SELECT "key0" AS "k", "agg0" AS "n" FROM' in told
+    assert "next best: AGGREGATE x in duck" in str(planning.explain("r"))
+    found = planning.explain_json("q")["placement"]
+    assert found["chosen"]["in_database"] == ["AGGREGATE x"]
+    assert list(found["statements"]) == ["q.x"]
+    assert [each["place"] for each in found["operators"]] == ["duck", "engine"]
