@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -27,8 +28,8 @@ LONG_FRESHNESS_S = 24
 class Size:
     """How long things last."""
 
-    calibration_rates: tuple[int, ...] = (6_000, 14_000, 24_000)
-    calibration_s: int = 14
+    calibration_rates: tuple[int, ...] = (6_000, 10_000, 14_000, 18_000, 24_000)
+    calibration_s: int = 18
     warm_s: float = 8
     loaded_s: float = 20
     measured_s: float = 12
@@ -57,6 +58,26 @@ class Capacity:
     def rate_at(self, load: float) -> int:
         """At which an exact run takes so many times the CPU that it takes at capacity."""
         return round(_rate_of(self.cpu_s, load * float(np.polyval(self.cpu_s, self.rate_per_s))))
+
+
+def growing_parabola(rates: Sequence[float], values: Sequence[float]) -> tuple[float, ...]:
+    """The parabola nearest to some values whose coefficients are 0 or more: what batches take grows with their rates, and
+    faster than they do, however one of the values was disturbed.
+
+    >>> [round(each, 3) for each in growing_parabola([1, 2, 3], [2, 5, 10])]
+    [1.0, 0.0, 1.0]
+    >>> [round(each, 3) for each in growing_parabola([1, 2, 3], [1, 3, 3])]
+    [0.0, 1.0, 0.333]
+    """
+    whole = np.vander(np.asarray(rates, float), 3)
+    best: tuple[float, tuple[float, ...]] = (np.inf, ())
+    for kept in (k for n in (1, 2, 3) for k in combinations(range(3), n)):
+        found, *_ = np.linalg.lstsq(whole[:, kept] / (scale := whole[:, kept].max(axis=0)), values, rcond=None)
+        if (found >= 0).all():
+            away = float(np.square(whole[:, kept] / scale @ found - values).sum())
+            least = dict(zip(kept, found / scale, strict=True))
+            best = min(best, (away, tuple(float(least.get(place, 0.0)) for place in range(3))))
+    return best[1]
 
 
 def _rate_of(parabola: Sequence[float], value: float) -> float:

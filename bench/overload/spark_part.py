@@ -28,7 +28,20 @@ from typing import Any
 import numpy as np
 
 from bench import report
-from bench.overload.cases import BEHIND, LOADS, PARTS, QUICK, SHAPE, SPARK, WINDOW_S, Capacity, Case, Size, cases
+from bench.overload.cases import (
+    BEHIND,
+    LOADS,
+    PARTS,
+    QUICK,
+    SHAPE,
+    SPARK,
+    WINDOW_S,
+    Capacity,
+    Case,
+    Size,
+    cases,
+    growing_parabola,
+)
 from bench.overload.spark_own import SparkOwn
 from bench.overload.traffic import STOP
 from bench.overload.truth import Truth, truth
@@ -46,7 +59,7 @@ def ended(command: list[str]) -> dict[str, Any]:
 
 
 def calibrate(size: Size) -> Capacity:
-    """What exact batches of a second take, at three rates."""
+    """What exact batches of a second take, at some rates."""
     seconds, cpu_s, probing = [], [], 0.0
     for rate in size.calibration_rates:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -62,7 +75,7 @@ def calibrate(size: Size) -> Capacity:
         probing = sum(b["probing_s"] for b in steady[1:]) / len(steady[1:]) / cpu_s[-1]
         took = f"a batch takes {seconds[-1]:.2f} s, CPU {cpu_s[-1]:.2f} s, {probing:.0%} of it probing"
         print(f"{rate:,} rows/s: {took}", flush=True)
-    fits = [tuple(float(x) for x in np.polyfit(size.calibration_rates, each, 2)) for each in (seconds, cpu_s)]
+    fits = [growing_parabola(size.calibration_rates, each) for each in (seconds, cpu_s)]
     return Capacity(fits[0], fits[1], probing)
 
 
@@ -132,7 +145,7 @@ def _point(batch: Mapping[str, Any], began_s: float, right: Truth) -> dict[str, 
 SHOWN = (
     "part", "load", "way", "rows/s", "results/s", "true %", "told %", "± %", "lag s", "oldest s", "stale", "CPU s/s",
     "probing %", "batches",
-)  # fmt: skip
+)
 
 
 def main(parts: Sequence[str], is_quick: bool, loads: Sequence[float] | None = None) -> list[dict[str, Any]]:
