@@ -385,6 +385,8 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The predicates of single inputs that are evaluated above a join, by their texts."""
     company: str = ""
     """Queries that name different ones run their joins apart, whatever they have in common."""
+    home: tuple[str, ...] = ()
+    """The blocks that the engine runs, of those that a database may."""
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -160,7 +160,8 @@ class Tenant:
             own = execution if is_whole else Execution(left_deep(JoinGraph(block)))
             where = Place(grid_of(query, grid, place), cell, parted)
             mine = {source.name: spans[source.name] for source in block.sources if source.name in spans}
-            found.append(Block(name, block, own, where, is_whole, mine))
+            made = block.at_home if block.name in self.execution.home else block
+            found.append(Block(name, made, own, where, is_whole, mine))
         return found
 
     def reader(self, block: Block, lineage: Lineage | None = None) -> Reader:
@@ -273,13 +274,13 @@ class Slot:
     def _boxed(self, tenant: Tenant, block: Block, before: Box | None) -> Box:
         """A box for a block: the one that was there, if only what it reads is another."""
         if block.query.statement is not None:
-            if before is None:
+            if not isinstance(before, MigBox):
                 asked = partial(self._database, block.query.statement.database)
                 return MigBox(tenant.reader(block), self.store, asked)
             reader = tenant.reader(block)
         elif block.shared is None:
             reader = tenant.reader(block)
-            if before is None or isinstance(before, SharedBox):
+            if before is None or isinstance(before, SharedBox | MigBox):
                 return Box(reader, self.store)
         else:
             is_same = isinstance(before, SharedBox) and before.lineage.shared == block.shared
@@ -344,7 +345,7 @@ class Slot:
             self.aggregators.pop(name, None)
             self.boxes = {n: box for n, box in self.boxes.items() if box.reader.query != name}
         self.tenants |= {tenant.name: tenant for tenant in coming}
-        known, folded = set(self.aggregators), dict[str, Stream | Table]()
+        known, folded, home = set(self.aggregators), dict[str, Stream | Table](), set[str]()
         for query, execution in executions.items():
             tenant = self.tenants[query]
             before, leaving = tenant.execution, execution.leaving
@@ -352,6 +353,7 @@ class Slot:
             if is_like and leaving is not None and leaving != before.leaving:
                 raise StateError(f"slot {self._cell} cannot take up the form it has left")
             tenant.execution = execution
+            home |= execution.home - before.home
             if not is_like and leaving is None:
                 folded[query] = tenant.forms.grouped(before.grouped_input, execution.grouped_input).source
         self._share(shared)
@@ -362,6 +364,8 @@ class Slot:
             groups.restore((), emitted_us)
         for query, source in folded.items():
             self._fold(query, source)
+        for block in home:
+            self._fold_rows(self.boxes[block])
         self._serve(replaced, times)
 
     def _serve(self, replaced: Mapping[str, Reader], times: Mapping[str, Times]) -> None:
@@ -382,9 +386,13 @@ class Slot:
         """Moving state downwards: the stored rows of an input become groups."""
         lower = next(b for b in self.boxes.values() if b.reader.query == query and b.aggregator is not None
                      and not b.reader.keeps_rows and b.reader.inputs[0].source.name == source.name)  # fmt: skip
-        i = lower.reader.inputs[0]
-        for batch, stored in self.store.logs[source.name]:
-            lower.fold(batch, delta_of(lower.reader, i, batch, stored, starts_of(source, stored.rows)))
+        self._fold_rows(lower)
+
+    def _fold_rows(self, box: Box) -> None:
+        """The stored rows of the one input of a box become groups."""
+        (i,) = box.reader.inputs
+        for batch, stored in self.store.logs[i.source.name]:
+            box.fold(batch, delta_of(box.reader, i, batch, stored, starts_of(i.source, stored.rows)))
 
     # -- from files and to files -------------------------------------------------------------------------------------
 
@@ -582,6 +590,7 @@ def _is_for(reader: Reader, block: Block, tenant: Tenant) -> bool:
     """Whether a reader is one for a block of a tenant as it is now."""
     read = {source.name for source in reader.sources if isinstance(source, Table)}
     same = all(reader.versions.get(name, 0) == tenant.versions.get(name, 0) for name in read)
+    same = same and reader.is_placed == (block.query.statement is not None)
     shared = reader.lineage.shared if reader.lineage is not None else None
     is_since = reader.lineage is not None or reader.since == tenant.since
     return same and is_since and (reader.execution, reader.spans, shared) == (block.execution, block.spans, block.shared)

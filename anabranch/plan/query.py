@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -297,12 +297,26 @@ class Query:
     @cached_property
     def statement(self) -> Statement | None:
         """What a database is asked for, if one runs the block."""
-        return self.grouping.statement if self.grouping is not None else None
+        asked = self.grouping.statement if self.grouping is not None else None
+        return None if asked is None or asked.is_idle else asked
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether rows are kept because a database runs the block, or may."""
+        return self.grouping is not None and self.grouping.statement is not None
+
+    @property
+    def at_home(self) -> Query:
+        """A block that a database may run, run by the engine."""
+        assert self.grouping is not None, "a block of a database has groups"
+        assert self.grouping.statement is not None, "a block of a database has a statement"
+        idle = replace(self.grouping.statement, is_idle=True)
+        return replace(self, grouping=replace(self.grouping, statement=idle))
 
     @cached_property
     def passing_stream(self) -> str | None:
         """The alias of a single stream among stored tables: its rows meet what is stored, and are not stored themselves."""
-        if self.statement is not None:
+        if self.keeps_log:
             return None
         streams = [i.alias for i in self.inputs if isinstance(i.source, Stream)]
         return streams[0] if len(streams) == 1 < len(self.inputs) else None

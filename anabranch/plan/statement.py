@@ -25,6 +25,8 @@ class Statement:
     is_printed: bool = False
     """Whether it says in the words of the database what the block says in ours (`anabranch.place.statement_of`): the block
     has its keys, aggregates and predicates then, and state does not depend on the text. Else it is a user's."""
+    is_idle: bool = False
+    """Whether the engine runs the block at the time, although the database may: rows are kept for it all the same."""
 
 
 @dataclass(frozen=True)

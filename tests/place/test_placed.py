@@ -51,8 +51,11 @@ def some_placed(query: Query, seed: int) -> Query:
     return made
 
 
-def check(shape: Shape, seed: int, stops: Sequence[int], turns: Sequence[int], slots: int) -> None:
-    """Batches in several slots, with new processes after some of them, and workers that take turns."""
+def check(
+    shape: Shape, seed: int, stops: Sequence[int], turns: Sequence[int], slots: int, moves: Sequence[int]
+) -> None:
+    """Batches in several slots, with new processes after some of them, and workers that take turns; before some of them
+    blocks go to the engine, or back."""
     case, disk = Continuous(shape), MemoryFilesystem()
     query = some_placed(case.query, seed)
     tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
@@ -60,6 +63,8 @@ def check(shape: Shape, seed: int, stops: Sequence[int], turns: Sequence[int], s
     workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
     for number in range(len(case.batches) + 1):
         run.worker = workers[turns[number % len(turns)]]
+        if number in moves:
+            moved(run)
         found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
         run.verify()
         if number in stops:
@@ -68,13 +73,31 @@ def check(shape: Shape, seed: int, stops: Sequence[int], turns: Sequence[int], s
     assert not problem, f"{case.sql}\n{query.places}\n{problem}"
 
 
+def moved(run: LocalRun) -> None:
+    """Blocks over one input go where they are not."""
+    steering = run.driver.queries["q"]
+    for block in steering.query.blocks:
+        if block.name in steering.query.places and len(block.inputs) == 1:
+            run.place(block.name, "duck" if block.name in steering.execution.home else "engine")
+
+
 SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
+NEVER = st.just(())
 STOPS, TURNS = st.lists(st.integers(0, 8), max_size=2), st.lists(st.integers(0, 2), min_size=1, max_size=5)
 test_groups, test_groups_long = properties(
     check, 25, 3_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=NEVER,
 )  # fmt: skip
 test_subqueries, test_subqueries_long = properties(
-    check, 25, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    check, 25, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=NEVER,
+)  # fmt: skip
+
+MOVES = st.lists(st.integers(0, 8), min_size=1, max_size=4)
+test_moves, test_moves_long = properties(
+    check, 12, 4_000, shape=shapes(streams=1, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=MOVES,
+)  # fmt: skip
+test_moves_below, test_moves_below_long = properties(
+    check, 10, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=MOVES,
 )  # fmt: skip
 
 
