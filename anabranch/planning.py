@@ -282,7 +282,7 @@ class Planning:
 
     def _chosen_places(self, query: Query) -> Places:
         """The databases of a query's blocks: where its state is, if it has run; else by what they cost."""
-        choice = self._choice(query)
+        choice = self.choose_places(query, self.facts)
         if choice is None:
             return {}
         if self.checkpoint is not None and (known := self._known(query.name)) is not None:
@@ -292,18 +292,20 @@ class Planning:
 
     def placement(self, name: str) -> Choice | None:
         """Where the operators of a query run, if there is a database that may run some: the one that it is placed in, else
-        the first that leaves a choice."""
-        return self._choice(self.query(name).forms.written, is_settled=True)
+        the first that leaves a choice. A query that has run is shown as its newest commit has it."""
+        written, known = self.query(name).forms.written, self._known(name)
+        home = frozenset(known.own(name).execution.home) if known is not None else frozenset[str]()
+        return self.choose_places(written, self.facts, frozenset(written.places) - home)
 
-    def _choice(self, query: Query, is_settled: bool = False) -> Choice | None:
-        """Where operators run best; or where they do, if that is settled."""
+    def choose_places(self, query: Query, facts: Given, ran: frozenset[str] | None = None) -> Choice | None:
+        """Where operators run best by some facts; or, if blocks `ran` in the database, that beside what would be best."""
         used = set(query.places.values())
         named = {each: abilities for each, abilities in self.databases.items() if not used or each in used}
         joins = dict(joining_blocks(query)) if named else {}
-        join_cpu = {each: decide(JoinGraph(b), self.facts, self.units).cost.cpu for each, b in joins.items()}
-        slots, ran = self.slots or machine_slots().count, frozenset(query.places) if is_settled else None
+        join_cpu = {each: decide(JoinGraph(b), facts, self.units).cost.cpu for each, b in joins.items()}
+        slots = self.slots or machine_slots().count
         choices = (
-            choose_places(query, self.facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran)
+            choose_places(query, facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran)
             for each, abilities in named.items()
         )
         return next(filter(None, choices), None)

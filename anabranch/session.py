@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
 from anabranch.adapt.overload import OverloadLoop
+from anabranch.adapt.placing import PlacingKnowledge, PlacingLoop
 from anabranch.adapt.slicing import SlicingKnowledge, SlicingLoop
 from anabranch.balance.together import pipelines_of
 from anabranch.control.lease import Holder
@@ -529,8 +530,8 @@ class Session:
         found = {}
         for name, query in queries.items():
             planned = self.planning.query(name)
-            forms, is_placed = planned.forms, query.statement is not None
-            is_pinned = planned.is_pinned or is_placed or self.adapt.timing == "never"
+            forms, is_pinned = planned.forms, planned.is_pinned or self.adapt.timing == "never"
+            is_pinned = is_pinned or query.name in query.hinted
             left = self.planning.left_for(name)
             loop = self._loop(forms if query is forms.written else Forms(query), left)
             memory = left.memory
@@ -577,7 +578,11 @@ class Session:
         planning = self.planning
         settings = self.adapt.settings(bounds)
         knowledge = Knowledge(forms.graphs[None], planning.units, bounds, planning.facts, self.slots, settings)
-        return GroupingLoop(forms, knowledge)
+        loop = GroupingLoop(forms, knowledge)
+        if not forms.written.places.keys() - forms.written.hinted:
+            return loop
+        choose = planning.choose_places
+        return PlacingLoop(loop, forms, PlacingKnowledge(choose, planning.units, planning.facts, settings.window))
 
 
 TRIGGERS = ("processingTime", "availableNow", "once")

@@ -250,7 +250,7 @@ class Steering:
         if pending is None:
             return bool(cuts)
         self.request(pending)
-        for follower, theirs in self._following(pending):
+        for follower, theirs in self._following(pending) if self.followers else ():
             follower.request(theirs)
         return True
 
@@ -341,8 +341,11 @@ class Steering:
         elif isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
-                target = shown(found.action.plan, self.forms, *stands(self.execution, found.action))
-                text = f"{target} by {found.action.strategy}, if you approve: {found.text}"
+                action = found.action
+                way = f"{shown(action.plan, self.forms, *stands(self.execution, action))} by {action.strategy}"
+                if isinstance(action, PlaceBlock):
+                    way = f"{action.block} in {action.place}"
+                text = f"{way}, if you approve: {found.text}"
                 self.tell(commit.batch, "proposed", text, **found.details)
             else:
                 self._migrate(found, commit.batch + 1, commit)

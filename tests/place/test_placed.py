@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +12,17 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_distribution
+from anabranch.control.loop import Observed, Proposal, Wish
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
-from anabranch.errors import ForeignStateError
+from anabranch.errors import ForeignStateError, MigrationError
 from anabranch.place.calibrate import Measured
 from anabranch.place.capabilities import DUCKDB
 from anabranch.place.statement_of import placed
 from anabranch.place.wishes import why_not_in
+from anabranch.plan.actions import PlaceBlock
+from anabranch.plan.eager import Forms
+from anabranch.plan.migration import Execution
 from anabranch.plan.query import SECOND_US, Query
 from anabranch.plan.verify import verify_rewritten
 from anabranch.planning import Planning
@@ -101,19 +106,38 @@ test_moves_below, test_moves_below_long = properties(
 )  # fmt: skip
 
 
+class Mover:
+    """A loop that has blocks over one input go where they are not, after some batches."""
+
+    def __init__(self, forms: Forms, batches: Collection[int]) -> None:
+        self.query, self.batches = forms.written, batches
+
+    def after(self, execution: Execution, observed: Observed) -> Proposal | None:
+        able = [b.name for b in self.query.blocks if b.name in self.query.places and len(b.inputs) == 1]
+        if observed.batch not in self.batches or not able:
+            return None
+        place = "duck" if able[0] in execution.home else "engine"
+        return Proposal(PlaceBlock(able[0], place, execution.plan), "it is time")
+
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
+        raise AssertionError("nobody asks")
+
+
 def check_crashes(
     shape: Shape, seed: int, slots: int, to_files: bool, faults: Mapping[int, Fault], fails: Mapping[int, str],
-    pauses: frozenset[int],
+    pauses: frozenset[int], moves: frozenset[int],
 ) -> None:  # fmt: skip
     case = Continuous(shape)
     query = some_placed(case.query, seed)
     if query.places:
-        Simulation([query], case.batches, {}, (), slots, to_files, faults, fails=fails, pauses=pauses).check()
+        loop = partial(Mover, batches=moves)
+        Simulation([query], case.batches, {}, (), slots, to_files, faults, fails=fails, pauses=pauses, loop=loop).check()
 
 
 test_crashes, test_crashes_long = properties(
     check_crashes, 10, 1_500, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS, to_files=st.booleans(),
     faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
+    moves=st.frozensets(st.integers(0, 8), max_size=5),
 )  # fmt: skip
 
 
@@ -239,3 +263,25 @@ def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPa
     assert found["chosen"]["in_database"] == ["AGGREGATE x"]
     assert list(found["statements"]) == ["q.x"]
     assert [each["place"] for each in found["operators"]] == ["duck", "engine"]
+
+
+# What may go elsewhere while a query runs.
+
+
+@pytest.mark.parametrize(("sql", "block", "place", "said"), [
+    (SELECT.format("/*+ PLACE(x, duck) */"), "q.y", "engine", "of these there are: q.x"),
+    (SELECT.format("/*+ PLACE(x, duck) */"), "q.x", "crm", "runs in engine or duck, not in crm"),
+    (SELECT.format(""), "q.x", "duck", "of these there are: none"),
+    ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k", "q", "engine", "q joins"),
+])  # fmt: skip
+def test_what_cannot_go_elsewhere_is_refused_by_name(sql: str, block: str, place: str, said: str) -> None:
+    run = LocalRun(declared(sql), MemoryFilesystem())
+    with pytest.raises(MigrationError, match=said):
+        run.place(block, place)
+
+
+def test_a_query_that_a_database_runs_keeps_its_plan() -> None:
+    sql = "SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [NOW] a, s [NOW] b, s [NOW] c WHERE a.k = b.k AND b.k = c.k"
+    run = LocalRun(declared(sql), MemoryFilesystem())
+    with pytest.raises(MigrationError, match="duck may run the query"):
+        run.migrate("(a b c)")
