@@ -40,6 +40,7 @@ from anabranch.plan.names import same_name
 from anabranch.plan.overload import Overload
 from anabranch.plan.partial import check_overload, late_suppressed
 from anabranch.plan.query import Derived, Query, Stream, Table
+from anabranch.plan.statement import FAIL, FAILURES
 from anabranch.plan.workload import Workload
 from anabranch.session_budget import budget_json, budget_text
 from anabranch.session_sharing import Planned, Together, plan_beside, plan_session
@@ -98,7 +99,13 @@ class Planning:
         slots: int | None = None,
         checkpoint: Folder | None = None,
         overload: Overload | None = None,
+        database_failure: str = FAIL,
     ) -> None:
+        if database_failure not in FAILURES:
+            raise SessionError(
+                f"database_failure says what becomes of a block whose database fails: {' or '.join(FAILURES)}, not "
+                f"{database_failure!r}"
+            )
         if slots is not None and (type(slots) is not int or slots < 1):
             raise SessionError(f"slots is a number of tasks, 1 or more: not {slots!r}")
         self.budget, self.facts, self.units = budget or Budget(), facts, unit_costs()
@@ -112,6 +119,8 @@ class Planning:
         self.overloads: dict[str, Overload] = {}
         self.databases: Databases = {DUCK: DUCKDB} if is_installed() else {}
         """The databases that run blocks of queries."""
+        self.database_failure = database_failure
+        """What becomes of a statement of theirs that fails."""
         self.changing: set[str] = set()
         """The stored tables that are read again while queries run."""
         self.source_names: dict[str, tuple[str, ...]] = {}
@@ -278,7 +287,7 @@ class Planning:
         places = wished_places(query, self.databases)
         if not places and any(remembered(each) is not None for each in self.databases):
             places = self._chosen_places(query)
-        return placed(query, places) if places else query
+        return placed(query, places, self.database_failure) if places else query
 
     def _chosen_places(self, query: Query) -> Places:
         """The databases of a query's blocks: where its state is, if it has run; else by what they cost."""

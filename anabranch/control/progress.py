@@ -21,7 +21,7 @@ import msgspec
 
 from anabranch.control.completeness import Completeness, completeness_of, since_adapted
 from anabranch.control.ledger import Ledger
-from anabranch.control.records import STAGE, Commit, SourceStatistics
+from anabranch.control.records import STAGE, Border, Commit, SourceStatistics
 from anabranch.errors import StateError
 from anabranch.plan.query import Query, Stream
 from anabranch.storage.filesystem import Filesystem
@@ -111,6 +111,9 @@ class Progress(msgspec.Struct, omit_defaults=True):
     """Rows that were turned away because they are older than any query may have them in a result."""
     shed_rows: dict[str, int] = {}
     """Rows that were dropped before they were joined."""
+    database: dict[str, float] = {}
+    """What went over the border to databases: `statements`, `rows_in` and `rows_out`, `bytes_in` and `bytes_out`, the
+    `seconds` that they took, and how many `failed` and were made up for by the engine; nothing, if none was asked."""
     seen_us: int | None = None
     """The least of the largest event times that its streams have shown; None before all have."""
     at_s: float = 0.0
@@ -200,8 +203,17 @@ def progress_of(query: Query, whole: Commit, plan: str, wall_s: dict[str, float]
         stale_results=counted.stale_results,
         stale_rows={n: s.stale_rows for n, s in sources.items() if s.stale_rows},
         shed_rows={n: s.shed_rows for n, s in sources.items() if s.shed_rows},
+        database=_crossed(counted.border),
         seen_us=min(known) if known and len(known) == len(seen) else None,
     )  # fmt: skip
+
+
+def _crossed(border: Border) -> dict[str, float]:
+    """What went over the border, by name."""
+    if not border.statements:
+        return {}
+    found: dict[str, float] = msgspec.structs.asdict(border)
+    return {**found, "seconds": found.pop("wall_ns") / 1e9}
 
 
 def shown_names(query: Query) -> dict[str, str]:

@@ -18,6 +18,7 @@ import xxhash
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.plan.adoption import kept_columns, looked_at
 from anabranch.plan.query import DatabaseTable, Field, Query, Stream, Table
+from anabranch.plan.statement import FAIL
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
 
@@ -118,6 +119,8 @@ class QueryText(msgspec.Struct, frozen=True, dict=True):
     (`anabranch.plan.adoption`)."""
     places: dict[str, str] = {}
     """The databases that run blocks of ours, by the names of the blocks."""
+    database_failure: str = FAIL
+    """What becomes of statements of theirs that fail."""
 
     @cached_property
     def digest(self) -> str:
@@ -137,7 +140,9 @@ class QueryText(msgspec.Struct, frozen=True, dict=True):
 
 def text_of(query: Query) -> QueryText:
     sources = tuple(source_text(source) for source in query.declared_sources)
-    return QueryText(query.name, identity_of(query), query.sql, sources, query.base, query.places)
+    return QueryText(
+        query.name, identity_of(query), query.sql, sources, query.base, query.places, query.database_failure
+    )
 
 
 class QueryTexts:

@@ -228,6 +228,26 @@ STAGE = "stage"
 """What encoding and writing results took of a task's CPU: the engine has no part in it."""
 
 
+class Border(msgspec.Struct, omit_defaults=True):
+    """What went over the border between the engine and databases."""
+
+    statements: int = 0
+    rows_in: int = 0
+    """Rows that databases read of windows, and distinct keys that were sent to be looked up."""
+    bytes_in: int = 0
+    rows_out: int = 0
+    """Rows that came back."""
+    bytes_out: int = 0
+    wall_ns: int = 0
+    """How long the databases took."""
+    failed: int = 0
+    """Statements that failed, and whose groups the engine made instead."""
+
+    def add(self, other: Border) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -247,10 +267,8 @@ class Statistics(msgspec.Struct):
     files_written: int = 0
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
-    looked_up_keys: int = 0
-    """Distinct keys that were sent to databases, for the sake of all queries of a slot: told of its first."""
-    found_rows: int = 0
-    """Rows that came back for them."""
+    border: Border = msgspec.field(default_factory=Border)
+    """Lookups are for the sake of all queries of a slot: told of its first."""
 
     @property
     def engine_cpu_ns(self) -> int:

@@ -48,8 +48,7 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
             _add_limited(whole.limited.setdefault(alias, Limited()), limited)
         whole.files_written += slot.files_written
         whole.bytes_written += slot.bytes_written
-        whole.looked_up_keys += slot.looked_up_keys
-        whole.found_rows += slot.found_rows
+        whole.border.add(slot.border)
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole

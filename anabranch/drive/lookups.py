@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.control.records import Statistics
+from anabranch.control.records import Border
 from anabranch.engine.accept import Rows, conform, in_one_piece
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.place.databases.protocol import Databases, Wanted
@@ -42,27 +42,13 @@ Snapshots = Mapping[str, str]
 """By database, the snapshot that lookups read."""
 
 
-@dataclass
-class Counted:
-    """What lookups of a slot did in a batch."""
-
-    keys: int = 0
-    found: int = 0
-    wall_ns: int = 0
-
-    def tell(self, statistics: Statistics) -> None:
-        """Notes it among what a query did."""
-        statistics.cpu_ns[LOOKUP] = self.wall_ns
-        statistics.looked_up_keys, statistics.found_rows = self.keys, self.found
-
-
 @dataclass(frozen=True)
 class Lookups:
     """Makes the rows of enriched streams that some queries read."""
 
     queries: Mapping[str, Query]
     databases: Databases = database
-    counted: Counted = field(default_factory=Counted)
+    counted: Border = field(default_factory=Border)
 
     def __bool__(self) -> bool:
         return any(looked_up(query) for query in self.queries.values())
@@ -115,9 +101,8 @@ class Lookups:
         began = perf_counter_ns()
         name = source.table.database
         found = self.databases(name).lookup(asked, distinct, snapshots.get(name))
-        self.counted.keys += distinct.num_rows
-        self.counted.found += found.num_rows
-        self.counted.wall_ns += perf_counter_ns() - began
+        took_ns = perf_counter_ns() - began
+        self.counted.add(Border(1, distinct.num_rows, distinct.nbytes, found.num_rows, found.nbytes, took_ns))
         return found
 
 

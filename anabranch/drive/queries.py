@@ -34,7 +34,7 @@ def bound(text: QueryText, texts: QueryTexts) -> Query:
     if text.base:
         query, _ = adopted(query, bound(texts.read(text.base), texts))
         query = replace(query, base=text.base)
-    query = placed(query, text.places)
+    query = placed(query, text.places, text.database_failure)
     if identity_of(query) != text.identity:
         raise ForeignStateError(
             f"query {text.name} is another one to this release than to the one that wrote the checkpoint: use that release, "
@@ -53,13 +53,14 @@ def gone_on(query: Query, own: QueryCommit, texts: QueryTexts) -> Query:
         return query
     written = texts.read(own.text)
     base: str = written.base or own.text
-    query = placed(query, places_kept(query, written.places))
+    failure = query.database_failure if query.places else written.database_failure
+    query = placed(query, places_kept(query, written.places), failure)
     lacking = _moved(query, written)
     if not lacking and text_of(query).state_digest == own.identity:
         return query
     if written.sql and not lacking:
         made, lacking = adopted(query, bound(texts.read(base), texts))
-        made = placed(replace(made, base=base), query.places)
+        made = placed(replace(made, base=base), query.places, failure)
         if not lacking and text_of(made).state_digest == own.identity:
             return made
     texts.require(text_of(query), own.identity, own.text, lacking)

@@ -209,7 +209,7 @@ class _Decision:
         text = self.texts.read(digest)
         if lacking := [s.name for s in text.sources if self.catalog.source(s.name) is None]:
             raise SessionError(f"the checkpoint runs {name} over {', '.join(lacking)}: declare what it reads")
-        return placed(bind_query(name, text.sql, self.catalog), text.places)
+        return placed(bind_query(name, text.sql, self.catalog), text.places, text.database_failure)
 
     def known(self, query: Query, pipeline: KnownPipeline) -> Outcome:
         """What becomes of a query that has run."""

@@ -23,7 +23,7 @@ from anabranch.control.execution import execution_of
 from anabranch.control.ledger import commits_in
 from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord, Failure, Limit, Manifest
 from anabranch.control.table_files import get_table
-from anabranch.drive.lookups import Lookups, Snapshots
+from anabranch.drive.lookups import LOOKUP, Lookups, Snapshots
 from anabranch.engine.accept import Rows
 from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import source_mask
@@ -241,8 +241,10 @@ class SlotWork:
             with errors_of(query):
                 check_results(counts[query], self.results_per_batch, query, order.batch)
             yield query, piece
-        if lookups.counted.keys:
-            lookups.counted.tell(next(iter(boxes.statistics.values())))
+        if lookups.counted.statements:
+            first = next(iter(boxes.statistics.values()))
+            first.border.add(lookups.counted)
+            first.cpu_ns[LOOKUP] = lookups.counted.wall_ns
 
     def save(self, order: Order, slot: int, boxes: Slot, token: str) -> Attempt:
         """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes. What the attempt has

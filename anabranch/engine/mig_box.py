@@ -9,6 +9,9 @@ At an instant τ the relation of an input has the rows that are its reader's own
 part of the grid) and valid at τ: `start <= τ < end`. An instant at which no stream has such a row is passed over, whatever
 the text says of no rows at all: a group without rows has no result.
 
+Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant, if the user
+wants that (`database_failure`): of the rows that the database was to read, and with nothing kept for the next.
+
 Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one batch of six the watermark passes a minute. Of
 31 segments the first has rows that have ended, the last rows that are too new; of these two the valid rows are cut out, the
 29 between are handed over as they are.
@@ -16,25 +19,27 @@ Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from time import thread_time_ns
+from time import perf_counter_ns, thread_time_ns
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.engine.aggregation import instant_of
+from anabranch.control.records import Border
+from anabranch.engine.aggregation import Aggregator, instant_of
 from anabranch.engine.arrival import delta_of
 from anabranch.engine.box import Box
+from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.log import Stored, starts_of
 from anabranch.engine.reader import InputState, Reader
 from anabranch.engine.results import Found
 from anabranch.engine.store import Store
 from anabranch.errors import QueryError
-from anabranch.plan.expression import ResultTime
+from anabranch.plan.expression import Column, ResultTime
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
-from anabranch.plan.statement import Embedded
+from anabranch.plan.statement import IN_ENGINE, Embedded
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,16 @@ class MigBox(Box):
         query = self.reader.graph.query
         assert query.statement is not None, "a block of a database has a statement"
         relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
-        given = self._database().run(query.statement.sql, relations)
+        border, began = self.statistics.border, perf_counter_ns()
+        border.add(Border(1, sum(r.num_rows for r in relations.values()), sum(r.nbytes for r in relations.values())))
+        try:
+            given = self._database().run(query.statement.sql, relations)
+        except QueryError:
+            if not self._may_make_up():
+                raise
+            border.add(Border(failed=1, wall_ns=perf_counter_ns() - began))
+            return self._made_up(instant_us, relations)
+        border.add(Border(rows_out=given.num_rows, bytes_out=given.nbytes, wall_ns=perf_counter_ns() - began))
         if not given.num_rows:
             return None
         schema, types = query.output_schema, query.statement.types
@@ -202,3 +216,30 @@ class MigBox(Box):
             whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
             columns.append(whole if whole.type == wanted else whole.cast(wanted))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _may_make_up(self) -> bool:
+        """Whether the engine makes the groups of an instant at which the database fails: those of a block over one input."""
+        asked = self.reader.graph.query.statement
+        return asked is not None and asked.failure == IN_ENGINE and asked.is_printed and len(self.reader.inputs) == 1
+
+    def _made_up(self, instant_us: int, relations: Mapping[str, pa.Table]) -> pa.RecordBatch | None:
+        """The groups of an instant, made of the rows that the database was to read."""
+        query, (rows,) = self.reader.graph.query, relations.values()
+        assert query.grouping is not None, "a block of a database has groups"
+
+        def column(wanted: Column) -> pa.Array:
+            return pa.concat_arrays(rows.column(wanted.name).chunks)
+
+        columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
+        mask = predicate_mask(query.residuals, column, rows.num_rows)
+        if mask is not None:
+            columns = [each.filter(pa.array(mask)) for each in columns]
+        starts = np.full(rows.num_rows if mask is None else int(mask.sum()), instant_us, np.int64)
+        groups = Aggregator(query.grouping, query.row_schema)
+        groups.take(columns, starts, starts + 1)
+        groups.settle(0)
+        pieces = list(groups.advance(instant_us + 1))
+        if not any(piece.num_rows for piece in pieces):
+            return None
+        (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+        return whole

@@ -28,7 +28,7 @@ from anabranch.errors import PlanError
 from anabranch.place.sql_text import DIALECT, aggregate_tree, expression_tree
 from anabranch.plan.expression import Expr, Literal, ResultTime
 from anabranch.plan.query import Derived, Grouping, Input, Query
-from anabranch.plan.statement import Statement
+from anabranch.plan.statement import FAIL, Statement
 
 GROUPS = "g"
 """What the groups are called in a statement, as a relation."""
@@ -37,30 +37,30 @@ Places = Mapping[str, str]
 """The databases that run blocks of a query, by the names of the blocks."""
 
 
-def placed(query: Query, places: Places) -> Query:
+def placed(query: Query, places: Places, failure: str = FAIL) -> Query:
     """The query whose blocks of these names are run by databases, and no others but those in the words of one: `places` of
-    what comes out are these."""
+    what comes out are these. `failure` says what becomes of statements that fail."""
     if lost := [name for name in places if all(block.name != name for block in query.blocks)]:
         raise PlanError(f"query {query.name} has no block {lost[0]}")
-    return _placed(query, places)
+    return _placed(query, places, failure)
 
 
-def _placed(query: Query, places: Places) -> Query:
-    inputs = tuple(_input_placed(i, places) for i in query.inputs)
+def _placed(query: Query, places: Places, failure: str) -> Query:
+    inputs = tuple(_input_placed(i, places, failure) for i in query.inputs)
     grouping = query.grouping
     if grouping is None or (grouping.statement is not None and not grouping.statement.is_printed):
         return replace(query, inputs=inputs)
     query, statement = replace(query, inputs=inputs), None
     if query.name in places:
         types = tuple(expr.type for _, expr in grouping.select if not isinstance(expr, ResultTime))
-        statement = Statement(places[query.name], statement_text(query), types, is_printed=True)
+        statement = Statement(places[query.name], statement_text(query), types, is_printed=True, failure=failure)
     return replace(query, grouping=replace(grouping, statement=statement))
 
 
-def _input_placed(i: Input, places: Places) -> Input:
+def _input_placed(i: Input, places: Places, failure: str) -> Input:
     if not isinstance(i.source, Derived) or i.source.query is None:
         return i
-    return replace(i, source=replace(i.source, query=_placed(i.source.query, places)))
+    return replace(i, source=replace(i.source, query=_placed(i.source.query, places, failure)))
 
 
 def statement_text(query: Query) -> str:

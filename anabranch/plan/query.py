@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from anabranch.errors import PlanError
 from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
-from anabranch.plan.statement import Statement
+from anabranch.plan.statement import FAIL, Statement
 
 FOREVER_US = 2**63 - 1
 """The end of what is valid for ever, and the length of a window without end."""
@@ -336,6 +336,12 @@ class Query:
         """The databases that run blocks of ours, by the names of the blocks (`anabranch.place.statement_of`)."""
         asked = ((block.name, block.statement) for block in self.blocks)
         return {name: found.database for name, found in asked if found is not None and found.is_printed}
+
+    @cached_property
+    def database_failure(self) -> str:
+        """What becomes of statements that fail, of blocks of ours."""
+        asked = (block.grouping.statement for block in self.blocks if block.grouping is not None)
+        return next((found.failure for found in asked if found is not None and found.is_printed), FAIL)
 
     @cached_property
     def hinted(self) -> dict[str, str]:

@@ -13,6 +13,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
+FAIL, IN_ENGINE = "fail", "engine"
+FAILURES = (FAIL, IN_ENGINE)
+"""What may be done about a statement that fails."""
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -25,6 +29,9 @@ class Statement:
     is_printed: bool = False
     """Whether it says in the words of the database what the block says in ours (`anabranch.place.statement_of`): the block
     has its keys, aggregates and predicates then, and state does not depend on the text. Else it is a user's."""
+    failure: str = FAIL
+    """What becomes of a statement that fails: `FAIL`, its query does; `IN_ENGINE`, the engine makes the groups of that
+    instant, of a block over one input."""
     is_idle: bool = False
     """Whether the engine runs the block at the time, although the database may: rows are kept for it all the same."""
 

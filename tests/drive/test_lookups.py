@@ -347,7 +347,7 @@ def test_only_useful_and_distinct_keys_are_asked_for() -> None:
     assert keys.column(0).to_pylist() == [7]
     assert [name for name, _ in wanted.columns] == ["id", "name"]
     told = pipeline.commit.queries["q"].statistics  # type: ignore[union-attr]
-    assert told.looked_up_keys == 1
+    assert (told.border.statements, told.border.rows_in) == (1, 1)
     assert told.cpu_ns["wall lookup"] > 0
     pipeline.step(1, {"orders": orders.slice(0, 0)})
     assert len(database.lookups) == 1, "no keys, no call"

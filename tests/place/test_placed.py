@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.loop import Observed, Proposal, Wish
+from anabranch.control.progress import progress_of
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
-from anabranch.errors import ForeignStateError, MigrationError
+from anabranch.errors import ForeignStateError, MigrationError, QueryError, SessionError
 from anabranch.place.calibrate import Measured
 from anabranch.place.capabilities import DUCKDB
+from anabranch.place.databases.embedded import open_embedded
 from anabranch.place.statement_of import placed
 from anabranch.place.wishes import why_not_in
 from anabranch.plan.actions import PlaceBlock
@@ -285,3 +288,70 @@ def test_a_query_that_a_database_runs_keeps_its_plan() -> None:
     run = LocalRun(declared(sql), MemoryFilesystem())
     with pytest.raises(MigrationError, match="duck may run the query"):
         run.migrate("(a b c)")
+
+
+# When the database fails.
+
+
+class Failing:
+    """A database that fails at every other statement."""
+
+    def __init__(self) -> None:
+        self.inner, self.asked = open_embedded("duck"), 0
+
+    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
+        self.asked += 1
+        if self.asked % 2:
+            raise QueryError("DuckDB: out of memory")
+        return self.inner.run(sql, relations)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def check_failing(shape: Shape, slots: int) -> None:
+    """The engine makes what the database does not: the same results."""
+    case = Continuous(shape)
+    single = {b.name: "duck" for b in case.query.blocks if b.name in able(case.query) and len(b.inputs) == 1}
+    run = LocalRun(placed(case.query, single, "engine"), MemoryFilesystem(), slots=slots)
+    found, failed, asked = Counter[tuple[object, ...]](), 0, 0
+    with mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Failing()):
+        for number in range(len(case.batches) + 1):
+            step = run.step(number, case.batches[number] if number < len(case.batches) else {})
+            found += oracle.bag(step.results)
+            asked, failed = asked + step.statistics.border.statements, failed + step.statistics.border.failed
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, {}))
+    assert not problem, f"{case.sql}\n{single}\n{problem}"
+    assert failed >= asked // 2
+
+
+test_failing, test_failing_long = properties(
+    check_failing, 8, 1_000, shape=shapes(streams=1, tables=False), slots=SLOTS
+)
+
+
+def test_a_query_ends_with_its_database_unless_the_engine_makes_up_for_it() -> None:
+    query = declared("SELECT /*+ PLACE(duck) */ k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k")
+    run = LocalRun(query, MemoryFilesystem())
+    with mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Failing()):
+        run.step(0, ROWS[0])
+        run.step(1, ROWS[1])
+        with pytest.raises(QueryError, match="out of memory"):
+            run.step(2, ROWS[2])
+
+
+def test_progress_tells_what_went_over_the_border() -> None:
+    query = declared(SELECT.format("/*+ PLACE(x, duck) */"))
+    run = LocalRun(query, MemoryFilesystem())
+    for batch, rows in enumerate(ROWS):
+        step = run.step(batch, rows)
+    assert run.pipeline.commit is not None
+    told = progress_of(query, run.pipeline.commit, "x", {}).database
+    assert (told["statements"], told["rows_in"], told["rows_out"], told["failed"]) == (1, 9, 3, 0), step.results
+    assert told["bytes_in"] > 0
+    assert told["seconds"] > 0
+
+
+def test_what_to_do_about_failures_is_checked() -> None:
+    with pytest.raises(SessionError, match="fail or engine, not 'wait'"):
+        Planning(database_failure="wait")
