@@ -135,9 +135,10 @@ class Planning:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
         locations = {source.name: script.catalog.location(source.name) for source in script.catalog}
         changing = self.changing | {name for name, at in locations.items() if at is not None and at.refresh_us}
-        for bound in script.queries:
+        queries = [replace(bound, query=self.placed(bound.query)) for bound in script.queries]
+        for bound in queries:
             check_overload(bound.query, bound.overload or self.overload, changing)
-        planned = [self._plan(replace(bound, query=self.placed(bound.query))) for bound in script.queries]
+        planned = [self._plan(bound) for bound in queries]
         self._require_room(planned)
         self._require_fit(planned)
         self.catalog, self.changing = script.catalog, changing
@@ -147,8 +148,8 @@ class Planning:
     def add_query(self, bound: BoundQuery, is_settled: bool = False) -> None:
         """Declares a query over the sources of the catalog; one that `is_settled` runs where it says, or as its state
         does."""
-        check_overload(bound.query, bound.overload or self.overload, self.changing)
         bound = bound if is_settled else replace(bound, query=self.placed(bound.query))
+        check_overload(bound.query, bound.overload or self.overload, self.changing)
         planned = self._plan(bound)
         self._require_room([planned])
         self._require_fit([planned])

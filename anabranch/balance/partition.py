@@ -76,9 +76,10 @@ def common_key(query: Query, by_group: bool) -> Terms:
 
 
 def _parts_databases(query: Query, terms: Terms) -> bool:
-    """Whether rows of every block that a database runs are spread, by a key of its groups or as PARTITION BY allows: such a
-    block is never run by several slots over the same rows, of which a database may make something else each time."""
-    placed = [(place, block) for place, block in enumerate(query.blocks) if block.statement is not None]
+    """Whether rows of every block with groups that a database runs are spread, by a key of these or as PARTITION BY allows:
+    such a block is never run by several slots over the same rows, of which a database may make something else each time."""
+    groups = [(place, block) for place, block in enumerate(query.blocks) if block.grouping is not None]
+    placed = [(place, block) for place, block in groups if block.statement is not None]
     streams = [(place, i.alias) for place, block in placed for i in block.inputs if isinstance(i.source, Stream)]
     return all(each in terms for each in streams)
 

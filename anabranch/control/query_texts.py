@@ -42,6 +42,8 @@ def _state_lines(query: Query) -> list[str]:
         lines += [f"  filter {f}" for f in i.filters]
     lines += [f"equality {e}" for e in query.equalities]
     lines += [f"residual {r}" for r in query.residuals]
+    if query.asked is not None:
+        lines.append(f"joined by {query.asked.database}")
     if (grouping := query.grouping) is not None:
         lines.append(f"groups, slide {grouping.slide_us} us")
         if (asked := grouping.statement) is not None and asked.is_printed:

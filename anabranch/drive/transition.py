@@ -70,8 +70,8 @@ def _why_not_place(forms: Forms, execution: Execution, action: PlaceBlock) -> st
     if action.place not in (ENGINE, places[action.block]):
         return f"{name} runs in {ENGINE} or {places[action.block]}, not in {action.place}"
     block = next(each for each in forms.written.blocks if each.name == action.block)
-    if len(block.inputs) > 1 and action.place == ENGINE:
-        return f"{name} joins: what it has joined so far is not known to the engine; start the query anew to have it there"
+    if len(block.inputs) > 1 and block.grouping is not None and action.place == ENGINE:
+        return f"{name} joins and groups: the engine does not know what was joined so far; have it there by starting anew"
     if not execution.is_settled:
         return "another change is under way: ask again when it has ended"
     return None

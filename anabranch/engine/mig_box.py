@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Border
+from anabranch.engine import bounds
 from anabranch.engine.aggregation import Aggregator, instant_of
 from anabranch.engine.arrival import delta_of
 from anabranch.engine.box import Box
@@ -39,7 +40,7 @@ from anabranch.engine.store import Store
 from anabranch.errors import QueryError
 from anabranch.plan.expression import Column, ResultTime
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
-from anabranch.plan.statement import IN_ENGINE, Embedded
+from anabranch.plan.statement import IN_ENGINE, VALID, Embedded
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class MigBox(Box):
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         if len(delta.starts) < rows.num_rows:
             rows = rows.take(pa.array(delta.positions))
+        if self.reader.graph.query.grouping is None:
+            rows = rows.append_column(VALID[0], pa.array(delta.starts)).append_column(VALID[1], pa.array(delta.ends))
         ends = (int(delta.starts.min()), int(delta.starts.max())) if len(delta.starts) else (FOREVER_US, BEGINNING_US)
         return Piece(stored.data, rows, delta.starts, *ends)
 
@@ -186,35 +189,40 @@ class MigBox(Box):
         valid = [piece.valid_at(instant_us, i.window_us) for piece in pieces]
         return pa.Table.from_batches([rows for rows in valid if rows is not None], schema)
 
+    def _run_there(self, relations: Mapping[str, pa.Table]) -> pa.Table:
+        """What the database gives, over some relations; what went over the border is counted."""
+        asked, border, began = self.reader.graph.query.statement, self.statistics.border, perf_counter_ns()
+        assert asked is not None, "a block of a database has a statement"
+        border.add(Border(1, sum(r.num_rows for r in relations.values()), sum(r.nbytes for r in relations.values())))
+        try:
+            given = self._database().run(asked.sql, relations)
+        finally:
+            border.wall_ns += perf_counter_ns() - began
+        border.add(Border(rows_out=given.num_rows, bytes_out=given.nbytes))
+        if given.num_columns < len(asked.types):
+            raise QueryError(f"DATABASE {asked.database} gives {given.num_columns} columns: start the query anew")
+        return given.combine_chunks()
+
     def _ask(self, instant_us: int) -> pa.RecordBatch | None:
         """The rows of the block at an instant, with the instant."""
         query = self.reader.graph.query
-        assert query.statement is not None, "a block of a database has a statement"
         relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
-        border, began = self.statistics.border, perf_counter_ns()
-        border.add(Border(1, sum(r.num_rows for r in relations.values()), sum(r.nbytes for r in relations.values())))
         try:
-            given = self._database().run(query.statement.sql, relations)
+            given = self._run_there(relations)
         except QueryError:
             if not self._may_make_up():
                 raise
-            border.add(Border(failed=1, wall_ns=perf_counter_ns() - began))
+            self.statistics.border.failed += 1
             return self._made_up(instant_us, relations)
-        border.add(Border(rows_out=given.num_rows, bytes_out=given.nbytes, wall_ns=perf_counter_ns() - began))
         if not given.num_rows:
             return None
-        schema, types = query.output_schema, query.statement.types
-        if given.num_columns < len(types):
-            raise QueryError(f"DATABASE {query.statement.database} gives {given.num_columns} columns: start the query anew")
-        columns, found = [], iter(given.combine_chunks().columns)
+        schema, columns, found = query.output_schema, [], iter(given.columns)
         assert query.grouping is not None, "a block of a database has instants"
         for wanted, (_, expr) in zip(schema.types, query.grouping.select, strict=True):
             if isinstance(expr, ResultTime):
                 columns.append(pa.array(np.full(given.num_rows, instant_us, np.int64)).cast(wanted))
                 continue
-            column = next(found)
-            whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-            columns.append(whole if whole.type == wanted else whole.cast(wanted))
+            columns.append(_in_type(next(found), wanted))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _may_make_up(self) -> bool:
@@ -243,3 +251,52 @@ class MigBox(Box):
             return None
         (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
         return whole
+
+
+class JoinMigBox(MigBox):
+    """A join without groups, run by a database in each batch: what is new of an input against all of the inputs ahead of it,
+    and against what was there before of those behind it. So every combination is found once, as in a box of our own.
+
+    Example: a and b bring a row each in batch 5. DuckDB is asked for the new row of a with the rows of b up to batch 4, then
+    for the new row of b with the rows of a up to batch 5.
+    """
+
+    def step(self, watermark_us: int) -> Iterator[Found]:
+        """Gives the results that the rows of the batch have."""
+        began, batch, inputs = thread_time_ns(), self.arrival.batch, self.reader.inputs
+        for i in inputs:
+            self._look_at(i)
+        for place, i in enumerate(inputs):
+            fresh = self._pieces[i.alias].by_batch.get(batch)
+            if fresh is None or not fresh.rows.num_rows:
+                continue
+            relations = {i.alias: pa.Table.from_batches([fresh.rows])}
+            for other, j in enumerate(inputs):
+                if other != place:
+                    known = self._pieces[j.alias].by_batch
+                    seen = [piece.rows for n, piece in known.items() if (n <= batch if other < place else n < batch)]
+                    there = [rows for rows in seen if rows.num_rows]
+                    if there:
+                        relations[j.alias] = pa.Table.from_batches(there)
+            if len(relations) == len(inputs):
+                yield from self._results(relations, began)
+                began = thread_time_ns()
+        self._spent("database", began)
+
+    def _results(self, relations: Mapping[str, pa.Table], began_ns: int) -> Iterator[Found]:
+        """What the database finds, in pieces."""
+        given, schema = self._run_there(relations), self.reader.graph.query.output_schema
+        self._spent("database", began_ns)
+        if not given.num_rows:
+            return
+        columns = [_in_type(column, wanted) for column, wanted in zip(given.columns, schema.types, strict=True)]
+        results = pa.RecordBatch.from_arrays(columns, schema=schema)
+        self.statistics.results += results.num_rows
+        for first in range(0, results.num_rows, bounds.RESULT_ROWS):
+            yield self.reader.query, results.slice(first, bounds.RESULT_ROWS)
+
+
+def _in_type(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
+    """A column that a database gave, in the type that it has here."""
+    whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
+    return whole if whole.type == wanted else whole.cast(wanted)

@@ -49,7 +49,7 @@ from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.limits import NO_LIMITS, Limits
 from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import starts_of
-from anabranch.engine.mig_box import MigBox
+from anabranch.engine.mig_box import JoinMigBox, MigBox
 from anabranch.engine.reader import ENDLESS, EVERY_BATCH, Place, Reader, Spans
 from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
@@ -276,7 +276,8 @@ class Slot:
         if block.query.statement is not None:
             if not isinstance(before, MigBox):
                 asked = partial(self._database, block.query.statement.database)
-                return MigBox(tenant.reader(block), self.store, asked)
+                kind = MigBox if block.query.grouping is not None else JoinMigBox
+                return kind(tenant.reader(block), self.store, asked)
             reader = tenant.reader(block)
         elif block.shared is None:
             reader = tenant.reader(block)
@@ -365,7 +366,8 @@ class Slot:
         for query, source in folded.items():
             self._fold(query, source)
         for block in home:
-            self._fold_rows(self.boxes[block])
+            if self.boxes[block].aggregator is not None:
+                self._fold_rows(self.boxes[block])
         self._serve(replaced, times)
 
     def _serve(self, replaced: Mapping[str, Reader], times: Mapping[str, Times]) -> None:

@@ -12,6 +12,8 @@ is, over the rows of `plugs` that are valid at an instant and have a load above 
     FROM (SELECT "plugs"."plug" AS "key0", MAX("plugs"."load") AS "agg0", COUNT(*) AS "agg1" FROM "plugs" GROUP BY 1) AS "g"
     WHERE ("agg1" > CAST('3' AS BIGINT))
 
+A join without groups is asked for in each batch, for what is new of each input in turn, over rows with their validity.
+
 A group without rows has no result, also where there are no keys: such a block asks for rows. RESULT_TIME is the instant,
 which the engine fills in. Whether a block may be placed at all is for `anabranch.place.tree` to say.
 """
@@ -28,7 +30,7 @@ from anabranch.errors import PlanError
 from anabranch.place.sql_text import DIALECT, aggregate_tree, expression_tree
 from anabranch.plan.expression import Expr, Literal, ResultTime
 from anabranch.plan.query import Derived, Grouping, Input, Query
-from anabranch.plan.statement import FAIL, Statement
+from anabranch.plan.statement import FAIL, VALID, Statement
 
 GROUPS = "g"
 """What the groups are called in a statement, as a relation."""
@@ -47,14 +49,17 @@ def placed(query: Query, places: Places, failure: str = FAIL) -> Query:
 
 def _placed(query: Query, places: Places, failure: str) -> Query:
     inputs = tuple(_input_placed(i, places, failure) for i in query.inputs)
-    grouping = query.grouping
-    if grouping is None or (grouping.statement is not None and not grouping.statement.is_printed):
-        return replace(query, inputs=inputs)
-    query, statement = replace(query, inputs=inputs), None
-    if query.name in places:
-        types = tuple(expr.type for _, expr in grouping.select if not isinstance(expr, ResultTime))
-        statement = Statement(places[query.name], statement_text(query), types, is_printed=True, failure=failure)
-    return replace(query, grouping=replace(grouping, statement=statement))
+    query = replace(query, inputs=inputs)
+    if query.may_ask is not None and not query.may_ask.is_printed:
+        return query
+    if query.name not in places:
+        return query.asking(None)
+    if (grouping := query.grouping) is None:
+        given, sql = [expr for _, expr in query.select], join_text(query)
+    else:
+        given, sql = [expr for _, expr in grouping.select if not isinstance(expr, ResultTime)], statement_text(query)
+    types = tuple(expr.type for expr in given)
+    return query.asking(Statement(places[query.name], sql, types, is_printed=True, failure=failure))
 
 
 def _input_placed(i: Input, places: Places, failure: str) -> Input:
@@ -74,6 +79,19 @@ def statement_text(query: Query) -> str:
     return found.sql(dialect=DIALECT)
 
 
+def join_text(query: Query) -> str:
+    """A join without groups in the SQL of DuckDB, over relations that have the validity of their rows (`VALID`): a result
+    exists if the validities of all its rows intersect, and its time is the latest start."""
+    starts = [exp.column(VALID[0], table=alias, quoted=True) for alias in query.aliases]
+    ends = [exp.column(VALID[1], table=alias, quoted=True) for alias in query.aliases]
+    latest = exp.Anonymous(this="greatest", expressions=starts)
+    time = exp.Anonymous(this="make_timestamp", expressions=[latest])
+    shown = [time.copy() if isinstance(e, ResultTime) else expression_tree(e) for _, e in query.select]
+    found = exp.select(*(_named(each, name) for each, (name, _) in zip(shown, query.select, strict=True)))
+    earliest = exp.Anonymous(this="least", expressions=ends)
+    return _joined(found, query).where(exp.LT(this=latest.copy(), expression=earliest)).sql(dialect=DIALECT)
+
+
 def _shown(grouping: Grouping) -> list[tuple[str, Expr]]:
     """What is selected, but for the instant; a constant, if that is all: there is a row for each group."""
     found = [(name, expr) for name, expr in grouping.select if not isinstance(expr, ResultTime)]
@@ -88,6 +106,14 @@ def _groups(query: Query, grouping: Grouping) -> exp.Select:
     found = exp.select(*keys, *(_named(each, f"agg{n}") for n, each in enumerate(made)))
     if not keys and not grouping.aggregates:
         found = exp.select(_named(exp.Literal.number(1), "n"))
+    found = _joined(found, query)
+    if keys:
+        return found.group_by(*(exp.Literal.number(n + 1) for n in range(len(keys))))
+    return found.having("count(*) > 0", dialect=DIALECT)
+
+
+def _joined(found: exp.Select, query: Query) -> exp.Select:
+    """A SELECT over the inputs of a block, by its predicates."""
     found = found.from_(_relation(query.aliases[0]))
     for alias in query.aliases[1:]:
         found = found.join(_relation(alias), join_type="cross")
@@ -96,9 +122,7 @@ def _groups(query: Query, grouping: Grouping) -> exp.Select:
         found = found.where(exp.Paren(this=exp.EQ(this=sides[0], expression=sides[1])))
     for residual in query.residuals:
         found = found.where(expression_tree(residual))
-    if keys:
-        return found.group_by(*(exp.Literal.number(n + 1) for n in range(len(keys))))
-    return found.having("count(*) > 0", dialect=DIALECT)
+    return found
 
 
 def _relation(alias: str) -> exp.Table:

@@ -11,13 +11,13 @@ the engine filters rows before they are stored (push-down). So
 is PROJECT(JOIN(AGGREGATE(SELECT(plugs)), …)). An operator is named by what it does and by the aliases that lead to it:
 "AGGREGATE f", "SELECT f.plugs".
 
-A block with groups goes to a database as a whole, or not at all: its JOIN, AGGREGATE and HAVING are one statement
+A block goes to a database as a whole, or not at all: its JOIN, AGGREGATE and HAVING are one statement
 (`anabranch.place.statement_of`), at the instants that it slides by. It does not go there
 
 - with a sum or mean of floats that is more than shown: no database sums floats as the engine does, and a predicate, a key or
   ROUND would tell the difference. What is only shown is the same within the tolerance of results, and so is the MAX of it;
 - with a stored table, or one that is looked up: these are met where the engine has them;
-- without groups: a join gives results when rows come, not at instants.
+- without groups, unless a hint of its own places it: a join gives results when rows come, and is asked for in each batch.
 
 A block in the words of a database runs nowhere else.
 """
@@ -37,6 +37,7 @@ from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window, t
 from anabranch.plan.expression import Column, Expr, ResultTime, columns_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Enriched, Grouping, Input, Query, Stream
+from anabranch.plan.statement import VALID
 
 IN_ENGINE, IN_DATABASE = frozenset({Place.ENGINE}), frozenset({Place.DATABASE})
 
@@ -96,37 +97,54 @@ class _Block:
         where = self._where()
         rows = next(iter(inputs.values())) if len(inputs) == 1 else self._join(inputs, where)
         if query.grouping is None:
-            return Operator(
-                self._name("PROJECT"), Kind.PROJECT, (rows,), places=IN_ENGINE, why_engine=where.why_engine
-            )  # fmt: skip
+            return where.operator(self._name("PROJECT"), Kind.PROJECT, (rows,))
         return self._groups(query.grouping, rows, where)
 
     def _where(self) -> _Where:
         """Where the operators of the block may run that are not at a stream."""
         query, grouping = self.query, self.query.grouping
-        if grouping is None:
-            return _Where(IN_ENGINE, None, "a block without groups has no instants to be asked for")
-        if grouping.statement is not None and not grouping.statement.is_printed:
+        if grouping is None and (query.place in (None, ENGINE) or self.path):
+            return _Where(IN_ENGINE, None, "a block without groups goes to a database by a hint of its own alone")
+        if query.may_ask is not None and not query.may_ask.is_printed:
             return _Where(IN_DATABASE, query.name)
-        why = next(self._why_not(grouping), "")
+        why = next(self._why_not(), "")
         return _Where(IN_ENGINE if why else ANYWHERE, query.name, why)
 
-    def _why_not(self, grouping: Grouping) -> Iterator[str]:
-        """What speaks against a database for a block with groups."""
-        query, columns = self.query, [expr for _, expr in self.query.select]
+    def _why_not(self) -> Iterator[str]:
+        """What speaks against a database for a block."""
+        query, grouping = self.query, self.query.grouping
         for i in query.inputs:
             if isinstance(i.source, Enriched):
                 yield f"{i.source.table.name} is looked up for rows of {i.alias}"
             elif not isinstance(i.source, Stream):
                 yield f"it joins the stored table {i.source.name}"
+        exprs = [side for e in query.equalities for side in (e.left, e.right)] + [*query.residuals]
+        if grouping is None:
+            exprs += [expr for _, expr in query.select if not isinstance(expr, ResultTime)]
+            yield from self._why_not_joined()
+        else:
+            given = (*query.select[: grouping.keys], *grouping.select)
+            exprs += [expr for _, expr in given if not isinstance(expr, ResultTime)]
+            exprs += [] if grouping.having is None else [grouping.having]
+            yield from self._why_not_grouped(grouping)
+        yield from filter(None, map(self.abilities.why_not_computed, exprs))
+
+    def _why_not_joined(self) -> Iterator[str]:
+        """What speaks against it for a join without groups."""
+        if len(self.query.inputs) < 2:
+            yield "rows of one stream meet no others"
+        for i in self.query.inputs:
+            if i.freshness_us is not None:
+                yield f"the rows of {i.alias} have to be fresh"
+            if any(f.name.lower() in VALID for f in i.source.fields):
+                yield f"a column of {i.alias} is called as those of its validity are there"
+
+    def _why_not_grouped(self, grouping: Grouping) -> Iterator[str]:
+        """What speaks against it for a block with groups."""
+        columns = [expr for _, expr in self.query.select]
         for a in grouping.aggregates:
             if why := self.abilities.why_not_aggregated(a, None if a.argument is None else columns[a.argument]):
                 yield why
-        exprs = [side for e in query.equalities for side in (e.left, e.right)]
-        exprs += [*query.residuals, *columns[: grouping.keys]]
-        exprs += [expr for _, expr in grouping.select if not isinstance(expr, ResultTime)]
-        exprs += [] if grouping.having is None else [grouping.having]
-        yield from filter(None, map(self.abilities.why_not_computed, exprs))
         shown = [expr for _, expr in grouping.select]
         having = () if grouping.having is None else (grouping.having,)
         read = {c.name for expr in (*having, *_more_than_shown(shown)) for c in columns_of(expr)}

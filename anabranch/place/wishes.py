@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from anabranch.errors import PlanError, known_names
 from anabranch.place.capabilities import Abilities
 from anabranch.place.databases.embedded import plain_name
-from anabranch.place.operators import Kind
 from anabranch.place.statement_of import Places
 from anabranch.place.tree import operators_of
 from anabranch.plan.query import DATABASE, ENGINE, Query
@@ -34,7 +33,7 @@ def wished_places(query: Query, databases: Databases) -> Places:
 
 def _is_there(query: Query, block: str, place: str) -> bool:
     """Whether a block is in the words of a database, where a hint wants it: it runs nowhere else."""
-    asked = next(each.statement for each in query.blocks if each.name == block)
+    asked = next(each.may_ask for each in query.blocks if each.name == block)
     if asked is None or asked.is_printed:
         return False
     if place != DATABASE and plain_name(place) != plain_name(asked.database):
@@ -70,8 +69,7 @@ def places_kept(query: Query, before: Places) -> Places:
 
 def why_not_in(query: Query, block: str, abilities: Abilities) -> str:
     """Why a block of a query cannot run in a database; "" if it can."""
-    own = (each for each in operators_of(query, abilities=abilities) if each.block == block)
-    return next(each.why_engine for each in own if each.kind is Kind.AGGREGATE)
+    return next(each.why_engine for each in operators_of(query, abilities=abilities) if each.block == block)
 
 
 def _called(block: str, query: Query) -> str:

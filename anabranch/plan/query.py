@@ -261,6 +261,8 @@ class Query:
     (`anabranch.plan.adoption`)."""
     place: str | None = None
     """Where a hint wants the block itself, as `Input.place` says it of a subquery."""
+    asked: Statement | None = None
+    """What a database is asked for in each batch, of a join without groups that it may run; of groups, `Grouping` has it."""
     base: str = field(default="", compare=False)
     """Whose state the query goes on with, if it was written in another way: a digest (`anabranch.control.query_texts`)."""
 
@@ -297,21 +299,30 @@ class Query:
     @cached_property
     def statement(self) -> Statement | None:
         """What a database is asked for, if one runs the block."""
-        asked = self.grouping.statement if self.grouping is not None else None
+        asked = self.may_ask
         return None if asked is None or asked.is_idle else asked
+
+    @property
+    def may_ask(self) -> Statement | None:
+        """What a database is asked for, if one runs the block, or may."""
+        return self.grouping.statement if self.grouping is not None else self.asked
 
     @property
     def keeps_log(self) -> bool:
         """Whether rows are kept because a database runs the block, or may."""
-        return self.grouping is not None and self.grouping.statement is not None
+        return self.may_ask is not None
+
+    def asking(self, statement: Statement | None) -> Query:
+        """The block with another statement, or none."""
+        if self.grouping is None:
+            return replace(self, asked=statement)
+        return replace(self, grouping=replace(self.grouping, statement=statement))
 
     @property
     def at_home(self) -> Query:
         """A block that a database may run, run by the engine."""
-        assert self.grouping is not None, "a block of a database has groups"
-        assert self.grouping.statement is not None, "a block of a database has a statement"
-        idle = replace(self.grouping.statement, is_idle=True)
-        return replace(self, grouping=replace(self.grouping, statement=idle))
+        assert self.may_ask is not None, "a block of a database has a statement"
+        return self.asking(replace(self.may_ask, is_idle=True))
 
     @cached_property
     def passing_stream(self) -> str | None:
@@ -334,13 +345,13 @@ class Query:
     @cached_property
     def places(self) -> dict[str, str]:
         """The databases that run blocks of ours, by the names of the blocks (`anabranch.place.statement_of`)."""
-        asked = ((block.name, block.statement) for block in self.blocks)
+        asked = ((block.name, block.may_ask) for block in self.blocks)
         return {name: found.database for name, found in asked if found is not None and found.is_printed}
 
     @cached_property
     def database_failure(self) -> str:
         """What becomes of statements that fail, of blocks of ours."""
-        asked = (block.grouping.statement for block in self.blocks if block.grouping is not None)
+        asked = (block.may_ask for block in self.blocks)
         return next((found.failure for found in asked if found is not None and found.is_printed), FAIL)
 
     @cached_property

@@ -13,6 +13,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+VALID = ("valid from µs", "valid until µs")
+"""The columns of a relation that have the validity of its rows, where a join without groups is asked for."""
+
 FAIL, IN_ENGINE = "fail", "engine"
 FAILURES = (FAIL, IN_ENGINE)
 """What may be done about a statement that fails."""

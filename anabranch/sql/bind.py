@@ -94,9 +94,13 @@ def bind_select(
         if select.where is not None:
             conjuncts += _bind_condition(select.where, text, inputs)
         grouping, columns = _bind_columns(select, text, inputs)
+        own = next((hint for hint in select.places if hint.alias is None), None)
+        if own is not None and grouping is None and is_nested:
+            raise text.error(UnsupportedSqlError, "placing a subquery without groups is not supported", own.place.at,
+                             "its inputs are joined with the others: place the SELECT around it")  # fmt: skip
     except RecursionError:
         raise text.error(SyntaxSqlError, "the statement is nested too deeply", 0) from None
-    place = next((_place(hint) for hint in select.places if hint.alias is None), None)
+    place = _place(own) if own is not None else None
     query = Query(name, inputs, (), tuple(conjuncts), columns, select.sql, grouping, place=place)
     try:
         made = rewritten(query, rewrites)
@@ -183,9 +187,6 @@ def _check_hints(select: Select, text: SqlText) -> None:
         if hint.alias is None:
             if "" in placed:
                 raise text.error(DuplicateNameError, "the SELECT is placed twice", hint.place.at, "leave one hint out")
-            if not is_grouped(select):
-                raise text.error(UnsupportedSqlError, "placing a SELECT without groups is not supported", hint.place.at,
-                                 "its rows are joined in the engine: place one with GROUP BY")  # fmt: skip
             placed.add("")
             continue
         alias = hint.alias.text.lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -44,8 +45,11 @@ FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "
 
 def able(query: Query) -> list[str]:
     """The blocks of a query that DuckDB may run."""
-    grouped = [block.name for block in query.blocks if block.grouping is not None]
-    return [name for name in grouped if not why_not_in(query, name, DUCKDB)]
+    found = [block.name for block in query.blocks if block.grouping is not None]
+    if query.grouping is None:
+        query = replace(query, place="duck")
+        found.append(query.name)
+    return [name for name in found if not why_not_in(query, name, DUCKDB)]
 
 
 def some_placed(query: Query, seed: int) -> Query:
@@ -85,7 +89,7 @@ def moved(run: LocalRun) -> None:
     """Blocks over one input go where they are not."""
     steering = run.driver.queries["q"]
     for block in steering.query.blocks:
-        if block.name in steering.query.places and len(block.inputs) == 1:
+        if block.name in steering.query.places and (len(block.inputs) == 1 or block.grouping is None):
             run.place(block.name, "duck" if block.name in steering.execution.home else "engine")
 
 
@@ -108,6 +112,11 @@ test_moves_below, test_moves_below_long = properties(
     check, 10, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=MOVES,
 )  # fmt: skip
 
+test_joins, test_joins_long = properties(
+    check, 15, 4_000, shape=shapes(groups=False, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=st.lists(st.integers(0, 8), max_size=3),
+)  # fmt: skip
+
 
 class Mover:
     """A loop that has blocks over one input go where they are not, after some batches."""
@@ -116,7 +125,8 @@ class Mover:
         self.query, self.batches = forms.written, batches
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | None:
-        able = [b.name for b in self.query.blocks if b.name in self.query.places and len(b.inputs) == 1]
+        placed = [b for b in self.query.blocks if b.name in self.query.places]
+        able = [b.name for b in placed if len(b.inputs) == 1 or b.grouping is None]
         if observed.batch not in self.batches or not able:
             return None
         place = "duck" if able[0] in execution.home else "engine"
@@ -275,7 +285,7 @@ def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPa
     (SELECT.format("/*+ PLACE(x, duck) */"), "q.y", "engine", "of these there are: q.x"),
     (SELECT.format("/*+ PLACE(x, duck) */"), "q.x", "crm", "runs in engine or duck, not in crm"),
     (SELECT.format(""), "q.x", "duck", "of these there are: none"),
-    ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k", "q", "engine", "q joins"),
+    ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k", "q", "engine", "joins and groups"),
 ])  # fmt: skip
 def test_what_cannot_go_elsewhere_is_refused_by_name(sql: str, block: str, place: str, said: str) -> None:
     run = LocalRun(declared(sql), MemoryFilesystem())

@@ -46,6 +46,9 @@ def test_a_block_runs_where_a_hint_wants_it(place: str, found: dict[str, str]) -
 
 def test_the_outermost_block_may_be_placed() -> None:
     assert places("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM plugs [NOW]", DUCK) == {"q": "duck"}
+    joined = "SELECT /*+ PLACE(duck) */ a.plug, RESULT_TIME AS at FROM plugs [NOW] a, plugs [NOW] b WHERE a.plug = b.plug"
+    assert places(joined, {"duck": DUCKDB}) == {"q": "duck"}
+    assert places(joined.replace("duck", "engine"), DUCK) == {}
 
 
 TEXT = "DATABASE duck (SELECT median(load) AS m FROM plugs [RANGE 1 MINUTE]) x"
@@ -68,6 +71,7 @@ def test_a_block_in_the_words_of_a_database_is_there_already() -> None:
     ("SELECT /*+ PLACE(duck) */ STDDEV(load) AS s FROM plugs [NOW]", {"duck": DUCKDB}, "its outermost block cannot run"),
     ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM plugs [NOW] p, homes h WHERE p.plug = h.plug", DUCK,
      "it joins the stored table homes"),
+    ("SELECT /*+ PLACE(duck) */ plug FROM plugs [NOW]", DUCK, "rows of one stream meet no others"),
     (f"SELECT /*+ PLACE(x, engine) */ x.m FROM {TEXT}", DUCK, "x is in the words of duck, and runs nowhere else"),
 ])  # fmt: skip
 def test_what_a_database_cannot_run_is_refused_when_it_is_declared(
