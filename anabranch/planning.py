@@ -286,7 +286,8 @@ class Planning:
     def placed(self, query: Query) -> Query:
         """A query whose blocks run where hints want them, else where they ran, else where they are cheapest."""
         places = wished_places(query, self.databases)
-        if not places and any(remembered(each) is not None for each in self.databases):
+        has_groups = any(block.grouping is not None for block in query.blocks)
+        if not places and has_groups and any(remembered(each) is not None for each in self.databases):
             places = self._chosen_places(query)
         return placed(query, places, self.database_failure) if places else query
 
