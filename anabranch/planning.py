@@ -17,6 +17,7 @@ from anabranch.balance.together import choose_together, restored
 from anabranch.control.journal import Journal
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.records import QueryCommit
 from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
 from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.cost.units import DEFAULT, unit_costs
@@ -296,16 +297,16 @@ class Planning:
         choice = self.choose_places(query, self.facts)
         if choice is None:
             return {}
-        if self.checkpoint is not None and (known := self._known(query.name)) is not None:
-            return places_kept(query, QueryTexts(self.checkpoint).read(known.own(query.name).text).places)
+        if self.checkpoint is not None and (own := self._committed(query.name)) is not None:
+            return places_kept(query, QueryTexts(self.checkpoint).read(own.text).places)
         ours = {block.name for block in query.blocks if block.statement is None}
         return dict.fromkeys(choice.blocks & ours, choice.database)
 
     def placement(self, name: str) -> Choice | None:
         """Where the operators of a query run, if there is a database that may run some: the one that it is placed in, else
         the first that leaves a choice. A query that has run is shown as its newest commit has it."""
-        written, known = self.query(name).forms.written, self._known(name)
-        home = frozenset(known.own(name).execution.home) if known is not None else frozenset[str]()
+        written, own = self.query(name).forms.written, self._committed(name)
+        home = frozenset(own.execution.home) if own is not None else frozenset[str]()
         return self.choose_places(written, self.facts, frozenset(written.places) - home)
 
     def choose_places(self, query: Query, facts: Given, ran: frozenset[str] | None = None) -> Choice | None:
@@ -320,6 +321,11 @@ class Planning:
             for each, abilities in named.items()
         )
         return next(filter(None, choices), None)
+
+    def _committed(self, name: str) -> QueryCommit | None:
+        """What the newest commit of the checkpoint says of a query, if it has run."""
+        known = self._known(name)
+        return known.commit.queries.get(name) if known is not None and known.commit is not None else None
 
     def draw(self, name: str) -> str:
         """The plan of a query as SVG."""
