@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from unittest import mock
@@ -37,6 +38,8 @@ from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes
 from tests.support.faulty import Fault
 from tests.support.scenarios import properties
+from tests.support.together import Together
+from tests.support.workloads import Workload, workloads
 
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 FAULTS = st.dictionaries(st.integers(0, 80), KINDS, max_size=4)
@@ -115,6 +118,32 @@ test_moves_below, test_moves_below_long = properties(
 test_joins, test_joins_long = properties(
     check, 15, 4_000, shape=shapes(groups=False, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=st.lists(st.integers(0, 8), max_size=3),
+)  # fmt: skip
+
+
+def check_beside(workload: Workload, seed: int, slots: int, restarts: frozenset[int], moves: frozenset[int]) -> None:
+    """Queries in one pipeline, of which some have blocks in DuckDB: each gives in every batch what it gives alone in the
+    engine."""
+    queries = [some_placed(query, seed + n) if (seed + n) % 3 else query for n, query in enumerate(workload.queries)]
+    together = Together(queries, workload.table, slots)
+    alone = {query.name: Together([query], workload.table) for query in workload.queries}
+    for number in range(workload.batches + 1):
+        if number in restarts:
+            together.restart()
+        for query in queries if number in moves else ():
+            for block in query.blocks:
+                home = together.pipeline.driver.queries[query.name].execution.home
+                with suppress(MigrationError):
+                    together.pipeline.place(query.name, block.name, "duck" if block.name in home else "engine")
+        rows = workload.batch(number) if number < workload.batches else {}
+        for name, found in together.step(rows).items():
+            problem = oracle.difference(found, alone[name].step(rows)[name])
+            assert not problem, f"{name} in batch {number}, not as alone: {problem}\n{workload.script}"
+
+
+test_beside, test_beside_long = properties(
+    check_beside, 8, 2_000, workload=workloads(5), seed=SEEDS, slots=SLOTS,
+    restarts=st.frozensets(st.integers(1, 9), max_size=2), moves=st.frozensets(st.integers(1, 9), max_size=3),
 )  # fmt: skip
 
 
