@@ -69,9 +69,6 @@ def _why_not_place(forms: Forms, execution: Execution, action: PlaceBlock) -> st
         return f"{name} runs where it does: a block goes elsewhere if a database may run it, and of these there are: {able}"
     if action.place not in (ENGINE, places[action.block]):
         return f"{name} runs in {ENGINE} or {places[action.block]}, not in {action.place}"
-    block = next(each for each in forms.written.blocks if each.name == action.block)
-    if len(block.inputs) > 1 and block.grouping is not None and action.place == ENGINE:
-        return f"{name} joins and groups: the engine does not know what was joined so far; have it there by starting anew"
     if not execution.is_settled:
         return "another change is under way: ask again when it has ended"
     return None

@@ -30,7 +30,7 @@ import pyarrow as pa
 from anabranch.control.records import Border
 from anabranch.engine import bounds
 from anabranch.engine.aggregation import Aggregator, instant_of
-from anabranch.engine.arrival import delta_of
+from anabranch.engine.arrival import delta_of, ends_of
 from anabranch.engine.box import Box
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.log import Stored, starts_of
@@ -135,7 +135,7 @@ class MigBox(Box):
         if len(delta.starts) < rows.num_rows:
             rows = rows.take(pa.array(delta.positions))
         if self.reader.graph.query.grouping is None:
-            rows = rows.append_column(VALID[0], pa.array(delta.starts)).append_column(VALID[1], pa.array(delta.ends))
+            rows = _with_validity(rows, delta.starts, delta.ends)
         ends = (int(delta.starts.min()), int(delta.starts.max())) if len(delta.starts) else (FOREVER_US, BEGINNING_US)
         return Piece(stored.data, rows, delta.starts, *ends)
 
@@ -252,6 +252,27 @@ class MigBox(Box):
         (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
         return whole
 
+    # -- on the way to the engine ------------------------------------------------------------------------------------
+
+    def combinations(self) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """All rows that the block groups, and their validity, as the database joins them; None if there are none."""
+        query = self.reader.graph.query
+        assert query.statement is not None, "a block of a database has a statement"
+        relations = {}
+        for i in self.reader.inputs:
+            self._look_at(i)
+            pieces = [piece for piece in self._pieces[i.alias].by_batch.values() if piece.rows.num_rows]
+            valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
+            if not valid:
+                return None
+            relations[i.alias] = pa.Table.from_batches(valid)
+        given = self._database().run(query.statement.combinations, relations).combine_chunks()
+        if not given.num_rows:
+            return None
+        types = [*query.row_schema.types, pa.int64(), pa.int64()]
+        *columns, starts, ends = (_in_type(column, wanted) for column, wanted in zip(given.columns, types, strict=True))
+        return columns, starts.to_numpy(), ends.to_numpy()
+
 
 class JoinMigBox(MigBox):
     """A join without groups, run by a database in each batch: what is new of an input against all of the inputs ahead of it,
@@ -294,6 +315,12 @@ class JoinMigBox(MigBox):
         self.statistics.results += results.num_rows
         for first in range(0, results.num_rows, bounds.RESULT_ROWS):
             yield self.reader.query, results.slice(first, bounds.RESULT_ROWS)
+
+
+def _with_validity(
+    rows: pa.RecordBatch, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    return rows.append_column(VALID[0], pa.array(starts)).append_column(VALID[1], pa.array(ends))
 
 
 def _in_type(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:

@@ -358,6 +358,7 @@ class Slot:
             if not is_like and leaving is None:
                 folded[query] = tenant.forms.grouped(before.grouped_input, execution.grouped_input).source
         self._share(shared)
+        before_boxes = dict(self.boxes)
         replaced = self._place()
         emitted = self._emitted(times)
         for name in emitted.keys() - known:
@@ -366,8 +367,7 @@ class Slot:
         for query, source in folded.items():
             self._fold(query, source)
         for block in home:
-            if self.boxes[block].aggregator is not None:
-                self._fold_rows(self.boxes[block])
+            self._come_home(before_boxes[block], self.boxes[block])
         self._serve(replaced, times)
 
     def _serve(self, replaced: Mapping[str, Reader], times: Mapping[str, Times]) -> None:
@@ -389,6 +389,17 @@ class Slot:
         lower = next(b for b in self.boxes.values() if b.reader.query == query and b.aggregator is not None
                      and not b.reader.keeps_rows and b.reader.inputs[0].source.name == source.name)  # fmt: skip
         self._fold_rows(lower)
+
+    def _come_home(self, there: Box, box: Box) -> None:
+        """What a database had of a block becomes groups: stored rows, or what it joins them to. A join without groups keeps
+        nothing but rows."""
+        if box.aggregator is None:
+            return
+        if len(box.reader.inputs) == 1:
+            self._fold_rows(box)
+        elif isinstance(there, MigBox) and (found := there.combinations()) is not None:
+            box.aggregator.take(*found)
+            box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
 
     def _fold_rows(self, box: Box) -> None:
         """The stored rows of the one input of a box become groups."""

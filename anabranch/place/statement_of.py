@@ -55,11 +55,12 @@ def _placed(query: Query, places: Places, failure: str) -> Query:
     if query.name not in places:
         return query.asking(None)
     if (grouping := query.grouping) is None:
-        given, sql = [expr for _, expr in query.select], join_text(query)
-    else:
-        given, sql = [expr for _, expr in grouping.select if not isinstance(expr, ResultTime)], statement_text(query)
-    types = tuple(expr.type for expr in given)
-    return query.asking(Statement(places[query.name], sql, types, is_printed=True, failure=failure))
+        types, sql = tuple(expr.type for _, expr in query.select), join_text(query)
+        return query.asking(Statement(places[query.name], sql, types, is_printed=True, failure=failure))
+    types = tuple(expr.type for _, expr in grouping.select if not isinstance(expr, ResultTime))
+    combinations = combinations_text(query) if len(inputs) > 1 else ""
+    made = Statement(places[query.name], statement_text(query), types, True, failure, combinations)
+    return query.asking(made)
 
 
 def _input_placed(i: Input, places: Places, failure: str) -> Input:
@@ -80,16 +81,33 @@ def statement_text(query: Query) -> str:
 
 
 def join_text(query: Query) -> str:
-    """A join without groups in the SQL of DuckDB, over relations that have the validity of their rows (`VALID`): a result
-    exists if the validities of all its rows intersect, and its time is the latest start."""
+    """A join without groups in the SQL of DuckDB, over relations that have the validity of their rows (`VALID`). Its time is
+    the latest start."""
+    time = exp.Anonymous(this="make_timestamp", expressions=[_latest(query)])
+    shown = [(name, time if isinstance(e, ResultTime) else expression_tree(e)) for name, e in query.select]
+    return _meeting(exp.select(*(_named(each, name) for name, each in shown)), query).sql(dialect=DIALECT)
+
+
+def combinations_text(query: Query) -> str:
+    """The rows that a block groups, with their validity, over relations that have it, too."""
+    shown = [_named(expression_tree(e), name) for name, e in query.select]
+    ends = _named(_latest(query), VALID[0]), _named(_earliest(query), VALID[1])
+    return _meeting(exp.select(*shown, *ends), query).sql(dialect=DIALECT)
+
+
+def _latest(query: Query) -> exp.Expression:
     starts = [exp.column(VALID[0], table=alias, quoted=True) for alias in query.aliases]
+    return exp.Anonymous(this="greatest", expressions=starts)
+
+
+def _earliest(query: Query) -> exp.Expression:
     ends = [exp.column(VALID[1], table=alias, quoted=True) for alias in query.aliases]
-    latest = exp.Anonymous(this="greatest", expressions=starts)
-    time = exp.Anonymous(this="make_timestamp", expressions=[latest])
-    shown = [time.copy() if isinstance(e, ResultTime) else expression_tree(e) for _, e in query.select]
-    found = exp.select(*(_named(each, name) for each, (name, _) in zip(shown, query.select, strict=True)))
-    earliest = exp.Anonymous(this="least", expressions=ends)
-    return _joined(found, query).where(exp.LT(this=latest.copy(), expression=earliest)).sql(dialect=DIALECT)
+    return exp.Anonymous(this="least", expressions=ends)
+
+
+def _meeting(found: exp.Select, query: Query) -> exp.Select:
+    """A SELECT over the combinations of a block: a result exists if the validities of all its rows intersect."""
+    return _joined(found, query).where(exp.LT(this=_latest(query), expression=_earliest(query)))
 
 
 def _shown(grouping: Grouping) -> list[tuple[str, Expr]]:

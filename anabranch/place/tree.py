@@ -118,6 +118,8 @@ class _Block:
                 yield f"{i.source.table.name} is looked up for rows of {i.alias}"
             elif not isinstance(i.source, Stream):
                 yield f"it joins the stored table {i.source.name}"
+            if any(f.name.lower() in VALID for f in i.source.fields):
+                yield f"a column of {i.alias} is called as those of its validity are there"
         exprs = [side for e in query.equalities for side in (e.left, e.right)] + [*query.residuals]
         if grouping is None:
             exprs += [expr for _, expr in query.select if not isinstance(expr, ResultTime)]
@@ -136,8 +138,6 @@ class _Block:
         for i in self.query.inputs:
             if i.freshness_us is not None:
                 yield f"the rows of {i.alias} have to be fresh"
-            if any(f.name.lower() in VALID for f in i.source.fields):
-                yield f"a column of {i.alias} is called as those of its validity are there"
 
     def _why_not_grouped(self, grouping: Grouping) -> Iterator[str]:
         """What speaks against it for a block with groups."""

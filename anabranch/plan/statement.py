@@ -35,6 +35,9 @@ class Statement:
     failure: str = FAIL
     """What becomes of a statement that fails: `FAIL`, its query does; `IN_ENGINE`, the engine makes the groups of that
     instant, of a block over one input."""
+    combinations: str = ""
+    """Of a block of ours that joins and groups: what gives all rows that are grouped, with their validity. The engine folds
+    them when it takes the block over."""
     is_idle: bool = False
     """Whether the engine runs the block at the time, although the database may: rows are kept for it all the same."""
 
