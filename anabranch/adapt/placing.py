@@ -4,7 +4,8 @@
 Now and then, when rates are known over a window of batches, the placement that runs is set beside the others
 (`anabranch.place.choice`), by what was measured of the streams. Another one must be worth it as another plan must
 (`anabranch.adapt.arbiter`): by enough less CPU, and by as much as the way there costs. Into the engine that is the rows of
-the window, folded once; into the database nothing, for it reads the log. A block that has just moved stays for a while.
+the window, folded once; into the database nothing, for it reads the log. A block that has just moved stays for a while, and
+one that joins goes nowhere by itself: what it would have to hand over is not known.
 
 Example: for DuckDB a statement costs as much as folding a thousand rows, and a row half as much as folding it; the window
 slides by its whole length, a second. At 100,000 rows a second the block runs in DuckDB. At 10 rows a second it goes to the
