@@ -5,7 +5,7 @@ in the engine and in DuckDB, over NULL, NaN, −0.0, extremes, empty strings, qu
 
 - arithmetic of integers, and their sign: ours wraps, DuckDB fails; and of decimals, whose widths follow other rules;
 - division and remainder but for division of doubles; rounding;
-- casts, but for those that lose nothing: DuckDB fails, or rounds, where ours gives NULL or cuts off;
+- casts, but for those that lose nothing, and of BIGINT to DOUBLE: DuckDB fails, or rounds, where ours gives NULL or cuts off;
 - UPPER, LOWER, LIKE: other tables of letters, other escapes;
 - parts of dates and times, and their sums with intervals: the ends of the range are infinities to DuckDB;
 - the greatest and least of floats: 0.0 and −0.0 are equal, and either may be given;
@@ -35,8 +35,8 @@ INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 FLOATS = (pa.float32(), pa.float64())
 WIDER = {
     (small, large) for place, small in enumerate(INTEGERS) for large in INTEGERS[place + 1 :]
-} | {(pa.float32(), pa.float64()), *((small, pa.float64()) for small in INTEGERS[:3])}  # fmt: skip
-"""Casts that lose nothing."""
+} | {(pa.float32(), pa.float64()), *((small, pa.float64()) for small in INTEGERS)}  # fmt: skip
+"""Casts that lose nothing, and that of BIGINT to DOUBLE, which rounds alike."""
 
 
 def is_known(kind: pa.DataType) -> bool:

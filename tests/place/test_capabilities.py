@@ -54,6 +54,7 @@ HOSTILE: dict[pa.DataType, list[Any]] = {
                          datetime(1969, 12, 31, 23, 59, 59, 999999), 2**63 - 1, -(2**63) + 1, 2**62],
     DECIMAL: [Decimal("0.00"), Decimal("-0.01"), Decimal("99999999.99"), Decimal("-99999999.99"), Decimal("1.10")],
 }  # fmt: skip
+HOSTILE[pa.int64()] += [2**53 + 1, -(2**53) - 1, 2**53 + 3, 2**62 + 2**8, 2**62 + 2**8 + 1, 2**62 + 3 * 2**8, -(2**60) + 65]
 HOSTILE[pa.float64()] += [1.7976931348623157e308, 5e-324, 2.0**53 + 1]
 DUCK = open_embedded("duck")
 KINDS = [*TYPES, DECIMAL]
