@@ -57,7 +57,7 @@ def session() -> ab.Session:
 
 GROUPS = {
     "groups": "(SELECT k, COUNT(*) AS n FROM trades [NOW] GROUP BY k)",
-    "sums": "(SELECT SUM(k + 1) AS s FROM trades [NOW])",
+    "spreads": "(SELECT STDDEV(k) AS s FROM trades [NOW])",
     "means": "(SELECT AVG(CAST(k AS DOUBLE)) AS m FROM trades [NOW])",
 }
 
@@ -179,7 +179,7 @@ PYTHON: dict[str, dict[str, Callable[[], object]]] = {
     "Blocks in a database": {
         'Session(database_failure="wait")': lambda: ab.Session(checkpoint="checkpoint", database_failure="wait"),
         "PLACE(x, dukc)": lambda: placed("SELECT /*+ PLACE(x, dukc) */ x.n FROM {groups} x"),
-        "PLACE(x, duck), SUM(k + 1)": lambda: placed("SELECT /*+ PLACE(x, duck) */ x.s FROM {sums} x"),
+        "PLACE(x, duck), STDDEV": lambda: placed("SELECT /*+ PLACE(x, duck) */ x.s FROM {spreads} x"),
         "PLACE(x, duck), a mean in WHERE": lambda: placed("SELECT /*+ PLACE(x, duck) */ x.m FROM {means} x WHERE x.m > 1"),
         "PLACE(x, duck) PLACE(y, duck)": lambda: placed(
             "SELECT /*+ PLACE(x, duck) PLACE(y, duck) */ x.n FROM {groups} x, {groups} y WHERE x.k = y.k"

@@ -123,6 +123,33 @@ def _infix(kind: type[exp.Expression]) -> Print:
     return lambda call, args: exp.Paren(this=kind(this=args[0], expression=args[1]))
 
 
+def _arithmetic(kind: type[exp.Expression]) -> Print:
+    """An operator of numbers; of integers in 128 bits, which hold sums and products of any two, and then wrapped."""
+
+    def printed(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
+        if not pa.types.is_integer(call.type):
+            return exp.Paren(this=kind(this=args[0], expression=args[1]))
+        return _wrapped(exp.Paren(this=kind(this=_wide(args[0]), expression=_wide(args[1]))))
+
+    return printed
+
+
+def _sign(made: Callable[[exp.Expression], exp.Expression]) -> Print:
+    """An operation on the sign of a number; the least integer has no positive counterpart, and stays."""
+    return lambda call, args: _wrapped(made(_wide(args[0]))) if pa.types.is_integer(call.type) else made(args[0])
+
+
+def _remainder(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
+    """The remainder of integers, with the sign of the dividend; NULL where the divisor is 0."""
+    is_zero = exp.EQ(this=args[1], expression=_literal(Literal(call.type, 0)))
+    rest = exp.Paren(this=exp.Mod(this=_wide(args[0]), expression=_wide(args[1].copy())))
+    return exp.Case(ifs=[exp.If(this=is_zero, true=exp.Null())], default=_cast(rest, call.type))
+
+
+def _wide(value: exp.Expression) -> exp.Expression:
+    return exp.Cast(this=value, to=exp.DataType.build("INT128"))
+
+
 def _function(name: str) -> Print:
     return lambda call, args: exp.Anonymous(this=name, expressions=list(args))
 
@@ -155,14 +182,15 @@ def _case(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
 
 PRINTED: dict[str, Print] = {
     "eq": _infix(exp.EQ), "ne": _infix(exp.NEQ), "lt": _infix(exp.LT), "le": _infix(exp.LTE), "gt": _infix(exp.GT),
-    "ge": _infix(exp.GTE), "add": _infix(exp.Add), "sub": _infix(exp.Sub), "mul": _infix(exp.Mul),
-    "div": _unless_zero(exp.Div), "and": _chain(exp.And), "or": _chain(exp.Or), "concat": _chain(exp.DPipe),
-    "neg": lambda call, args: exp.Paren(this=exp.Neg(this=args[0])),
+    "ge": _infix(exp.GTE), "add": _arithmetic(exp.Add), "sub": _arithmetic(exp.Sub), "mul": _arithmetic(exp.Mul),
+    "mod": _remainder, "div": _unless_zero(exp.Div), "and": _chain(exp.And), "or": _chain(exp.Or), "concat": _chain(exp.DPipe),
+    "neg": _sign(lambda value: exp.Paren(this=exp.Neg(this=value))),
     "not": lambda call, args: exp.Paren(this=exp.Not(this=args[0])),
     "is_null": lambda call, args: exp.Paren(this=exp.Is(this=args[0], expression=exp.Null())),
     "in": lambda call, args: exp.Paren(this=exp.In(this=args[0], expressions=list(args[1:]))),
     "cast": lambda call, args: _cast(args[0], call.type),
-    "abs": _function("abs"), "length": _function("length"), "coalesce": _function("coalesce"),
+    "abs": _sign(lambda value: exp.Anonymous(this="abs", expressions=[value])),
+    "length": _function("length"), "coalesce": _function("coalesce"),
     "substring": _function("substring"), "greatest": _function("greatest"), "least": _function("least"),
     "trim": lambda call, args: exp.Anonymous(this="trim", expressions=[args[0], exp.Literal.string(" ")]),
     "case": _case,

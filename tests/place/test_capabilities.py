@@ -121,9 +121,11 @@ def made(op: str) -> list[Expr]:
     if op == "coalesce":
         return [Call(k, op, (column(k), column(k, 1), constants(k)[0])) for k in KINDS]
     if op in ("add", "sub", "mul"):
-        return [Call(k, op, (column(k), column(k, 1))) for k in FLOATS]
+        return [Call(k, op, (column(k), column(k, 1))) for k in (*FLOATS, pa.int64())]
+    if op == "mod":
+        return [Call(pa.int64(), op, (column(pa.int64()), column(pa.int64(), 1)))]
     if op in ("neg", "abs"):
-        return [Call(k, op, (column(k),)) for k in FLOATS]
+        return [Call(k, op, (column(k),)) for k in (*FLOATS, pa.int64())]
     if op == "div":
         return [Call(pa.float64(), op, (column(pa.float64()), column(pa.float64(), 1)))]
     if op == "cast":
@@ -182,8 +184,8 @@ def test_random_expressions(expr: Expr) -> None:
 @pytest.mark.parametrize(
     "expr",
     [
-        Call(pa.int64(), "add", (column(pa.int64()), column(pa.int64(), 1))),
-        Call(pa.int64(), "neg", (column(pa.int64()),)),
+        Call(DECIMAL, "add", (column(DECIMAL), column(DECIMAL, 1))),
+        Call(pa.float64(), "mod", (column(pa.float64()), column(pa.float64(), 1))),
         Call(pa.string(), "upper", (column(pa.string()),)),
         Call(pa.int32(), "cast", (column(pa.int64()),)),
         Call(pa.float64(), "greatest", (column(pa.float64()), column(pa.float64(), 1))),
