@@ -183,7 +183,8 @@ def _case(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
 PRINTED: dict[str, Print] = {
     "eq": _infix(exp.EQ), "ne": _infix(exp.NEQ), "lt": _infix(exp.LT), "le": _infix(exp.LTE), "gt": _infix(exp.GT),
     "ge": _infix(exp.GTE), "add": _arithmetic(exp.Add), "sub": _arithmetic(exp.Sub), "mul": _arithmetic(exp.Mul),
-    "mod": _remainder, "div": _unless_zero(exp.Div), "and": _chain(exp.And), "or": _chain(exp.Or), "concat": _chain(exp.DPipe),
+    "mod": _remainder, "div": _unless_zero(exp.Div),
+    "and": _chain(exp.And), "or": _chain(exp.Or), "concat": _chain(exp.DPipe),
     "neg": _sign(lambda value: exp.Paren(this=exp.Neg(this=value))),
     "not": lambda call, args: exp.Paren(this=exp.Not(this=args[0])),
     "is_null": lambda call, args: exp.Paren(this=exp.Is(this=args[0], expression=exp.Null())),
