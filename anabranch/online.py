@@ -24,7 +24,8 @@ from anabranch.plan.overload import Overload, require_overload
 from anabranch.plan.query import Query, Stream
 from anabranch.share.common_plan import joined_execution
 from anabranch.spark.failures import told
-from anabranch.spark.pipeline import Arriving, Ground, Member, Pipeline
+from anabranch.spark.members import Arriving, Ground, Member
+from anabranch.spark.pipeline import Pipeline
 from anabranch.spark.sinks import Sink, as_sink, console, parquet
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder

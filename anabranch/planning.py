@@ -28,6 +28,7 @@ from anabranch.place.calibrate import remembered
 from anabranch.place.capabilities import DUCKDB
 from anabranch.place.choice import Choice, choose_places
 from anabranch.place.databases.embedded import DUCK, is_installed, open_embedded
+from anabranch.place.reading import lookup_costs_of
 from anabranch.place.statement_of import Places, placed
 from anabranch.place.tree import joining_blocks
 from anabranch.place.wishes import Databases, places_kept, wished_places
@@ -67,6 +68,7 @@ from anabranch.show.chains import (
 from anabranch.show.contained import taking_in_json, taking_in_text
 from anabranch.show.explain import Explanation, PricedPlan, explained
 from anabranch.show.figures import listed
+from anabranch.show.lookups import lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
 from anabranch.show.placement import placement_json, placement_text
@@ -261,6 +263,8 @@ class Planning:
             more.append(overloaded)
         if (places := placement_text(self.placement(name), written, verbose)) is not None:
             more.append(places)
+        if (found := lookups_text(written, lookup_costs_of)) is not None:
+            more.append(found)
         if verbose:
             distribution, slots = self._spread(written, parallelism)
             more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
@@ -282,6 +286,7 @@ class Planning:
             "budget": self._budget_json(name),
             "overload": overload_json(written, self.overload_of(name), self._apart(name)),
             "placement": placement_json(self.placement(name), written),
+            "lookups": lookups_json(written, lookup_costs_of),
         }
 
     def placed(self, query: Query) -> Query:

@@ -123,7 +123,7 @@ def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None,
             graph = JoinGraph(declared.query)
             plans = {int(n): parse(text, graph) for n, text in schedule.items()}
             session.planning.queries["q"] = replace(declared, execution=Execution(plans[0]))
-            session._loop = lambda *_: Schedule(plans)  # type: ignore[method-assign]
+            session._queries.loop = lambda *_: Schedule(plans)  # type: ignore[method-assign]
         run = session.start(availableNow=True)
         run.await_termination()
         times = {

@@ -79,7 +79,7 @@ def run(folder: Path, strategy: Strategy, pause_us: int) -> dict[str, Any]:
         graph, first = JoinGraph(declared.query), FILL + STEADY
         session.planning.queries["q"] = replace(declared, execution=Execution(parse(OLD, graph)))
         loop = Schedule({first: parse(NEW, graph)}, strategy, pause_us)
-        session._loop = lambda *_: loop  # type: ignore[method-assign]
+        session._queries.loop = lambda *_: loop  # type: ignore[method-assign]
         running = session.start(availableNow=True)
         running.await_termination()
         progress = running.pipeline("q").streaming.recentProgress

@@ -18,6 +18,8 @@ from pathlib import Path
 
 USER, PASSWORD, NAME = "looker", "canary-pässword 'x'", "shop"
 SUPERUSER = "owner"
+PORT = 5432
+"""Names the socket, too."""
 SERVICES = Path(tempfile.gettempdir()) / f"ab-services-{os.getpid()}"
 """The service file of this process's Spark: written when there is a server."""
 
@@ -52,7 +54,9 @@ def _other_user() -> pwd.struct_passwd | None:
 class Server:
     """A PostgreSQL that tests start, kill and start again."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int | None = None) -> None:
+        """With a port, it listens on the loopback too: for those who know no unix sockets."""
+        self.port, self._listens = port or PORT, "127.0.0.1" if port else "''"
         bin_folder = binaries()
         assert bin_folder is not None
         self._bin = bin_folder
@@ -67,7 +71,7 @@ class Server:
             self.folder.chmod(0o755)
             self.socket.chmod(0o755)
         self._run("initdb", "-D", self._data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        access = "local all owner trust\nlocal all all scram-sha-256\n"
+        access = "local all owner trust\nlocal all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
         self._as_user(["sh", "-c", f"cat > {self._data}/pg_hba.conf"], access)
         self.start()
         try:
@@ -85,16 +89,17 @@ class Server:
     @property
     def environment(self) -> dict[str, str]:
         """What the settings of a database `shop` are, for a user with a password."""
-        own = {"HOST": str(self.socket), "DBNAME": NAME, "USER": USER, "PASSWORD": PASSWORD}
+        own = {"HOST": str(self.socket), "PORT": str(self.port), "DBNAME": NAME, "USER": USER, "PASSWORD": PASSWORD}
         return {f"ANABRANCH_DATABASE_SHOP_{key}": value for key, value in own.items()}
 
     def write_service(self) -> None:
         """Has workers of Spark find the database `shop`."""
         SERVICES.touch(0o600)
-        SERVICES.write_text(f"[{NAME}]\nhost={self.socket}\ndbname={NAME}\nuser={USER}\npassword={PASSWORD}\n")
+        SERVICES.write_text(f"[{NAME}]\nhost={self.socket}\nport={self.port}\ndbname={NAME}\nuser={USER}\npassword={PASSWORD}\n")
 
     def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories={self.socket} -c fsync=off -c max_connections=30"
+        options = f"-c listen_addresses={self._listens} -c port={self.port} -c unix_socket_directories={self.socket}"
+        options += " -c fsync=off -c max_connections=30"
         self._run("pg_ctl", "-D", self._data, "-o", options, "-l", str(self.folder / "log"), "-w", "start")
 
     def kill(self) -> None:
@@ -103,7 +108,7 @@ class Server:
 
     def sql(self, text: str, database: str = NAME) -> str:
         """Runs statements as the owner, by `psql`; what they print."""
-        where = ["-h", str(self.socket), "-U", SUPERUSER, "-d", database]
+        where = ["-h", str(self.socket), "-p", str(self.port), "-U", SUPERUSER, "-d", database]
         return self._run("psql", *where, "-v", "ON_ERROR_STOP=1", "-qAt", "-f", "-", text=text)
 
     def delete(self) -> None:

@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("tests.support")
 
 from bench.postgres import SERVICES, Server, why_not  # noqa: E402
 from tests.support.cases import QUICK_EXAMPLES, QUICK_PARTS, QUICK_SEEDS, Part, draw, examples_of, seed_of  # noqa: E402
-from tests.support.class_archive import SHORT_LIVED, use_archive  # noqa: E402
+from tests.support.class_archive import use_archive  # noqa: E402
 from tests.support.s3 import Bucket, new_bucket, s3_server  # noqa: E402
 
 if TYPE_CHECKING:
@@ -69,10 +69,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The objects of modules and tests live as long as the run: the collector need not go through them during long cases."""
-    if takes_long_ones(session.config):
-        gc.collect()
-        gc.freeze()
+    """The objects of modules and tests live as long as the run: the collector need not go through them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _take_few(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -138,7 +137,7 @@ def spark() -> Iterator[SparkSession]:
     from anabranch.spark.create import create_session
 
     os.environ.setdefault("PGSERVICEFILE", str(SERVICES))  # before there is a JVM: workers have its environment
-    session = create_session("local[2]", {"spark.driver.extraJavaOptions": SHORT_LIVED})
+    session = create_session("local[2]")
     yield session
     session.stop()
 

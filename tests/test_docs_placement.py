@@ -1,20 +1,27 @@
-"""The example of docs/placement.md, run in a real PostgreSQL."""
+"""All examples of docs/placement.md, run in a real PostgreSQL."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+import anabranch as ab
+from anabranch.cli import main
 from anabranch.drive.local import LocalPipeline
-from anabranch.place.databases.postgresql import PostgreSQL
-from anabranch.place.databases.settings import settings_of
+from anabranch.place.databases.registry import close_all, database, describe
+from anabranch.place.reading import lookup_costs_of
+from anabranch.show.lookups import lookups_text
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from bench.postgres import Server
+from bench.postgres import PASSWORD, Server
 
 DOCUMENT = (Path(__file__).parent.parent / "docs" / "placement.md").read_text()
+RUN = {"postgresql", "sh", "sql", "console"}
 
 
 def block(language: str) -> str:
@@ -22,21 +29,50 @@ def block(language: str) -> str:
     return str(found)
 
 
-def test_the_example_runs(postgres: Server) -> None:
-    told = dict(re.findall(r"export (\w+)=(.*)", block("sh")))
-    assert told.keys() - {"ANABRANCH_DATABASE_SHOP_PASSFILE"} <= postgres.environment.keys()
-    shop = PostgreSQL(settings_of("shop", postgres.environment))
-    postgres.sql("DROP TABLE IF EXISTS customers;" + block("postgresql"))
-    try:
-        script = parse_script(block("sql"), describe=lambda _, table: shop.describe(table))
-        pipeline = LocalPipeline([script.queries[0].query], MemoryFilesystem(), slots=2, databases=lambda _: shop)
-        at = pa.array([0, 0, 0], pa.timestamp("us"))
-        orders = pa.table({"id": [1, 2, 3], "customer": [4, 5, 5000], "amount": pa.array([1, 1, 1], pa.int32()), "ts": at})
-        payments = pa.table({"order_id": [1, 2, 3], "paid": pa.array([7, 8, 9], pa.int32()), "ts": at})
-        assert pipeline.step(0, {"orders": orders})["paid"].results.num_rows == 0
-        postgres.sql("UPDATE customers SET name = 'renamed'")
-        found = pipeline.step(1, {"payments": payments})["paid"].results
-        assert found.to_pylist() == [{"id": 1, "name": "customer 4", "paid": 7}]
-    finally:
-        postgres.sql("DROP TABLE customers")
-        shop.close()
+def test_all_examples_are_run_here() -> None:
+    fences = re.findall(r"^```(\w*)$", DOCUMENT, re.MULTILINE)
+    assert set(fences) - {""} == RUN
+    assert len(fences) == 2 * len(RUN)
+
+
+@pytest.fixture
+def shop(postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """The environment of the document, but for where its server and its passfile are."""
+    passes = tmp_path / "passes"
+    passes.write_text(f"*:*:shop:looker:{PASSWORD}\n")
+    passes.chmod(0o600)
+    here = {"HOST": str(postgres.socket), "PASSFILE": str(passes)}
+    for name, value in re.findall(r"export (\w+)=(.*)", block("sh")):
+        monkeypatch.setenv(name, here.get(name.rpartition("_")[2], value))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    close_all()
+    postgres.sql("DROP TABLE IF EXISTS customers;" + block("postgresql") + "ANALYZE customers")
+    yield postgres
+    close_all()
+    postgres.sql("DROP TABLE customers")
+
+
+def test_from_nothing_to_a_lookup_join(shop: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = parse_script(block("sql"), describe=describe).queries[0].query
+    pipeline = LocalPipeline([query], MemoryFilesystem(), slots=2, databases=database)
+    at = pa.array([0, 0, 0], pa.timestamp("us"))
+    orders = pa.table({"id": [1, 2, 3], "customer": [4, 5, 5000], "amount": pa.array([1, 1, 1], pa.int32()), "ts": at})
+    payments = pa.table({"order_id": [1, 2, 3], "paid": pa.array([7, 8, 9], pa.int32()), "ts": at})
+    assert pipeline.step(0, {"orders": orders})["paid"].results.num_rows == 0
+    shop.sql("UPDATE customers SET name = 'renamed'")
+    found = pipeline.step(1, {"payments": payments})["paid"].results
+    assert found.to_pylist() == [{"id": 1, "name": "customer 4", "paid": 7}]
+
+    text = " ".join((lookups_text(query, lookup_costs_of) or "").split())
+    (command,) = re.findall(r"\$ (.*)", block("console"))
+    assert f"{command} measures them" in text, "what is to be done is what the document says"
+    monkeypatch.setattr("anabranch.place.calibrate.measure_lookups.__defaults__", ((100, 1000), 1))
+    assert main(shlex.split(command)[1:]) == 0
+    text = " ".join((lookups_text(query, lookup_costs_of) or "").split())
+    assert "looked up, or read whole in a batch where a slot has more keys than" in text
+
+
+def test_the_table_in_python() -> None:
+    (call,) = re.findall(r's\.table\("customers", (ab\..*?)\)`', DOCUMENT)
+    made = eval(call, {"ab": ab})
+    assert (made.database, made.relation) == ("shop", "public.customers")

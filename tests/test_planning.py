@@ -429,7 +429,7 @@ def test_a_loop_has_what_others_leave(tmp_path: Path) -> None:
     session = Session(None, str(tmp_path), Budget(4, "10 GiB"), facts=FACTS, slots=2)
     session.script(STREAMS.replace("TIME ts", "TIME ts FROM 'rows/*.parquet'") + chain("one", 20) + DIFFERENT)
     left = session.planning.left_for("one")
-    loop = session._loop(session.planning.query("one").forms, left)
+    loop = session._queries.loop(session.planning.query("one").forms, left)
     assert loop.known.bounds == left  # type: ignore[attr-defined]
     assert left.cpu < 4
 

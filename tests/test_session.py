@@ -25,7 +25,8 @@ from anabranch.errors import (
     UnsupportedFrameError,
 )
 from anabranch.plan.query import Stream, Table
-from anabranch.session import Budget, Session, _patience_s
+from anabranch.session import Budget, Session
+from anabranch.session_start import patience_s
 from anabranch.spark import sinks
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.support.stream_files import write_rows
@@ -233,8 +234,8 @@ def test_a_busy_checkpoint(folder: Path) -> None:
 
 
 def test_a_batch_waits_for_its_sinks_as_long_as_its_trigger() -> None:
-    assert _patience_s({"processingTime": "50 milliseconds"}) == 0.05
-    assert _patience_s({"processingTime": "0 seconds"}) == _patience_s({"availableNow": True}) == 1.0
+    assert patience_s({"processingTime": "50 milliseconds"}) == 0.05
+    assert patience_s({"processingTime": "0 seconds"}) == patience_s({"availableNow": True}) == 1.0
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "many"])

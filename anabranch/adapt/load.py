@@ -11,8 +11,8 @@ it: a source that hands out so many files a trigger, and has more, brings less t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from anabranch.control.loop import Load
 from anabranch.control.records import STAGE, Commit, SlotCommit
@@ -59,6 +59,11 @@ class SlotLoad:
         """What everything but lookups that give results took."""
         return max(0.0, self.cpu_s - sum(each.cpu_s for each in self.ways.values()))
 
+    def only(self, queries: Collection[str]) -> SlotLoad:
+        """Without the lookups of other queries that give results."""
+        ways = {way: each for way, each in self.ways.items() if way[0] in queries}
+        return SlotLoad(self.own_s + sum(each.cpu_s for each in ways.values()), ways)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -84,6 +89,10 @@ class Sample:
     @property
     def rows_per_s(self) -> float:
         return self.rows / self.arrival_s
+
+    def only(self, queries: Collection[str]) -> Sample:
+        """As if nobody had looked up for other queries."""
+        return replace(self, slots={slot: each.only(queries) for slot, each in self.slots.items()})
 
 
 @dataclass(frozen=True)

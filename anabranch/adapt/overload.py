@@ -20,8 +20,9 @@ limited. The first batches of a run, in which kernels are compiled and the JVM i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from anabranch.adapt.forecast import (
     Allowances,
@@ -177,6 +178,7 @@ class Standing:
 
 
 Said = list[Allowing | LoadRemark]
+T = TypeVar("T")
 
 
 def step(known: OverloadKnowledge, state: OverloadState, load: Load, now_s: float) -> tuple[OverloadState, Said]:
@@ -347,18 +349,10 @@ class OverloadLoop(Limiter):
         cores: float,
         clock: Callable[[], float],
     ) -> None:
-        pinned = {
-            (name, i.alias): overload.allowances[i.alias]
-            for name, query in queries.items()
-            for i in query.inputs
-            if i.alias in overload.allowances
-        }
-        streams = dict.fromkeys(s.name for q in queries.values() for s in q.base_sources if isinstance(s, Stream))
         is_live = interval_s is not None or overload.clock is Clock.WALL
         capacity = Capacity(min(cores, float(slots)), overload.cpu, is_live)
-        slack_s = least_slack_s(queries.values())
-        self.known = OverloadKnowledge(overload, tuple(queries), tuple(streams), interval_s, capacity, slack_s, pinned)
-        self.state, self._clock = OverloadState(), clock
+        self.known = known_of(overload, queries, interval_s, capacity)
+        self.state, self._clock, self._queries = OverloadState(), clock, dict(queries)
 
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         """Goes on with what was limited, as far as it may be; what a user pinned holds from now on."""
@@ -374,24 +368,64 @@ class OverloadLoop(Limiter):
         self.state = replace(self.state, allowances=rows, kept=share)
         for name in known.queries:
             action = _action(known, name, rows)
-            pins = ", ".join(f"{share * 100:.3g} % of rows of {alias}" for alias, share in action.shares.items())
-            if pins:
-                said.append(Allowing(action, f"as asked, {pins} look up their partners", {"pinned": action.shares}))
+            if pins := self._pins_text(name):
+                said.append(Allowing(action, pins, {"pinned": action.shares}))
             elif limits.get(name) and not action.rows:
                 said.append(Allowing(action, "nothing is limited any more, as asked"))
         if kept and not sheds:
             said.append(Allowing(ShedRows({}), "no rows are shed any more, as asked"))
         return said
 
+    def serve(self, queries: Mapping[str, Query]) -> Sequence[Allowing]:
+        """Goes on with what it remembers of the queries that stay as they are: the pipeline has run all the time."""
+        known, new = self.known, [name for name, query in queries.items() if self._queries.get(name) != query]
+        self.known = known_of(known.overload, queries, known.interval_s, known.capacity)
+        self.state, self._queries = _only(self.state, queries.keys() - new), dict(queries)
+        return [Allowing(_action(self.known, name, {}), self._pins_text(name)) for name in new]
+
     @property
     def cores(self) -> Mapping[str, float]:
         return self.state.cores
+
+    def _pins_text(self, name: str) -> str:
+        """What is told of the shares that a user has pinned for a query; "" if there are none."""
+        shares = _action(self.known, name, {}).shares
+        pins = ", ".join(f"{share * 100:.3g} % of rows of {alias}" for alias, share in shares.items())
+        return f"as asked, {pins} look up their partners" if pins else ""
 
     def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
         if self.known.overload.policy is Policy.FALL_BEHIND:
             return ()
         self.state, said = step(self.known, self.state, load, self._clock())
         return said
+
+
+def known_of(
+    overload: Overload, queries: Mapping[str, Query], interval_s: float | None, capacity: Capacity
+) -> OverloadKnowledge:
+    """What is known of a pipeline that has some queries."""
+    pinned = {
+        (name, i.alias): overload.allowances[i.alias]
+        for name, query in queries.items()
+        for i in query.inputs
+        if i.alias in overload.allowances
+    }
+    streams = dict.fromkeys(s.name for q in queries.values() for s in q.base_sources if isinstance(s, Stream))
+    slack_s = least_slack_s(queries.values())
+    return OverloadKnowledge(overload, tuple(queries), tuple(streams), interval_s, capacity, slack_s, pinned)
+
+
+def _only(state: OverloadState, queries: Collection[str]) -> OverloadState:
+    """What is remembered, as far as it is of the pipeline, or of some of its queries."""
+    return replace(
+        state, samples=tuple(each.only(queries) for each in state.samples), allowances=_of(state.allowances, queries),
+        costs=_of(state.costs, queries), cores={name: cores for name, cores in state.cores.items() if name in queries},
+        told={name: share for name, share in state.told.items() if not name or name in queries},
+    )  # fmt: skip
+
+
+def _of(ways: Mapping[Way, T], queries: Collection[str]) -> dict[Way, T]:
+    return {way: each for way, each in ways.items() if way[0] in queries}
 
 
 def least_slack_s(queries: Iterable[Query]) -> float | None:

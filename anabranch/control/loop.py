@@ -11,6 +11,7 @@ from anabranch.control.records import Commit, Limit, Statistics
 from anabranch.plan.actions import Action, CutSlices, SetAllowances, ShedRows
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Strategy
+from anabranch.plan.query import Query
 from anabranch.plan.selects import Selects
 
 
@@ -151,6 +152,10 @@ class Limiter(Protocol):
 
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         """What is limited in the first batch of a run, given how queries were limited and rows shed so far."""
+
+    def serve(self, queries: Mapping[str, Query]) -> Sequence[Allowing]:
+        """Has it decide about these queries from now on: some have come, were altered, or have left. What is limited of
+        those that are new."""
 
     def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
         """Takes note of a batch; says what to do about it. It may raise `OverloadError` where the policy is to fail."""

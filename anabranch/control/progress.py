@@ -111,9 +111,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
     """Rows that were turned away because they are older than any query may have them in a result."""
     shed_rows: dict[str, int] = {}
     """Rows that were dropped before they were joined."""
-    database: dict[str, float] = {}
-    """What went over the border to databases: `statements`, `rows_in` and `rows_out`, `bytes_in` and `bytes_out`, the
-    `seconds` that they took, and how many `failed` and were made up for by the engine; nothing, if none was asked."""
+    borders: dict[str, Border] = {}
+    """What databases were asked for the sake of the query: by the stream for whose rows, and by the block that they ran."""
     seen_us: int | None = None
     """The least of the largest event times that its streams have shown; None before all have."""
     at_s: float = 0.0
@@ -164,6 +163,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
         if self.stale_results or any(self.stale_rows.values()) or any(self.shed_rows.values()):
             stale = f"{self.stale_results:,} results and {sum(self.stale_rows.values()):,} rows were too old"
             lines["left out"] = f"{stale}, {sum(self.shed_rows.values()):,} rows were shed"
+        for name, border in self.borders.items():
+            lines[f"database {border.database}"] = f"{name}: {border}"
         cells = "".join(f"<tr><td>{key}</td><td>{escape(value)}</td></tr>" for key, value in lines.items())
         return f"<table><caption>batch {self.batch}</caption>{cells}</table>"
 
@@ -203,17 +204,9 @@ def progress_of(query: Query, whole: Commit, plan: str, wall_s: dict[str, float]
         stale_results=counted.stale_results,
         stale_rows={n: s.stale_rows for n, s in sources.items() if s.stale_rows},
         shed_rows={n: s.shed_rows for n, s in sources.items() if s.shed_rows},
-        database=_crossed(counted.border),
+        borders=counted.borders,
         seen_us=min(known) if known and len(known) == len(seen) else None,
     )  # fmt: skip
-
-
-def _crossed(border: Border) -> dict[str, float]:
-    """What went over the border, by name."""
-    if not border.statements:
-        return {}
-    found: dict[str, float] = msgspec.structs.asdict(border)
-    return {**found, "seconds": found.pop("wall_ns") / 1e9}
 
 
 def shown_names(query: Query) -> dict[str, str]:

@@ -218,6 +218,8 @@ class Limited(msgspec.Struct):
     """How many results all rows would have found: each result counts for as many as it was likely to be missed."""
     variance: float = 0.0
     """The square of the standard error of that."""
+    covariance: float = 0.0
+    """How much more its sum with the estimates of the batches before varies: rows that were shed are missing in all."""
     cpu_ns: int = 0
     """What looking up, and what was made of it, took."""
     arrived: int = 0
@@ -228,24 +230,40 @@ STAGE = "stage"
 """What encoding and writing results took of a task's CPU: the engine has no part in it."""
 
 
-class Border(msgspec.Struct, omit_defaults=True):
-    """What went over the border between the engine and databases."""
+class Border(msgspec.Struct):
+    """What went over the border between the engine and a database, for one stream or one block of a query."""
 
-    statements: int = 0
-    rows_in: int = 0
-    """Rows that databases read of windows, and distinct keys that were sent to be looked up."""
-    bytes_in: int = 0
-    rows_out: int = 0
-    """Rows that came back."""
-    bytes_out: int = 0
-    wall_ns: int = 0
-    """How long the databases took."""
+    database: str
+    calls: int = 0
+    rows_sent: int = 0
+    """Distinct keys that were looked up; rows of windows that a block was run over."""
+    bytes_sent: int = 0
+    """An embedded database scans them where they lie."""
+    rows_back: int = 0
+    bytes_back: int = 0
+    seconds: float = 0.0
+    """How long the database took, by the clock; of several slots, all of it."""
     failed: int = 0
-    """Statements that failed, and whose groups the engine made instead."""
+    """Calls that failed, and whose groups the engine made instead."""
+
+    def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float) -> None:
+        """Counts one call: the rows and the bytes that were sent, and that came back."""
+        self.add(Border(self.database, 1, *sent, *back, seconds))
+
+    def __str__(self) -> str:
+        sent = f"{self.rows_sent:,} rows ({self.bytes_sent:,} bytes) sent"
+        back = f"{self.rows_back:,} ({self.bytes_back:,} bytes) came back"
+        return f"{sent}, {back}, {self.seconds:.3f} s in {self.calls:,} {'call' if self.calls == 1 else 'calls'}"
 
     def add(self, other: Border) -> None:
-        for name in self.__struct_fields__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        """Counts what another slot did."""
+        self.calls += other.calls
+        self.rows_sent += other.rows_sent
+        self.bytes_sent += other.bytes_sent
+        self.rows_back += other.rows_back
+        self.bytes_back += other.bytes_back
+        self.seconds += other.seconds
+        self.failed += other.failed
 
 
 class Statistics(msgspec.Struct):
@@ -267,8 +285,9 @@ class Statistics(msgspec.Struct):
     files_written: int = 0
     bytes_written: int = 0
     preparing: Preparing = msgspec.field(default_factory=Preparing)
-    border: Border = msgspec.field(default_factory=Border)
-    """Lookups are for the sake of all queries of a slot: told of its first."""
+    borders: dict[str, Border] = msgspec.field(default_factory=dict)
+    """What databases were asked: by the stream for whose rows, and by the block that they ran. What queries have in common
+    is told of each."""
 
     @property
     def engine_cpu_ns(self) -> int:

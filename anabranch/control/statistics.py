@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.control.records import (
+    Border,
     Commit,
     Limited,
     Preparing,
@@ -48,7 +49,8 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
             _add_limited(whole.limited.setdefault(alias, Limited()), limited)
         whole.files_written += slot.files_written
         whole.bytes_written += slot.bytes_written
-        whole.border.add(slot.border)
+        for name, border in slot.borders.items():
+            whole.borders.setdefault(name, Border(border.database)).add(border)
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole
@@ -89,6 +91,7 @@ def _add_limited(total: Limited, limited: Limited) -> None:
     total.results += limited.results
     total.estimated += limited.estimated
     total.variance += limited.variance
+    total.covariance += limited.covariance
     total.cpu_ns += limited.cpu_ns
     total.arrived += limited.arrived
 

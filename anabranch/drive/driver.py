@@ -271,7 +271,11 @@ class Driver:
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
         self.slots = max(q.distribution.grid.cells for q in self.queries.values())
         self.coming = {}
-        self.limiting.come({name: query.query for name, query in self.queries.items()}, batch - 1, self._tell)
+        self._serve(batch - 1)
+
+    def _serve(self, batch: int) -> None:
+        """Has whoever decides about limits know which queries there are."""
+        self.limiting.serve({name: query.query for name, query in self.queries.items()}, batch, self._tell)
 
     def end(self, control: Control, reasons: Mapping[str, str], commands: Mapping[str, str] | None = None) -> Control:
         """Has queries leave the pipeline in a batch that was begun: what it starts from without them. `commands` are those
@@ -285,6 +289,7 @@ class Driver:
             self.ended, self.has_left = {**self.ended, name: left}, {**self.has_left, name: left}
         self.has_left = dict([*self.has_left.items()][-MOST_LEFT:])
         self._leave(reasons)
+        self._serve(control.batch - 1)
         others = {name: own for name, own in control.queries.items() if name in self.queries}
         control = msgspec.structs.replace(control, queries=others, ended=self.ended)
         self.controls.write(control.batch, control)

@@ -29,12 +29,9 @@ class Limiting:
         overload: Overload | None = None,
         limiter: Limiter | None = None,
         draw_salt: Callable[[], int] = lambda: uuid.uuid4().int >> 65,
-        renew: Callable[[Mapping[str, Query]], Limiter] | None = None,
     ) -> None:
-        """`draw_salt` gives each batch the salt by which rows are chosen; `renew` gives who decides about other queries than
-        the limiter does."""
+        """`draw_salt` gives each batch the salt by which rows are chosen."""
         self.overload, self.limiter, self.draw_salt = overload or Overload(), limiter, draw_salt
-        self.renew = renew
         self.limits: dict[str, dict[str, Limit]] = {}
         """By query and input."""
         self.shed: dict[str, float] = {}
@@ -63,11 +60,11 @@ class Limiting:
             self.shed = dict(newest.shed)
         self._follow(self.limiter.at_start(self.limits, self.shed), newest.batch if newest is not None else -1, tell)
 
-    def come(self, queries: Mapping[str, Query], batch: int, tell: Tell) -> None:
-        """Has whoever decides know of queries that have come while others run: these are all that there are."""
-        if self.renew is not None:
-            self.limiter = self.renew(queries)
-            self._follow(self.limiter.at_start(self.limits, self.shed), batch, tell)
+    def serve(self, queries: Mapping[str, Query], batch: int, tell: Tell) -> None:
+        """Has whoever decides know that queries have come, were altered, or have left: these are all that there are."""
+        self.limits = {name: own for name, own in self.limits.items() if name in queries}
+        if self.limiter is not None:
+            self._follow(self.limiter.serve(queries), batch, tell)
 
     def after(self, load: Load, tell: Tell) -> None:
         """Asks what follows from a batch."""

@@ -31,12 +31,12 @@ from anabranch.drive.coming import Coming, admission
 from anabranch.drive.departed import sweep_texts
 from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.limiting import Limiting
-from anabranch.drive.lookups import databases_read_apart, snapshots
+from anabranch.drive.lookups import asking, databases_read_apart
 from anabranch.drive.queries import gone_on
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
 from anabranch.drive.steering import Steering
 from anabranch.drive.transition import Refusal, transition
-from anabranch.drive.work import NOTHING_DROPPED, Executions, Kept, SlotWork, order_after, shed_rows, slot_mask
+from anabranch.drive.work import NOTHING_DROPPED, Kept, SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.log import encode
@@ -44,6 +44,7 @@ from anabranch.engine.slot import ONE_SLOT, Slot
 from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchError, SessionError, StateError
 from anabranch.place.databases.protocol import Databases
 from anabranch.place.databases.registry import database
+from anabranch.place.reading import LookupCosts
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects, PlaceBlock
 from anabranch.plan.demand import read_columns
 from anabranch.plan.distribution import Distribution
@@ -138,13 +139,15 @@ class LocalPipeline(Driven):
         seconds: Callable[[Commit], float] | None = None,
         companies: Mapping[str, str] | None = None,
         databases: Databases = database,
+        lookup_costs: Mapping[str, LookupCosts] | None = None,
     ) -> None:
         """`dropped` are queries that ran so far, and are not to go on. `refresh` tells which tables are read again: every so
         many microseconds of event time, and what gives their rows then. `slicer` decides how rows are cut into slices.
         `limiting` has what may be lost under overload: callers may set its limits and shares between batches, or `seconds`
         tells whoever decides about them how long a batch took. `companies` names that of each query which is not to run its
-        join with just anybody who has it. `databases` gives those in which rows are looked up for."""
-        self._databases = databases
+        join with just anybody who has it. `databases` gives those in which rows are looked up
+        for, and `lookup_costs` what was measured of them."""
+        self._databases, self._lookup_costs = databases, lookup_costs or {}
         self.filesystem, self.results_per_batch, self._seconds = filesystem, results_per_batch, seconds
         texts, latest = QueryTexts(filesystem), commits_in(filesystem).latest()
         known = latest[1].queries if latest is not None else {}
@@ -174,7 +177,7 @@ class LocalPipeline(Driven):
             self.driver.read_table.setdefault(name, partial(self._encoded, name, rows))
         self.driver.open(dropped=dropped)
         sweep_texts(texts, [filesystem])
-        self._name, self._executions, self._leaving = uuid.uuid4().hex, Executions(), dict[str, str]()
+        self._name, self._leaving = uuid.uuid4().hex, dict[str, str]()
         self.worker = Kept()
         """Who runs the slots: several may take turns."""
 
@@ -381,15 +384,14 @@ class LocalPipeline(Driven):
         work = SlotWork(
             self._name, queries, self.filesystem, self.worker, self.results_per_batch, self._databases
         )
-        forms = {name: query.forms for name, query in self.driver.queries.items()}
-        order, done = order_after(control, base, forms, self._executions), list[Attempt]()
+        order, done = work.order_after(control, base), list[Attempt]()
         parts: dict[str, list[pa.RecordBatch]] = {n: [] for n, (_, d) in queries.items() if d.groups_span_slots}
         kept, dropped = shed_rows(order, self._sources, rows)
-        with snapshots(databases_read_apart(queries.values()), self._databases) as held:
+        with asking(databases_read_apart(queries.values()), self._lookup_costs, self._databases) as told:
             for slot in range(self.driver.slots):
                 token, boxes = uuid.uuid4().hex[:12], work.boxes(order, slot)
                 counted = dropped if slot == 0 else NOTHING_DROPPED
-                for name, piece in work.step(order, slot, boxes, self._share(slot, kept), counted, held):
+                for name, piece in work.step(order, slot, boxes, self._share(slot, kept), counted, told):
                     parts[name].append(piece) if name in parts else take(name, piece)
                 done.append(work.save(order, slot, boxes, token))
         for name, pieces in parts.items():

@@ -3,11 +3,13 @@
 A slot that has rows of `orders` for a query over `orders+customers` (`anabranch.plan.lookups`) asks the database of
 `customers` once a batch, for the distinct keys of the rows that some query can use: not late, not early, with a key, and
 past the filters that need nothing from the table. Rows found are joined with them by the same keys here, so that only what
-is equal to us is a match.
+is equal to us is a match. Where it takes less, by what was measured, the table is read whole instead
+(`anabranch.place.reading`), and one that does not change is kept then (`anabranch.drive.shipped`).
 
-Nothing is remembered between batches. A batch that runs again before its commit looks up again, and may find something else;
-after its commit it is not computed any more. So each row meets what one run of its batch has found. Where rows of one stream
-are in several slots, these read one snapshot of the database, which the driver holds until they are done (`snapshots`).
+Of a table that may change nothing is remembered between batches. A batch that runs again before its commit looks up again,
+and may find something else; after its commit it is not computed any more. So each row meets what one run of its batch has
+found. Where rows of one stream are in several slots, these read one snapshot of the database, which the driver holds until
+they are done (`asking`).
 """
 
 from __future__ import annotations
@@ -15,40 +17,58 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns
+from time import perf_counter
+from types import MappingProxyType
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.control.records import Border
+from anabranch.control.records import Border, Statistics
+from anabranch.drive.shipped import Known, Shelf, ShippedTable, shipped
 from anabranch.engine.accept import Rows, conform, in_one_piece
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.place.databases.protocol import Databases, Wanted
 from anabranch.place.databases.registry import database
+from anabranch.place.reading import LookupCosts, Way, choose_way
 from anabranch.plan.demand import asked_of, read_columns
 from anabranch.plan.distribution import Distribution, all_inputs, parted_sources
 from anabranch.plan.expression import Column, Expr, columns_of
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.lookups import brought_columns, is_found, looked_up
-from anabranch.plan.query import BEGINNING_US, Enriched, Query
+from anabranch.plan.lookups import brought_columns, enriched_levels, is_found, looked_up
+from anabranch.plan.query import BEGINNING_US, STATIC, Enriched, Query
 from anabranch.plan.workload import Workload
 
 LOOKUP = "wall lookup"
 """What the time is called that databases took."""
 
-Snapshots = Mapping[str, str]
-"""By database, the snapshot that lookups read."""
+
+class Asking(msgspec.Struct, frozen=True):
+    """What the tasks of a batch are told about databases, by name. Nothing of how they are reached is in it."""
+
+    snapshots: dict[str, str] = {}
+    """The snapshots that lookups read."""
+    costs: dict[str, LookupCosts] = {}
+    """What lookups take in databases of which that was measured."""
+
+
+NOT_ASKING = Asking()
 
 
 @dataclass(frozen=True)
 class Lookups:
-    """Makes the rows of enriched streams that some queries read."""
+    """Makes the rows of enriched streams that some queries of a run read, in one batch of one slot."""
 
+    run: str
     queries: Mapping[str, Query]
     databases: Databases = database
-    counted: Border = field(default_factory=Border)
+    asking: Asking = NOT_ASKING
+    shelf: Shelf = field(default_factory=Shelf)
+    """What the worker remembers of tables."""
+    borders: dict[str, Border] = field(default_factory=dict)
+    """What was asked, by the stream for whose rows."""
 
     def __bool__(self) -> bool:
         return any(looked_up(query) for query in self.queries.values())
@@ -58,7 +78,6 @@ class Lookups:
         rows: Mapping[str, Rows],
         watermarks: Mapping[str, int],
         planned_us: int,
-        snapshots: Snapshots,
     ) -> tuple[dict[str, Rows], dict[str, Rows]]:
         """The rows of a batch as the engine takes them in, and those of enriched streams as they came."""
         taken, brought = dict(rows), dict[str, Rows]()
@@ -74,22 +93,33 @@ class Lookups:
                 mask = _useful(source, came, least_us, source.early_after_us(planned_us), readers)
                 useful = came if mask.all() else came.filter(pa.array(mask))
                 brought[name] = came
-                taken[name] = conform(source, self._found(source, useful, columns[name], snapshots), columns[name])
+                taken[name] = conform(source, self._found(source, useful, columns[name]), columns[name])
         return taken, brought
 
-    def _found(self, source: Enriched, rows: pa.RecordBatch, columns: Iterable[str], snapshots: Snapshots) -> pa.Table:
+    def tell(self, statistics: Mapping[str, Statistics]) -> None:
+        """Notes what was asked among what queries did: of each that reads the stream."""
+        if not self.borders:
+            return
+        for name, query in self.queries.items():
+            for source in enriched_levels(query):
+                if (border := self.borders.get(source.name)) is not None:
+                    statistics[name].borders[source.name] = border
+        spent_s = sum(border.seconds for border in self.borders.values())
+        next(iter(statistics.values())).cpu_ns[LOOKUP] = round(spent_s * 1e9)
+
+    def _found(self, source: Enriched, rows: pa.RecordBatch, columns: Iterable[str]) -> pa.Table:
         """Rows with what was found for them, in one table after the other."""
         base, wanted = source.base, {*columns}
         if isinstance(base, Enriched):
             needed = wanted | {c.name for _, term in source.keys for c in columns_of(term)}
-            rows = conform(base, self._found(base, rows, needed, snapshots), _known(base, needed))
+            rows = conform(base, self._found(base, rows, needed), _known(base, needed))
         terms = [evaluate(term, lambda c: _column(rows, c), rows.num_rows) for _, term in source.keys]
         ours = pa.Table.from_arrays([in_one_piece(t) for t in terms], names=[f"k{n}" for n in range(len(terms))])
-        theirs = self._asked(source, ours, wanted, snapshots)
+        theirs = self._asked(source, ours, wanted)
         return _joined(source, rows, ours, theirs, wanted)
 
-    def _asked(self, source: Enriched, keys: pa.Table, wanted: set[str], snapshots: Snapshots) -> pa.Table:
-        """The rows of the table for the distinct keys, with its key columns first."""
+    def _asked(self, source: Enriched, keys: pa.Table, wanted: set[str]) -> pa.Table:
+        """Rows of the table among which are those for the keys, with its key columns first."""
         types = {f.name: f.outward or f.type for f in source.table.fields}
         names = dict.fromkeys([*(column for column, _ in source.keys), *(t for here, t in source.found if here in wanted)])
         asked = Wanted(
@@ -98,12 +128,44 @@ class Lookups:
         distinct = keys.drop_null().group_by(keys.column_names, use_threads=False).aggregate([])
         if not distinct.num_rows:
             return pa.schema(asked.columns).empty_table()
-        began = perf_counter_ns()
-        name = source.table.database
-        found = self.databases(name).lookup(asked, distinct, snapshots.get(name))
-        took_ns = perf_counter_ns() - began
-        self.counted.add(Border(1, distinct.num_rows, distinct.nbytes, found.num_rows, found.nbytes, took_ns))
+        known = self.shelf.of(self.run, f"{source.name} {' '.join(names)}")
+        if known.table is not None:
+            return known.table.candidates(distinct)
+        return self._brought(source, asked, distinct, known)
+
+    def _brought(self, source: Enriched, asked: Wanted, keys: pa.Table, known: Known) -> pa.Table:
+        """What a database gives for some distinct keys, asked in the way that takes least."""
+        name, relation = source.table.database, source.table.relation
+        theirs, snapshot, costs = self.databases(name), self.asking.snapshots.get(name), self.asking.costs.get(name)
+        size = known.size(lambda: theirs.size(relation)) if costs is not None else None
+        is_static, room = source.table.reading == STATIC, self.shelf.room(self.run)
+        way = choose_way(is_static, keys.num_rows, size, costs, known.spent_s, room)
+        began = perf_counter()
+        found = (
+            theirs.lookup(asked, keys, snapshot) if way is Way.LOOKUP else theirs.read(relation, asked.columns, snapshot)
+        )
+        spent_s = perf_counter() - began
+        border = self.borders.setdefault(source.name, Border(name))
+        sent = (keys.num_rows, keys.nbytes) if way is Way.LOOKUP else (0, 0)
+        border.count(sent, (found.num_rows, found.nbytes), spent_s)
+        if way is Way.LOOKUP:
+            known.spent_s += spent_s
+        if way is Way.SHIPPED:
+            assert size is not None, "a table of unknown size is looked up"
+            self.shelf.make_room(self.run, size.bytes)
+            known.table = _shipped(source, found, keys, max(size.bytes, found.nbytes))
+            return known.table.candidates(keys)
         return found
+
+
+def _shipped(source: Enriched, theirs: pa.Table, keys: pa.Table, bytes: int) -> ShippedTable:
+    return shipped(theirs, _keys_as_here(source, theirs, keys), bytes)
+
+
+def _keys_as_here(source: Enriched, theirs: pa.Table, ours: pa.Table) -> pa.Table:
+    """The key columns of a table in the types, and under the names, that rows have them in."""
+    arrays = [_as_here(theirs.column(column)).cast(ours.column(n).type) for n, (column, _) in enumerate(source.keys)]
+    return pa.Table.from_arrays(arrays, names=ours.column_names)
 
 
 def _useful(
@@ -137,14 +199,8 @@ def _joined(source: Enriched, rows: pa.RecordBatch, ours: pa.Table, theirs: pa.T
     """Each row with each row of the table that has its key."""
     keys = ours.column_names
     left = ours.append_column("left", pa.array(np.arange(rows.num_rows)))
-    right = pa.Table.from_arrays(
-        [
-            _as_here(theirs.column(column)).cast(ours.column(n).type)
-            for n, (column, _) in enumerate(source.keys)
-        ]
-        + [pa.array(np.arange(theirs.num_rows))],
-        names=[*keys, "right"],
-    )
+    theirs_keys = _keys_as_here(source, theirs, ours)
+    right = theirs_keys.append_column("right", pa.array(np.arange(theirs.num_rows)))
     pairs = left.join(right, keys, join_type="inner", use_threads=False)
     lefts, rights = pairs.column("left"), pairs.column("right")
     order = pc.sort_indices(pairs, sort_keys=[("left", "ascending"), ("right", "ascending")])
@@ -194,7 +250,15 @@ def databases_read_apart(queries: Iterable[tuple[Query, Distribution]]) -> set[s
 
 
 @contextmanager
-def snapshots(names: Iterable[str], databases: Databases = database) -> Iterator[Snapshots]:
-    """One snapshot of each of some databases, held until the context ends."""
+def asking(
+    apart: Iterable[str], costs: Mapping[str, LookupCosts] = MappingProxyType({}), databases: Databases = database
+) -> Iterator[Asking]:
+    """What tasks are told: one snapshot of each database that several of them read, held until the context ends."""
     with ExitStack() as held:
-        yield {name: held.enter_context(databases(name).export_snapshot()) for name in sorted(names)}
+        snapshots = {name: held.enter_context(databases(name).export_snapshot()) for name in sorted(apart)}
+        yield Asking(snapshots, dict(costs))
+
+
+def databases_of(queries: Iterable[Query]) -> set[str]:
+    """The databases that queries look up in."""
+    return {source.table.database for query in queries for source in enriched_levels(query)}

@@ -23,7 +23,8 @@ from anabranch.control.execution import execution_of
 from anabranch.control.ledger import commits_in
 from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord, Failure, Limit, Manifest
 from anabranch.control.table_files import get_table
-from anabranch.drive.lookups import LOOKUP, Lookups, Snapshots
+from anabranch.drive.lookups import NOT_ASKING, Asking, Lookups
+from anabranch.drive.shipped import Shelf
 from anabranch.engine.accept import Rows
 from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import source_mask
@@ -48,7 +49,6 @@ RETAIN_EVERY = 16
 """Files that are no longer named are unmapped every so many batches."""
 
 NOTHING_DROPPED: Mapping[str, Dropped] = MappingProxyType({})
-NO_SNAPSHOTS: Snapshots = MappingProxyType({})
 
 MOST_KEPT = 32
 """A worker that served many runs forgets the boxes of the oldest."""
@@ -132,12 +132,10 @@ class Order:
         return " ".join(f"{table}={path}" for table, path in sorted(self.tables))
 
 
-def order_after(
-    control: Control, base: Commit | None, forms: Mapping[str, Forms], known: Executions | None = None
-) -> Order:
-    """What a batch asks for that starts from a commit. `known` are executions that were read before; those of queries that
+def _order(control: Control, base: Commit | None, forms: Mapping[str, Forms], read: Executions) -> Order:
+    """What a batch asks for that starts from a commit. `read` are executions that were read before; those of queries that
     have left are forgotten."""
-    queries, read = {}, known if known is not None else {}
+    queries = {}
     for name in read.keys() - control.queries.keys():
         del read[name]
     for name, own in control.queries.items():
@@ -175,6 +173,8 @@ class Kept:
     """For each slot the token of the attempt that left its boxes, and the boxes."""
     forms: dict[str, dict[str, Forms]] = field(default_factory=dict)
     executions: dict[str, Executions] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
+    """Tables in databases."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,11 @@ class SlotWork:
         """What a batch asks for, by its control record and the commit that it starts from."""
         batch = control.batch
         base = commits_in(self.filesystem).read(batch - 1, control.base_epoch) if batch > 0 else None
-        return order_after(control, base, self._forms(), self.kept.executions.setdefault(self.run, {}))
+        return self.order_after(control, base)
+
+    def order_after(self, control: Control, base: Commit | None) -> Order:
+        """What a batch asks for that starts from a commit."""
+        return _order(control, base, self._forms(), self.kept.executions.setdefault(self.run, {}))
 
     def boxes(self, order: Order, slot: int) -> Slot:
         """The boxes of a slot, brought to where the batch starts from. They are taken out of the kept ones: if this attempt
@@ -216,17 +220,17 @@ class SlotWork:
         boxes: Slot,
         rows: Mapping[str, Rows],
         dropped: Mapping[str, Dropped] = NOTHING_DROPPED,
-        snapshots: Snapshots = NO_SNAPSHOTS,
+        asking: Asking = NOT_ASKING,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Has the boxes process a batch; the results of each query, as they are found. What was `dropped` of streams before
-        it came to a slot is counted in one of them. Lookups in databases read the `snapshots`."""
+        it came to a slot is counted in one of them. `asking` is what the batch is told about databases."""
         own = {name: query for name, (query, _) in self.queries.items() if name in boxes.tenants}
-        lookups = Lookups(own, self.databases)
+        lookups = Lookups(self.run, own, self.databases, asking, self.kept.shelf)
         watermarks = {name: query.watermark_us for name, query in order.queries.items()}
-        rows, brought = lookups.enriched(rows, watermarks, order.planned_us, snapshots)
+        rows, brought = lookups.enriched(rows, watermarks, order.planned_us)
         tables: dict[str, pa.Table] = {}
-        for (name, path), asking in {}.items() if self.needs_no_exchange else order.tables.items():
-            queries = [query for query in asking if query in boxes.tenants]
+        for (name, path), readers in {}.items() if self.needs_no_exchange else order.tables.items():
+            queries = [query for query in readers if query in boxes.tenants]
             if not queries:
                 continue
             stored = self._stored(name, path, slot)
@@ -241,10 +245,7 @@ class SlotWork:
             with errors_of(query):
                 check_results(counts[query], self.results_per_batch, query, order.batch)
             yield query, piece
-        if lookups.counted.statements:
-            first = next(iter(boxes.statistics.values()))
-            first.border.add(lookups.counted)
-            first.cpu_ns[LOOKUP] = lookups.counted.wall_ns
+        lookups.tell(boxes.statistics)
 
     def save(self, order: Order, slot: int, boxes: Slot, token: str) -> Attempt:
         """Writes what is new of the slot's state, under the token of the attempt, and keeps the boxes. What the attempt has

@@ -34,6 +34,7 @@ from anabranch.engine.reader import BoundIndex, Reader
 from anabranch.engine.rebuild import Rebuild
 from anabranch.engine.results import Found, advance, results_of, selected
 from anabranch.engine.sample import sample
+from anabranch.engine.shed_fates import ShedFates
 from anabranch.engine.store import Store
 from anabranch.engine.view import View
 from anabranch.plan.expression import Column, Expr, aliases_of
@@ -91,6 +92,7 @@ class Box:
         self.arrival = Arrival(-1)
         self.visible: set[str] = set()
         """The inputs whose new rows can be found already."""
+        self.fates = ShedFates(self)
         self._oldest: tuple[Oldest, ...] = ()
         """How old rows may be in results of this batch, where some may be too old."""
         self._found: dict[Aliases, list[Combination]] = {}
@@ -130,6 +132,7 @@ class Box:
         """Before a batch."""
         self.statistics, self.arrival, self.visible, self._found = Statistics(), arrival, set(), {}
         self._oldest = ()
+        self.fates.begin()
 
     def step(self, watermark_us: int) -> Iterator[Found]:
         """Takes the rows of a batch along their routes, and gives its results as they are found, in pieces. It is done, and
@@ -173,6 +176,11 @@ class Box:
             self.visible.add(i.alias)
         if reader.passing_log is not None:
             reader.passing_log.clear()
+        if self.statistics.limited:
+            # Results have rows of several inputs; with which of them it is told does not matter.
+            told = next(iter(self.statistics.limited.values()))
+            variance, told.covariance = self.fates.end()
+            told.variance += variance
 
     def _sample(self, alias: str, term: Expr) -> None:
         """Notes some keys of the new rows of an input."""
@@ -353,6 +361,8 @@ class Box:
         if self._oldest:
             found, rows = len(rows), fresh(self, rows, self._oldest)
             self.statistics.stale_results += found - len(rows)
+            if not len(rows):
+                return
         if direction is not None:
             direction.take(rows)
         query = self.reader.graph.query

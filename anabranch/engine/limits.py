@@ -9,10 +9,10 @@ left out now, and the first batch without limits is exact again.
 Each result that is found stands for 1/π of them, where π is the share of the direction, times the shares of all rows in it
 that were shed before they came (`anabranch.engine.shedding`): so many results all rows would have given, as far as can be
 told (`Limited.estimated`; Horvitz and Thompson). Whether a row looks up decides about all that it finds at once, so its
-standard error is that of a sample of *rows*: each row that looked up, with y results, adds (1 − π)/π² · y² to the variance,
-where π is its own share, and y counts what is shed of its partners. With few rows that find very many partners, errors by
-result would be far too small. Rows with equal hashes share their fate, so they count as one row that finds what all of them
-do: what is stored of rows is often only their keys and times.
+standard error is that of a sample of *rows*: each row that looked up, with y results, adds (1 − p)/p² · y² to the variance,
+where y counts what is shed of all its rows. With few rows that find very many partners, errors by result would be far too
+small. Rows with equal hashes share their fate, so they count as one row that finds what all of them do: what is stored of
+rows is often only their keys and times. What rows that were shed add is told apart (`anabranch.engine.shed_fates`).
 
 Example: p is 0.25, and of four rows the third looks up and finds 3 partners. `probed` is 1, `results` 3, `estimated` 12, and
 `variance` 0.75/0.0625 · 9 = 108: 12 results, give or take 10.
@@ -79,7 +79,6 @@ class Direction:
 
     def __init__(self, box: Box, alias: str, share: float, rows: Combination, arrived: int) -> None:
         self._box = box
-        self._own = frozenset(rows.ids)
         self._counts = box.statistics.limited.setdefault(alias, Limited())
         self._counts.rows += len(rows)
         self._counts.arrived = arrived
@@ -90,53 +89,40 @@ class Direction:
             self._hashes = _hashes(box, rows)
             self.probing = chosen(self._hashes, share, salt_for(box.arrival.limits.salt, f"probe {alias}"))
         self._counts.probed += len(rows) if self.probing is None else int(np.count_nonzero(self.probing))
-        shed = _kept_shares(box, rows)
-        self._shares: npt.NDArray[np.float64] | float = share if shed is None else share * shed
-        """Of each row: how likely it was to come here and look up."""
+        self._share = share
         self._found: npt.NDArray[np.float64] | None = None
-        """Of each row: what it has found so far, weighed by how likely its partners were to come."""
+        """Of each row, where only some look up: how many results those stand for that it has found so far."""
         self.rows = rows
-        if share < 1 or shed is not None:
+        if share < 1:
             self._found = np.zeros(len(rows))
             self.rows = replace(rows, finders=np.arange(len(rows)))
 
     def take(self, results: Combination) -> None:
         """Counts results."""
-        others = {alias: ids for alias, ids in results.ids.items() if alias not in self._own}
-        shed = _kept_shares(self._box, Combination(others, results.starts, results.ends))
         self._counts.results += len(results)
-        if self._found is None:
-            self._counts.estimated += len(results) if shed is None else float((1 / shed).sum())
-            return
-        assert results.finders is not None
-        add_up(results.finders, np.ones(len(results)) if shed is None else 1 / shed, self._found)
+        stand_for = self._box.fates.take(results, self._share)
+        if stand_for is None:
+            if self._found is None:
+                self._counts.estimated += len(results)
+                return
+            stand_for = np.full(len(results), 1 / self._share)
+        self._counts.estimated += float(stand_for.sum())
+        if self._found is not None:
+            assert results.finders is not None
+            add_up(results.finders, stand_for, self._found)
 
     def end(self, cpu_ns: int) -> None:
         """All of them have looked up."""
         self._counts.cpu_ns += cpu_ns
         if self._found is None or not (places := np.flatnonzero(self._found)).size:
             return
-        shares = np.broadcast_to(self._shares, self._found.shape)[places]
-        stands_for = self._found[places] / shares
-        self._counts.estimated += float(stands_for.sum())
-        if self._hashes is not None:
-            _, first, alike = np.unique(self._hashes[places], return_index=True, return_inverse=True)
-            if len(first) < len(places):
-                shares, stands_for = shares[first], np.bincount(alike, stands_for)
-        self._counts.variance += float(((1 - shares) * np.square(stands_for)).sum())
+        assert self._hashes is not None
+        _, alike = np.unique(self._hashes[places], return_inverse=True)
+        stands_for = np.bincount(alike, self._found[places])
+        self._counts.variance += (1 - self._share) * float(np.square(stands_for).sum())
 
 
 def _hashes(box: Box, rows: Combination) -> npt.NDArray[np.uint64]:
     """The hashes of rows, each of all that is stored of them; of combined rows by those of their parts."""
     parts = [box.log_of(alias).row_hashes(rows.ids[alias]) for alias in sorted(rows.ids)]
     return parts[0] if len(parts) == 1 else combined_hash(parts)
-
-
-def _kept_shares(box: Box, rows: Combination) -> npt.NDArray[np.float64] | None:
-    """How likely it was that all parts of combined rows came, where rows are shed; None if all came."""
-    found: npt.NDArray[np.float64] | None = None
-    for alias, ids in rows.ids.items():
-        shares = box.log_of(alias).kept_shares(ids)
-        if shares is not None:
-            found = shares if found is None else found * shares
-    return found

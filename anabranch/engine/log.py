@@ -73,7 +73,7 @@ class Log:
         """For predicates that somebody asked for: the batches whose rows had passed it."""
         self._hashes, self._hashed = ColumnStore(pa.uint64()), dict[int, pa.Array]()
         """Of segments whose rows were chosen among: their hashes."""
-        self._shed: dict[int, float] = {}
+        self.shed: dict[int, float] = {}
         """Of segments of batches that shed rows: the share that was kept."""
         self.slice_rows: dict[int, int] = {}
         """How many rows there are in the slices of each length, of segments that have slices."""
@@ -87,7 +87,7 @@ class Log:
         self.rows += stored.rows.num_rows
         self.bytes += stored.data.size
         if stored.kept < 1:
-            self._shed[batch] = stored.kept
+            self.shed[batch] = stored.kept
         for each in stored.slices:
             if each.start_max_us != BEGINNING_US:
                 heappush(self._ending.setdefault(each.retention_us, []), (each.start_max_us, batch))
@@ -98,7 +98,7 @@ class Log:
 
     def clear(self) -> None:
         self.segments, self._columns, self._stuffed, self._passed, self._ending = {}, {}, {}, {}, {}
-        self._counts, self._hashes, self._hashed, self._shed = AddressTables(1), ColumnStore(pa.uint64()), {}, {}
+        self._counts, self._hashes, self._hashed, self.shed = AddressTables(1), ColumnStore(pa.uint64()), {}, {}
         self.rows, self.bytes, self.slice_rows = 0, 0, {}
 
     def _count_slices(self, slices: tuple[Slice, ...], sign: int) -> None:
@@ -188,16 +188,6 @@ class Log:
         hashes: Hashes = self._hashes.gather(ids, {}).to_numpy()
         return hashes
 
-    def kept_shares(self, ids: Ids) -> npt.NDArray[np.float64] | None:
-        """The share that was kept of the rows that came with each row; None if nothing was shed of any."""
-        if not self._shed or not len(ids):
-            return None
-        batches = np.array(sorted(self._shed), np.int64)
-        shares = np.array([self._shed[int(batch)] for batch in batches])
-        places = np.minimum(np.searchsorted(batches, ids >> 32), len(batches) - 1)
-        is_shed = batches[places] == ids >> 32
-        return np.where(is_shed, shares[places], 1.0) if is_shed.any() else None
-
     def purge(self, ended_us: Callable[[int], int]) -> bool:
         """Drops slices of segments all rows of which started at or before some time, which `ended_us` tells for each slice;
         whether there were any. A slice that is over stays while one behind it is not."""
@@ -264,7 +254,7 @@ class Log:
                 column.known.difference_update(dead)
             for batch in dead:
                 self._hashed.pop(batch, None)
-                self._shed.pop(batch, None)
+                self.shed.pop(batch, None)
 
     def __iter__(self) -> Iterator[tuple[int, Stored]]:
         return iter(sorted(self.segments.items()))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from time import perf_counter_ns, thread_time_ns
+from time import perf_counter, thread_time_ns
 
 import numpy as np
 import numpy.typing as npt
@@ -191,14 +191,15 @@ class MigBox(Box):
 
     def _run_there(self, relations: Mapping[str, pa.Table]) -> pa.Table:
         """What the database gives, over some relations; what went over the border is counted."""
-        asked, border, began = self.reader.graph.query.statement, self.statistics.border, perf_counter_ns()
+        asked, began, back = self.reader.graph.query.statement, perf_counter(), (0, 0)
         assert asked is not None, "a block of a database has a statement"
-        border.add(Border(1, sum(r.num_rows for r in relations.values()), sum(r.nbytes for r in relations.values())))
+        border = self.statistics.borders.setdefault(self.name, Border(asked.database))
+        sent = sum(rows.num_rows for rows in relations.values()), sum(rows.nbytes for rows in relations.values())
         try:
             given = self._database().run(asked.sql, relations)
+            back = given.num_rows, given.nbytes
         finally:
-            border.wall_ns += perf_counter_ns() - began
-        border.add(Border(rows_out=given.num_rows, bytes_out=given.nbytes))
+            border.count(sent, back, perf_counter() - began)
         if given.num_columns < len(asked.types):
             raise QueryError(f"DATABASE {asked.database} gives {given.num_columns} columns: start the query anew")
         return given.combine_chunks()
@@ -212,7 +213,7 @@ class MigBox(Box):
         except QueryError:
             if not self._may_make_up():
                 raise
-            self.statistics.border.failed += 1
+            self.statistics.borders[self.name].failed += 1
             return self._made_up(instant_us, relations)
         if not given.num_rows:
             return None

@@ -584,7 +584,7 @@ class Slot:
                     each.states.append(state)
                 if box is not main:
                     each.add_cpu(box.statistics)
-                    each.border.add(box.statistics.border)
+                    each.borders |= box.statistics.borders
         return found
 
     def verify(self) -> None:

@@ -30,12 +30,14 @@ from anabranch.place.cost import DatabaseCosts
 from anabranch.place.databases.protocol import Wanted
 from anabranch.place.operators import Kind
 
-FORMAT = 1
+FORMAT = 2
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 TIMES = 5
 """Each figure is the median of so many runs."""
 KEYS = 1_000
 """Groups of the rows that are grouped, and joined."""
+MOST_KEYS = 10_000_000
+"""Keys to look up are chosen among so many rows of a table: enough for pages of all of it."""
 
 NOTHING = "SELECT 1 AS x"
 SCAN = "SELECT max(v) AS x FROM r"
@@ -84,7 +86,13 @@ class LooksUp(Protocol):
 
     def lookup(self, wanted: Wanted, keys: pa.Table, snapshot: str | None = None) -> pa.Table: ...
 
-    def read(self, table: str, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table: ...
+    def read(
+        self,
+        table: str,
+        columns: tuple[tuple[str, pa.DataType], ...],
+        snapshot: str | None = None,
+        most_rows: int | None = None,
+    ) -> pa.Table: ...
 
 
 def measure_blocks(database: Runs, sizes: Sequence[int] = SIZES, times: int = TIMES) -> Measured:
@@ -106,13 +114,11 @@ def measure_blocks(database: Runs, sizes: Sequence[int] = SIZES, times: int = TI
 def measure_lookups(
     database: LooksUp, table: str, key: str, sizes: Sequence[int] = SIZES, times: int = TIMES
 ) -> Measured:
-    """What a server takes to look keys of a table up, which are read from it first: as many of them as it has."""
+    """What a server takes to look keys of a table up, and to read its rows: as many of them as it has, all columns."""
     types = dict(database.describe(table))
     if key not in types:
         raise DatabaseError(f"{table} has no column {key}: it has {', '.join(types)}")
-    began = perf_counter()
-    keys = database.read(table, ((key, types[key]),))
-    read_s = perf_counter() - began
+    keys = database.read(table, ((key, types[key]),), most_rows=MOST_KEYS)
     known = keys.column(0).drop_null().unique()
     if not len(known):
         raise DatabaseError(f"{table} has no rows to look up: give one that has")
@@ -122,12 +128,18 @@ def measure_lookups(
         some = pa.table({key: known.take(np.linspace(0, len(known) - 1, size).astype(np.int64))})
         return lambda: database.lookup(wanted, some)
 
+    def read(size: int) -> Callable[[], pa.Table]:
+        return lambda: database.read(table, wanted.columns, most_rows=size)
+
     round_trip = _seconds(times, looked_up(1))
     found = {
         size: max(0.0, _seconds(times, looked_up(size)) - round_trip) / size
         for size in dict.fromkeys(min(size, len(known)) for size in sizes)
     }
-    out = {len(keys): max(0.0, read_s - round_trip) / len(keys)}
+    out = {
+        size: max(0.0, _seconds(times, read(size)) - round_trip) / size
+        for size in dict.fromkeys(min(size, len(keys)) for size in sizes)
+    }
     return Measured(FORMAT, socket.gethostname(), False, round_trip, {"lookup": found, "out": out})
 
 

@@ -74,6 +74,20 @@ def looked_up(query: Query) -> tuple[Enriched, ...]:
     return tuple(source for source in query.base_sources if isinstance(source, Enriched))
 
 
+def enriched_levels(query: Query) -> tuple[Enriched, ...]:
+    """The enriched streams that a query reads, and those that they are made of, each once, what is looked up first first."""
+    found: dict[str, Enriched] = {}
+
+    def add(source: Stream) -> None:
+        if isinstance(source, Enriched):
+            add(source.base)
+            found[source.name] = source
+
+    for source in looked_up(query):
+        add(source)
+    return tuple(found.values())
+
+
 def is_found(source: Stream | object, column: str) -> bool:
     """Whether a column of a source is known only when its table was looked up: not yet at the exchange."""
     return isinstance(source, Enriched) and source.root.field(column) is None

@@ -385,10 +385,13 @@ class Query:
     def needed_columns(self, alias: str) -> tuple[str, ...]:
         """The columns of an input that must be stored: for keys, residuals and results (not for its own filters), and those
         that state has which the query goes on with."""
+        return tuple(f.name for f in self.input(alias).source.fields if (alias, f.name) in self._read)
+
+    @cached_property
+    def _read(self) -> frozenset[tuple[str, str]]:
         exprs = [e for q in self.equalities for e in (q.left, q.right)]
         exprs += [*self.residuals, *(e for _, e in self.select), *self.kept]
-        read = {c.name for e in exprs for c in columns_of(e) if c.alias == alias}
-        return tuple(f.name for f in self.input(alias).source.fields if f.name in read)
+        return frozenset((column.alias, column.name) for e in exprs for column in columns_of(e))
 
     @cached_property
     def row_schema(self) -> pa.Schema:

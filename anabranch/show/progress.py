@@ -101,6 +101,7 @@ def _lines(steps: Sequence[Progress], width: int) -> list[tuple[str, str]]:
         *_missing(steps),
         ("turned away", turned_away(steps)),
         ("state", _state(last)),
+        *_borders(last),
         ("plan", small_plan(last.plan, last.names, width - 20)),
     ]
     if last.target is not None:
@@ -156,6 +157,15 @@ def _state(step: Progress) -> str:
         return told
     share = f" ({step.state_bytes / step.budget_bytes * 100:.0f} %)" if step.budget_bytes else ""
     return f"{told} of {show_bytes(step.budget_bytes)}{share}"
+
+
+def _borders(step: Progress) -> list[tuple[str, str]]:
+    """What databases did in a batch."""
+    return [
+        ("database", f"{border.database} for {name}, last batch: {border.rows_sent:,} rows ({show_bytes(border.bytes_sent)})"
+                     f" there, {border.rows_back:,} ({show_bytes(border.bytes_back)}) back, {border.seconds:.3f} s")
+        for name, border in step.borders.items()
+    ]  # fmt: skip
 
 
 def small_plan(plan: str, names: Mapping[str, str], width: int) -> str:
@@ -259,15 +269,27 @@ def logfmt_line(name: str, step: Progress) -> str:
         "adapted_since": step.since_adapted.since if step.since_adapted is not None else None,
         "unprobed": sum(step.unprobed_rows.values()) or None, "shed": sum(step.shed_rows.values()) or None,
         "stale_rows": sum(step.stale_rows.values()) or None, "stale_results": step.stale_results or None,
-        "database_s": f"{step.database['seconds']:.3f}" if step.database else None,
-        "database_rows": round(step.database["rows_in"]) if step.database else None,
-        "database_failed": round(step.database["failed"]) or None if step.database else None,
         "lag_s": f"{step.lag_s:.1f}" if step.lag_s is not None else None,
+        **_border_pairs(step),
         "undelivered": step.undelivered or None,
         "files_waiting": sum(waiting.count for waiting in step.waiting.values()) or None,
         "plan": step.plan, "target": step.target,
     }  # fmt: skip
     return logfmt(pairs)
+
+
+def _border_pairs(step: Progress) -> dict[str, Any]:
+    """What databases did, all together; nothing where none was asked."""
+    if not step.borders:
+        return {}
+    every = step.borders.values()
+    return {
+        "database_rows_sent": sum(border.rows_sent for border in every),
+        "database_bytes_sent": sum(border.bytes_sent for border in every),
+        "database_rows_back": sum(border.rows_back for border in every),
+        "database_bytes_back": sum(border.bytes_back for border in every),
+        "database_seconds": f"{sum(border.seconds for border in every):.3f}",
+    }
 
 
 def _figure(share: float | None) -> str:

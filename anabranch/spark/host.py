@@ -12,7 +12,7 @@ own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -25,11 +25,12 @@ from anabranch.control.progress import Progress, Waiting
 from anabranch.control.records import Attempt, Control, Failure
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
-from anabranch.drive.lookups import databases_read_apart, snapshots
+from anabranch.drive.lookups import asking, databases_of, databases_read_apart
 from anabranch.drive.retain import Background
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.engine.pieces import check_results
 from anabranch.errors import StateError, TooManyResultsError
+from anabranch.place.reading import LookupCosts, lookup_costs_of
 from anabranch.spark.backlog import batches_waiting
 from anabranch.spark.create import QUERY_SETTINGS, empty_frame, log_settings, own_session
 from anabranch.spark.damaged import Mark, Marks, encoded, told_in
@@ -38,7 +39,7 @@ from anabranch.spark.pack import CELL
 from anabranch.spark.pushdown import Pushdown
 from anabranch.spark.reader import DAMAGED, RAISED, SHED, shed_text
 from anabranch.spark.spark_log import OwnLog, SparkLog
-from anabranch.spark.task import BATCH, EPOCH, SNAPSHOTS, Task
+from anabranch.spark.task import ASKING, BATCH, EPOCH, Task
 
 
 class Host:
@@ -58,8 +59,10 @@ class Host:
         """The session whose query brings the batches."""
         self._raised: list[tuple[str, str]] = []
         """The predicates that sources were last told to leave to the tasks."""
-        self._snapshots = "{}"
-        """What tasks were last told of snapshots of databases."""
+        self._asking = b"{}"
+        """What tasks were last told about databases."""
+        self._measured: dict[str, LookupCosts | None] = {}
+        """What lookups take in databases, as far as that was measured."""
         self._shed = ""
         """What readers were last told of rows that are shed."""
         self.waiting: Callable[[], dict[str, Waiting]] = dict
@@ -162,17 +165,22 @@ class Host:
         if pushed_in is not None and shed != self._shed:  # in the thread that brings rows
             context.setLocalProperty(SHED, shed)
             self._shed = shed
-        with snapshots(self._snapshots_of() if pushed_in is not None else ()) as held:
-            if (text := json.dumps(dict(held))) != self._snapshots:
-                context.setLocalProperty(SNAPSHOTS, text)
-                self._snapshots = text
+        queries = [(query.query, query.distribution) for query in self.driver.queries.values()]
+        costs = self._lookup_costs(databases_of(query for query, _ in queries))
+        with asking(databases_read_apart(queries) if pushed_in is not None else (), costs) as asked:
+            if (text := msgspec.json.encode(asked)) != self._asking:
+                context.setLocalProperty(ASKING, text.decode())
+                self._asking = text
             attempts = self._attempts(self._collected(out))
         attempts += self._too_many(attempts, control.batch)
         return Computed(attempts, self.pushdown.seen(pushed_in) if pushed_in is not None and attempts else None)
 
-    def _snapshots_of(self) -> set[str]:
-        """The databases of which the tasks of a batch read one snapshot."""
-        return databases_read_apart((query.query, query.distribution) for query in self.driver.queries.values())
+    def _lookup_costs(self, names: Iterable[str]) -> dict[str, LookupCosts]:
+        """What was measured on this machine of some databases; it is read once."""
+        for name in names:
+            if name not in self._measured:
+                self._measured[name] = lookup_costs_of(name)
+        return {name: costs for name, costs in self._measured.items() if costs is not None}
 
     def _collected(self, out: DataFrame) -> list[bytes]:
         """What the tasks of a batch report. If they find files damaged, these are marked, and the tasks run again."""

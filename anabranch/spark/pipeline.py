@@ -13,26 +13,22 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import xxhash
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from anabranch.balance.partition import MOST_COPIED_BYTES
 from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
-from anabranch.control.lease import Holder
-from anabranch.control.loop import Loop, Slicer
 from anabranch.control.overload_notes import changed_text, read_overload, write_overload
 from anabranch.control.pipelines import (
     COMING,
-    ComingNote,
     DroppedNote,
     KnownPipeline,
     forget_coming,
@@ -42,19 +38,10 @@ from anabranch.control.pipelines import (
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import Layout
 from anabranch.control.sink_notes import forget_sink, write_sink
-from anabranch.control.spark_streams import (
-    SOURCE_EVOLUTION,
-    STREAMS,
-    SparkStreams,
-    add_streams,
-    first_counted,
-    forget_added,
-    read_streams,
-    write_streams,
-)
+from anabranch.control.spark_streams import SOURCE_EVOLUTION, SparkStreams, forget_added
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.coming import Coming
-from anabranch.drive.delivery import MOST_STAGED_BYTES, PATIENCE_S, Delivery, Outlet, set_aside_waiting
+from anabranch.drive.delivery import PATIENCE_S, Delivery, Outlet, set_aside_waiting
 from anabranch.drive.departed import trim_journals
 from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.limiting import Limiting
@@ -62,96 +49,35 @@ from anabranch.drive.queries import Readings
 from anabranch.drive.retain import Background
 from anabranch.drive.staging import Staging, set_aside_of
 from anabranch.drive.steering import Steering
-from anabranch.errors import DamagedStateError, SessionError
+from anabranch.errors import SessionError
 from anabranch.plan.demand import read_columns, source_filters
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.lookups import carried_columns
-from anabranch.plan.migration import Execution
 from anabranch.plan.outward import outward_schema
 from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query, Table
 from anabranch.plan.workload import Workload
 from anabranch.spark.carried import Carried
+from anabranch.spark.counting import counting_of
 from anabranch.spark.damaged import Marks
 from anabranch.spark.deliver import Destination, SetAsideOutlet, outlet_of
 from anabranch.spark.failures import told
 from anabranch.spark.file_rows import KEPT_ASIDE
 from anabranch.spark.host import Host, set_for_a_moment
+from anabranch.spark.members import Arriving, Ground, Member
 from anabranch.spark.pack import Packing, packing_of
 from anabranch.spark.pauses import Pauses
 from anabranch.spark.published import OWNER
 from anabranch.spark.pushdown import Pushdown
 from anabranch.spark.sinks import Sink, note_of, parquet
-from anabranch.spark.sources import Sources, waiting_files
+from anabranch.spark.sources import waiting_files
 from anabranch.spark.spark_log import spark_log_of
 from anabranch.spark.stage import ParquetStaging, Takes
 from anabranch.spark.task import Task
 from anabranch.spark.visible import Sign, require_visible
-from anabranch.storage.cache import Cache, CachedFilesystem
+from anabranch.storage.cache import CachedFilesystem
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, make_private_folder
 from anabranch.storage.location import Folder
-from anabranch.storage.record import damaged
-
-
-def exact(overload: Overload, queries: Mapping[str, Query], slots: int) -> Limiting:
-    """Nobody limits anything."""
-    return Limiting(overload)
-
-
-def no_slicer(queries: Sequence[str]) -> Slicer | None:
-    """Rows are cut by the rule."""
-    return None
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What all pipelines of a session stand on."""
-
-    spark: SparkSession
-    checkpoint: Folder
-    checkpoint_id: str
-    holder: Holder
-    sources: Sources
-    cache: Cache
-    clock: Callable[[], float]
-    spark_checkpoint: str | None = None
-    results_per_batch: int | None = None
-    idle_s: float | None = None
-    """After so long without rows a batch without rows gives what the last ones have made final; None: it does not."""
-    most_staged_bytes: int = MOST_STAGED_BYTES
-    slicer: Callable[[Sequence[str]], Slicer | None] = no_slicer
-    """Who decides how rows are cut into slices in a pipeline of some queries."""
-    limiting: Callable[[Overload, Mapping[str, Query], int], Limiting] = exact
-    """What some queries may lose under overload, over so many slots, and who decides about it."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A query of a pipeline."""
-
-    query: Query
-    execution: Execution
-    """What it starts with, if it has not run yet."""
-    loop: Loop
-    sink: Sink
-    is_pinned: bool = False
-    needs_approval: bool = False
-    leaves: bool = False
-    """Whether it leaves the pipeline when its sink fails for too long; else the pipeline stops."""
-    budget_bytes: float | None = None
-    """What its state may take; None: anything."""
-
-    def under(self, execution: Execution) -> Member:
-        """The same query with another plan to start with."""
-        return replace(self, execution=execution)
-
-
-@dataclass(frozen=True)
-class Arriving:
-    """A query that is to come into a pipeline, or to take the place of one."""
-
-    member: Member
-    note: ComingNote
 
 
 @dataclass(frozen=True)
@@ -221,8 +147,9 @@ class Pipeline:
         if isinstance(folder, LocalFilesystem):
             make_private_folder(folder.root)
         filesystem = folder if isinstance(folder, LocalFilesystem) else CachedFilesystem(folder, str(folder), ground.cache)
-        noted = self._noted_streams(filesystem)
-        self.counted = self._counted(noted)
+        is_committed = self.known is not None and self.known.is_committed
+        counting = counting_of(filesystem, ground.sources, workload.streams, is_committed)
+        self.counted = counting.counted
         columns, filters = read_columns(workload), source_filters(workload)
         stored = {name: source for name, source in workload.sources.items() if isinstance(source, Table)}
         tables = {name: self._store_table(table, columns[name], filesystem) for name, table in stored.items()}
@@ -278,20 +205,10 @@ class Pipeline:
             ways += [(all_inputs(each.member.query), comes[n].exchange) for n, each in self.arriving.items()]
             self._carried = Carried(columns, filters, tuple(ways))
             ground.holder.require_held()
-            if noted is None:
-                write_streams(filesystem, self.counted)
-            else:
-                add_streams(filesystem, {n: own for n, own in self.counted.names.items() if n not in noted.streams})
-            packed = []
+            counting.note(filesystem)
             # Not longer: while it is on, no stream without a name can be loaded in the user's session.
             with set_for_a_moment(ground.spark, {SOURCE_EVOLUTION: "false" if self.counted.fixed else "true"}):
-                for name in self.counted.streams:
-                    if (stream := workload.streams.get(name)) is None:
-                        packed.append(ground.sources.passed_by(ground.spark, name, packing, lists))
-                        continue
-                    asked = filters.get(name, ())
-                    packed.append(ground.sources.packed(ground.spark, stream, ways, carried[name], asked, packing, lists))
-                rows = reduce(DataFrame.unionByName, packed)
+                rows = counting.rows(ground.spark, workload, ways, carried, filters, packing, lists)
                 self.streaming = host.start(rows, self._shown_name, spark_folder, trigger)
             undo.pop_all()
         self.closes = bool(trigger.get("availableNow") or trigger.get("once"))
@@ -476,29 +393,6 @@ class Pipeline:
         """The queries that have a sink here: those that run, that are to come, and that are gone."""
         coming = {name: each.member for name, each in self.arriving.items()}
         return {**self.dropped, **coming, **self.members}
-
-    def _noted_streams(self, filesystem: Filesystem) -> SparkStreams | None:
-        """The streams that Spark has counted here; None if it has not started."""
-        is_committed = self.known is not None and self.known.is_committed
-        try:
-            found = read_streams(filesystem)
-        except DamagedStateError:
-            if is_committed:
-                raise
-            return None
-        if found is None and is_committed:
-            raise damaged(STREAMS, "it is missing although the pipeline has run")
-        return found
-
-    def _counted(self, noted: SparkStreams | None) -> SparkStreams:
-        """The streams that Spark is to count: those that it has, also for queries that are gone, and those that are new
-        with a query that is to come."""
-        sources = self.ground.sources
-        if noted is None:
-            return first_counted(sources.names(self.workload.streams))
-        names = sources.names(dict.fromkeys((*noted.streams, *self.workload.streams)))
-        noted.require_same(names)
-        return noted.with_more(names)
 
     def why_not_read(self, streams: Collection[str]) -> str:
         """Why some streams cannot be read here for a query that comes; "" if they can be."""

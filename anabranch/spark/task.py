@@ -6,7 +6,6 @@ exchange brought, has `anabranch.drive.work` run the batch, stages the results i
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pyspark.sql import types as T
 
 from anabranch.control.ledger import controls_in
 from anabranch.control.records import STAGE, Attempt, SourceStatistics, Statistics
+from anabranch.drive.lookups import Asking
 from anabranch.drive.queries import BoundQueries
 from anabranch.drive.staging import Result, Staging, set_aside_of, staged_name
 from anabranch.drive.work import Kept, Order, SlotWork
@@ -35,9 +35,9 @@ from anabranch.storage.filesystem import Filesystem, LocalFilesystem
 REPORT = "report"
 BATCH, EPOCH = "anabranch.batch", "anabranch.epoch"
 """The local properties of Spark's that tell tasks which batch they run, and which driver's control record says how."""
-SNAPSHOTS = "anabranch.snapshots"
-"""The property that tells tasks which snapshots of databases they read. The driver that runs the tasks holds them: one that
-comes after it runs the batch again, with others."""
+ASKING = "anabranch.asking"
+"""The property that tells tasks which snapshots of databases they read, and what lookups take there. The driver that runs
+the tasks holds the snapshots: one that comes after it runs the batch again, with others."""
 
 _KEPT, _BOUND = Kept(), BoundQueries()
 """What this worker keeps."""
@@ -89,8 +89,8 @@ class Task:
         token = uuid.uuid4().hex[:12]
         boxes = work.boxes(order, slot)
         attached, attached_cpu = perf_counter_ns(), thread_time_ns()
-        snapshots = json.loads(context.getLocalProperty(SNAPSHOTS) or "{}")
-        results = Clocked(work.step(order, slot, boxes, unpacked.rows, snapshots=snapshots))
+        asking = msgspec.json.decode(context.getLocalProperty(ASKING) or "{}", type=Asking)
+        results = Clocked(work.step(order, slot, boxes, unpacked.rows, asking=asking))
         try:
             kept = self._kept_aside(staging, unpacked.set_aside)
             name = staged_name(order.batch, order.token, slot, token)

@@ -388,6 +388,12 @@ class MemoryFilesystem:
         self._clock = clock
         self._files: dict[str, tuple[pa.Buffer, float]] = {}
 
+    def copied(self) -> MemoryFilesystem:
+        """Another one with the same files."""
+        other = MemoryFilesystem(self._clock)
+        other._files = dict(self._files)
+        return other
+
     def put(self, path: str, parts: Iterable[Part]) -> None:
         stream = pa.BufferOutputStream()
         for part in parts:

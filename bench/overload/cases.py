@@ -154,5 +154,5 @@ def cases(parts: Iterable[str], capacity: Capacity, size: Size, is_quick: bool) 
     if "cannot-help" in parts:
         rate = 20_000
         schedule = ((size.warm_s, rate), (size.loaded_s, rate))
-        found.append(Case("cannot-help", OURS, schedule, 0.0, 6, 0.0, "ab", "(a b)", (rate * WINDOW_S, 10), cpu=0.3))
+        found.append(Case("cannot-help", OURS, schedule, 0.0, 6, 0.0, "ab", "(a b)", (rate * WINDOW_S, 10), cpu=0.15))
     return found

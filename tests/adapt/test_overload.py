@@ -392,3 +392,62 @@ def test_steps_return_what_is_told_and_what_is_done() -> None:
     assert first.details["completeness"] < 1
     assert first.details["load"] > 1.5
     assert set(first.details["shares"]) == {"a", "b"}
+
+
+def served(machine: Machine, slacks: Mapping[str, int | None]) -> None:
+    """Has the pipeline run these queries from the next batch on."""
+    machine.queries = tuple(slacks)
+    machine.limiting.serve({n: query(n, s) for n, s in slacks.items()}, machine.batch - 1, machine.tell)
+
+
+def test_a_query_that_comes_counts_at_once_and_what_is_known_stays() -> None:
+    """The query that comes wants fresher results. The pipeline is behind already when it does, and its batches count on."""
+    machine = Machine(lambda t: 0.5 if t < 15 else 1.4, adapt(), slack_s=60).run(22)
+    assert not machine.journal, "within the slack"
+    before = machine.loop.state
+    assert before.lag_s - (before.least_lag_s or 0.0) > 2
+    served(machine, {"q": 60, "r": 2})
+    assert machine.loop.state == before
+    machine.run(1)
+    assert machine.events("limiting"), "two seconds are used up"
+    machine.run(59)
+    assert max(machine.lags[-30:]) <= 2 + 1.5
+    assert {name for name, own in machine.limiting.limits.items() if own} == {"q", "r"}
+
+
+def test_a_query_that_leaves_counts_no_more() -> None:
+    machine = Machine(lambda t: 0.9, adapt())
+    served(machine, {"p": 0, "q": 30})
+    machine.run(60)
+    assert {name for name, own in machine.limiting.limits.items() if own} == {"p", "q"}
+    served(machine, {"q": 30})
+    state = machine.loop.state
+    ways = {*state.allowances, *state.costs, *(way for s in state.samples for slot in s.slots.values() for way in slot.ways)}
+    assert {name for name, _ in ways} == {*state.told, *state.cores} == {*machine.limiting.limits} == {"q"}
+    assert (machine.loop.known.slack_s, machine.loop.known.queries) == (30, ("q",))
+    machine.run(20)
+    assert machine.complete[-1] == 1.0, "one query alone is not too much"
+
+
+def test_an_altered_query_is_limited_as_one_that_is_new() -> None:
+    machine = Machine(lambda t: 1.8, adapt(allowances={"b": 0.5}), slack_s=0).run(40)
+    assert machine.limiting.limits["q"].keys() == {"a", "b"}
+    told = len(machine.journal)
+    served(machine, {"q": 0})
+    assert machine.limiting.limits["q"].keys() == {"a", "b"}, "it is the same query"
+    served(machine, {"q": 7})
+    assert machine.limiting.limits["q"] == {"b": Limit(share=0.5)}
+    assert [event for _, event, _ in machine.journal[told:]] == ["limiting"]
+    assert machine.journal[-1][2] == "as asked, 50 % of rows of b look up their partners"
+
+
+def test_who_is_late_catches_up() -> None:
+    """Beyond the slack lookups are limited by more than the load asks for, until the lag is within the slack; and not by so
+    much that hardly anything is found meanwhile."""
+    machine = Machine(lambda t: 1.5, adapt(), slack_s=2, own_s=0.1).run(5)
+    machine.read_to -= 40  # rows come that had been held back
+    late = machine.batch
+    machine.run(12)
+    assert machine.lags[late] > 40
+    assert machine.lags[-1] <= 2 + 1.5, "each batch is a good deal shorter than the one before"
+    assert min(machine.complete[late:]) > 0.3

@@ -74,6 +74,9 @@ class Costed:
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         return self.loop.at_start(limits, kept)
 
+    def serve(self, queries: Mapping[str, Query]) -> Sequence[Allowing]:
+        return self.loop.serve(queries)
+
     def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
         return self.loop.after(replace(load, commit=costed_commit(load.commit)))
 

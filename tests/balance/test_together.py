@@ -82,7 +82,7 @@ def check_groups(drawn: Drawn, alone: set[int]) -> None:
 
 
 test_groups, test_groups_long = properties(
-    check_groups, 60, 2_000, drawn=workloads(), alone=st.sets(st.integers(0, 7), max_size=2)
+    check_groups, 60, 2_000, drawn=workloads(), alone=st.sets(st.integers(0, 11), max_size=2)
 )
 
 
@@ -307,7 +307,7 @@ def check_restored(drawn: Drawn, slots: int, gone: set[int], may_skip: bool) -> 
 
 
 test_restored, test_restored_long = properties(
-    check_restored, 60, 3_000, drawn=workloads(), slots=SLOTS, gone=st.sets(st.integers(0, 7), max_size=7),
+    check_restored, 60, 3_000, drawn=workloads(), slots=SLOTS, gone=st.sets(st.integers(0, 11), max_size=7),
     may_skip=st.booleans(),
 )  # fmt: skip
 

@@ -7,13 +7,14 @@ filesystem whose puts can go wrong (`tests.support.faulty`): a driver dies at an
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -27,13 +28,14 @@ from anabranch.control.left import LeftQueries
 from anabranch.control.loop import Loop, Proposal
 from anabranch.control.pipelines import read_dropped
 from anabranch.control.query_texts import QueryTexts
-from anabranch.control.records import Commit, Control, Ended
+from anabranch.control.records import Attempt, Commit, Control, Ended
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.delivery import Delivery, Results, rows_of
 from anabranch.drive.departed import sweep_texts
 from anabranch.drive.driver import Driver
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.local import Steady
+from anabranch.drive.lookups import Asking, asking, databases_read_apart
 from anabranch.drive.queries import Readings, gone_on
 from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.drive.runner import Computed, Runner, Tasks
@@ -44,22 +46,25 @@ from anabranch.drive.work import Kept, SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.errors import MigrationError, QueryFailedError
+from anabranch.place.databases.protocol import Databases
+from anabranch.place.databases.registry import database
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.demand import read_columns
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
+from anabranch.plan.lookups import brought_columns
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.outward import outward_schema
-from anabranch.plan.query import Query
+from anabranch.plan.query import Enriched, Query
 from anabranch.plan.workload import Workload
 from anabranch.run import Run
 from anabranch.spark.deliver import Destination, FilesOutlet
 from anabranch.spark.published import BATCH_PREFIX, published_in
 from anabranch.spark.sinks import ParquetSink, RemoteParquetSink, Sink
 from anabranch.spark.stage import STAGING, ParquetStaging, staged_path
-from anabranch.storage.filesystem import MemoryFilesystem, Names
+from anabranch.storage.filesystem import MemoryFilesystem, Names, byte_view
 from tests.support import oracle
-from tests.support.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.faulty import Crash, Fault, FaultyFilesystem, Kind
 
 
 class Below:
@@ -188,6 +193,44 @@ def left_of(checkpoint: Any) -> dict[str, Ended]:
     return {name: ended for name, ended in left.items() if name not in latest[1].queries}
 
 
+@dataclass(frozen=True)
+class Left:
+    """What a driver leaves that dies at a put: the files, and what was there beside it."""
+
+    ordinal: int
+    path: str
+    kind: Kind
+    files: MemoryFilesystem
+    beside: dict[str, Any]
+    taken: dict[str, dict[int, list[oracle.Bag]]]
+    """What functions had taken, by query."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} at put {self.ordinal}, of {self.path}"
+
+
+class Remembered:
+    """A filesystem that remembers how it would be left at each put, by a driver that dies there in one of some ways."""
+
+    def __init__(self, inner: MemoryFilesystem, kinds: Sequence[Kind], left: Callable[..., Left]) -> None:
+        self.inner, self.kinds, self._left, self.deaths = inner, kinds, left, list[Left]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def put(self, path: str, parts: Sequence[Any]) -> None:
+        parts = [*parts]
+        if "lose" in self.kinds:
+            self.deaths.append(self._left(path, "lose", self.inner.copied()))
+        if "tear" in self.kinds:
+            content, files = b"".join(map(byte_view, parts)), self.inner.copied()
+            files.put(path, [content[: len(content) // 2]])
+            self.deaths.append(self._left(path, "tear", files))
+        self.inner.put(path, parts)
+        if "crash_after" in self.kinds:
+            self.deaths.append(self._left(path, "crash_after", self.inner.copied()))
+
+
 class NotedRunner(Runner):
     """Notes what was committed, under which plans."""
 
@@ -234,6 +277,12 @@ class Simulation:
     """Who decides about the plan of a query."""
     limiting: Callable[[], Limiting] = Limiting
     """What may be lost, told to each driver."""
+    databases: Databases = database
+    """Gives databases in which rows are looked up for."""
+    before_attempt: Callable[[int], None] = lambda batch: None
+    """Called ahead of the tasks of a batch, and between two attempts of one."""
+    zombies: Collection[int] = ()
+    """In which batches each task is attempted twice, by two workers: both write all that they write, and one is heard of."""
     release_every: int = RELEASE_EVERY
     """After how many batches files and records go that nobody needs."""
     done: int = -1
@@ -272,6 +321,45 @@ class Simulation:
     def function(self) -> Function:
         """The first function."""
         return next(outlet for outlet in self.outlets.values() if isinstance(outlet, Function))
+
+    BESIDE: ClassVar[tuple[str, ...]] = ("done", "lives", "computed", "steps", "before", "spread")
+    """What outlives a driver, and is not in files."""
+
+    def deaths(self, *kinds: Kind) -> list[Left]:
+        """Runs all of it without faults; what a driver would leave that died at each of its puts in turn. Who goes on from
+        there (`go_on`) is spared what came before, which is the same for all."""
+
+        def left(path: str, kind: Kind, files: MemoryFilesystem) -> Left:
+            beside = {name: copy.copy(getattr(self, name)) for name in self.BESIDE}
+            functions = {name: outlet for name, outlet in self.outlets.items() if isinstance(outlet, Function)}
+            taken = {name: {n: [*bags] for n, bags in each.brought.items()} for name, each in functions.items()}
+            return Left(len(self.world.puts) - 1, path, kind, files, beside, taken)
+
+        files = self.world.inner
+        assert isinstance(files, MemoryFilesystem)
+        remembered = Remembered(files, kinds, left)
+        self.world.inner = remembered  # type: ignore[assignment]
+        self.run()
+        self.world.inner = files
+        return remembered.deaths
+
+    def go_on(self, left: Left) -> None:
+        """Starts from what a driver of a simulation like this one has left."""
+        self.world.inner = left.files.copied()
+        for name, value in left.beside.items():
+            if name == "before":  # what is asked is asked of this one
+                self.before = {trigger: ask for trigger, ask in self.before.items() if trigger in value}
+            else:
+                setattr(self, name, copy.copy(value))
+        for name, brought in left.taken.items():
+            if name not in self.outlets:
+                self.outlets[name] = self.called(self.named(name))
+            outlet = self.outlets[name]
+            assert isinstance(outlet, Function)
+            outlet.brought.update({n: [*bags] for n, bags in brought.items()})
+
+    def named(self, name: str) -> Query:
+        return next(query for query in self.queries if query.name == name)
 
     def run(self, most_lives: int = 60) -> dict[str, oracle.Bag]:
         """Driver after driver, until the input has ended and is closed; what has arrived then, by query."""
@@ -377,30 +465,61 @@ class Simulation:
         """The tasks of a batch."""
         newest = driver.newest
         self.computed.append((control.batch, newest is not None and newest.batch >= control.batch))
-        given = {n: conform(self.sources[n], r, self.columns[n]) for n, r in rows.items() if n in self.sources}
+        given = self.given(rows)
         own_files = {n: o.write for n, o in self.outlets.items() if isinstance(o, Files) and o.has_own_files}
         staging = Staging(self.checkpoint, own_files)  # type: ignore[arg-type]
         # Queries with files of their own come first.
         running = [query for query in self.queries if query.name in control.queries]
         spread = {q.name: (q, self.spread[q.name]) for q in sorted(running, key=lambda q: q.name not in own_files)}
         attempts = []
-        for slot in range(1 if driver.needs_no_exchange else driver.slots):
-            who = kept[(control.batch * 7 + slot) % len(kept)]
-            work = SlotWork(run, spread, self.checkpoint, who)  # type: ignore[arg-type]
-            begun = controls_in(self.checkpoint).read(control.batch, control.epoch)  # type: ignore[arg-type]
-            order, token = work.order(begun), uuid.uuid4().hex[:12]
-            boxes = work.boxes(order, slot)
-            mine, dropped = shed_rows(order, self.sources, given)
-            if not driver.needs_no_exchange:
-                mine = {n: r.filter(pa.array(slot_mask(spread.values(), n, slot, r))) for n, r in mine.items()}
-            name = staged_name(control.batch, control.token, slot, token)
-            try:
-                results = self.failing(work.step(order, slot, boxes, mine, {} if slot else dropped), control.batch)
-                staged = staging.stage(name, results, boxes.sharing)
-            except QueryFailedError as error:
-                return Computed([*attempts, work.failed(slot, token, error)])
-            attempts.append(msgspec.structs.replace(work.save(order, slot, boxes, token), staged=staged))
+        self.before_attempt(control.batch)
+        with asking(databases_read_apart(spread.values()), {}, self.databases) as told:
+            for slot in range(1 if driver.needs_no_exchange else driver.slots):
+                who = kept[(control.batch * 7 + slot) % len(kept)]
+                for worker in (Kept(), who) if control.batch in self.zombies else (who,):
+                    work = SlotWork(run, spread, self.checkpoint, worker, None, self.databases)  # type: ignore[arg-type]
+                    attempt = self.attempt(work, staging, control, slot, given, told, driver.needs_no_exchange)
+                    if attempt.failed:
+                        return Computed([*attempts, attempt])
+                    if worker is not who:
+                        self.before_attempt(control.batch)
+                attempts.append(attempt)
         return Computed(attempts)
+
+    def given(self, rows: Mapping[str, pa.Table]) -> dict[str, pa.RecordBatch]:
+        """Rows of a batch as they come to the slots: those of a stream that looks up as those of the stream that is read."""
+        found = {}
+        for name, source in self.sources.items():
+            if isinstance(source, Enriched) and source.root.name in rows:
+                found[name] = conform(source.root, rows[source.root.name], brought_columns(source, self.columns[name]))
+            elif name in rows:
+                found[name] = conform(source, rows[name], self.columns[name])
+        return found
+
+    def attempt(
+        self,
+        work: SlotWork,
+        staging: Staging,
+        control: Control,
+        slot: int,
+        given: Mapping[str, pa.RecordBatch],
+        told: Asking,
+        is_whole: bool,
+    ) -> Attempt:
+        """One attempt of a task."""
+        begun = controls_in(self.checkpoint).read(control.batch, control.epoch)  # type: ignore[arg-type]
+        order, token = work.order(begun), uuid.uuid4().hex[:12]
+        boxes = work.boxes(order, slot)
+        mine, dropped = shed_rows(order, self.sources, given)
+        if not is_whole:
+            mine = {n: r.filter(pa.array(slot_mask(work.queries.values(), n, slot, r))) for n, r in mine.items()}
+        name = staged_name(control.batch, control.token, slot, token)
+        try:
+            results = self.failing(work.step(order, slot, boxes, mine, {} if slot else dropped, told), control.batch)
+            staged = staging.stage(name, results, boxes.sharing)
+        except QueryFailedError as error:
+            return work.failed(slot, token, error)
+        return msgspec.structs.replace(work.save(order, slot, boxes, token), staged=staged)
 
     def failing(self, results: Iterator[Result], batch: int) -> Iterator[Result]:
         """Results, until a query fails by itself."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.balance.together import join_others, restored
 from anabranch.control.lease import Holder
-from anabranch.control.ledger import commits_in
+from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.pipelines import COMING, ComingNote, read_coming, read_dropped
 from anabranch.control.query_texts import text_of
 from anabranch.control.records import Commit, Control
@@ -28,7 +28,7 @@ from anabranch.plan.query import Query, Stream
 from anabranch.plan.workload import Workload as Plans
 from anabranch.run import Run
 from anabranch.sql import bind_query, parse_script
-from tests.drive.simulation import Files, Simulation
+from tests.drive.simulation import Below, Files, Simulation
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
@@ -41,6 +41,8 @@ from tests.support.workloads import Workload, workloads
 class Growing(Simulation):
     """A simulation whose queries are those that the checkpoint says, among all versions of queries that there ever are."""
 
+    BESIDE: ClassVar[tuple[str, ...]] = (*Simulation.BESIDE, "begun", "later")
+
     versions: dict[str, Query] = field(default_factory=dict)
     """Queries by the digests of their texts, also those that are to come."""
     later: dict[str, Distribution] = field(default_factory=dict)
@@ -49,6 +51,8 @@ class Growing(Simulation):
     """What batches began with, when they last ran."""
     notes: dict[str, ComingNote] = field(default_factory=dict)
     """Who was about to come when the last driver died."""
+    told: dict[Any, oracle.Bag] = field(default_factory=dict)
+    """What the oracle has said of stays, to simulations with the same batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +62,9 @@ class Growing(Simulation):
         named = [replace(query, name=f"{query.name}_{place}") for place, query in enumerate(self.versions.values())]
         workload = Plans(tuple(named))
         self.sources, self.columns = workload.sources, read_columns(workload)
+
+    def named(self, name: str) -> Query:
+        return next(query for query in self.versions.values() if query.name == name)
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
         """The queries that the newest commit has, and those that were about to come."""
@@ -160,12 +167,14 @@ class Growing(Simulation):
         for text, first, since, last in stays:
             query = self.versions[text]
             read = {source.name for source in query.base_sources}
-            batches = [
-                {n: r for n, r in batch.items() if n in read & self.read_in(number)}
-                for number, batch in enumerate(self.batches[: last + 1])
-            ]
-            tables = {n: r for n, r in self.tables.items() if n in read}
-            found += oracle.expected_of_stay(query, batches, tables, first, since, last == newest)
+            names = [frozenset(read & self.read_in(number)) for number in range(last + 1)]
+            asked = text, first, since, last == newest, *names
+            if asked not in self.told:
+                given = zip(self.batches, names, strict=False)
+                batches = [{n: r for n, r in batch.items() if n in some} for batch, some in given]
+                tables = {n: r for n, r in self.tables.items() if n in read}
+                self.told[asked] = oracle.expected_of_stay(query, batches, tables, first, since, last == newest)
+            found += self.told[asked]
         return found
 
     def check(self, what: str = "") -> None:
@@ -223,12 +232,32 @@ def test_queries_come_change_and_go() -> None:
 
 
 def test_a_driver_dies_at_any_put_while_queries_come(part: Part) -> None:
-    calm = fixed()
-    calm.run()
-    first = next(n for n, path in enumerate(calm.world.puts) if path.startswith("checkpoint/coming/"))
-    for ordinal in part.of(range(first - 1, len(calm.world.puts) + 1)):
-        for kind in ("tear", "crash_after"):  # one that is lost is as if the driver had died after the put before it
-            fixed({ordinal: Fault(kind)}).check(f"{kind} {ordinal}")  # type: ignore[arg-type]
+    deaths = fixed().deaths("tear", "crash_after")  # a put that is lost: as if the driver had died after the one before it
+    told: dict[Any, oracle.Bag] = {}
+    first = next(each.ordinal for each in deaths if each.path.startswith("checkpoint/coming/"))
+    for left in part.of([each for each in deaths if each.ordinal >= first - 1]):
+        case = fixed(told=told)
+        case.go_on(left)
+        case.check(str(left))
+        assert case.lives == 2
+
+
+def test_queries_come_with_the_batch_that_was_begun_with_them() -> None:
+    """The driver dies when the batch is begun: what is told of a query from then on, in which batch it came, stays so."""
+    come = []
+    for left in fixed().deaths("crash_after"):
+        if left.path.startswith("checkpoint/control/"):
+            case, files = fixed(), Below(left.files, "checkpoint")
+            latest, dropped = controls_in(files).latest(), read_dropped(files)  # type: ignore[arg-type]
+            assert latest is not None
+            case.go_on(left)
+            case.run()
+            begun = latest[1]
+            told = {name: (own.text, own.since) for name, own in begun.queries.items() if name not in dropped}
+            found = case.begun[begun.batch].queries
+            assert {name: (own.text, own.since) for name, own in found.items()} == told, str(left)
+            come.append([name for name, (_, since) in told.items() if since == begun.batch])
+    assert come == [["q0"], ["later"], ["third"], [], ["groups"], *[[]] * 4]
 
 
 def check_coming_and_dying(

@@ -25,7 +25,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation, Taken
 from tests.support import oracle
 from tests.support.cases import Part
-from tests.support.faulty import Crash, Fault
+from tests.support.faulty import Crash
 from tests.support.feeding import wait_until
 
 SCRIPT = """
@@ -58,13 +58,11 @@ def check(case: Simulation) -> None:
 @pytest.mark.parametrize("to_files", [True, False])
 def test_every_put_may_be_the_last(to_files: bool, part: Part) -> None:
     """The driver dies at each put of a run in turn, in all ways."""
-    calm = simulation(4, to_files=to_files, pauses={1})
-    calm.run()
-    for ordinal in part.of(range(len(calm.world.puts))):
-        for kind in ("lose", "tear", "crash_after"):
-            case = simulation(4, to_files=to_files, pauses={1}, faults={ordinal: Fault(kind)})
-            case.check(f"{kind} at {calm.world.puts[ordinal]}")
-            assert case.lives <= 2, f"{kind} at {calm.world.puts[ordinal]}"
+    for left in part.of(simulation(4, to_files=to_files, pauses={1}).deaths("lose", "tear", "crash_after")):
+        case = simulation(4, to_files=to_files, pauses={1})
+        case.go_on(left)
+        case.check(str(left))
+        assert case.lives <= 2, str(left)
 
 
 def test_a_committed_batch_is_never_computed_again() -> None:

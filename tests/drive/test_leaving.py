@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -78,15 +78,20 @@ def test_if_all_queries_fail_the_pipeline_does() -> None:
     assert latest[1].queries, "the last one has not left: its batch can run again"
 
 
+def begun(puts: Sequence[str], batch: int) -> int:
+    """The put with which a batch begins."""
+    return next(n for n, path in enumerate(puts) if path.startswith(f"checkpoint/control/{batch:020d}"))
+
+
 def test_a_driver_dies_while_a_query_leaves(part: Part) -> None:
     """At each put of the batch in which it does."""
     calm = simulation(breaks={"q1": 3})
-    calm.run()
-    begins = [n for n, path in enumerate(calm.world.puts) if path.startswith("checkpoint/control/")]
-    first, last = (next(n for n in begins if f"/{batch:020d}" in calm.world.puts[n]) for batch in (3, 4))
-    for ordinal in part.of(range(first, last + 1)):
-        for kind in ("lose", "tear", "crash_after"):
-            check(simulation(breaks={"q1": 3}, faults={ordinal: Fault(kind)}), {"q1": 3})  # type: ignore[arg-type]
+    deaths = calm.deaths("lose", "tear", "crash_after")
+    first, last = begun(calm.world.puts, 3), begun(calm.world.puts, 4)
+    for left in part.of([each for each in deaths if first <= each.ordinal <= last]):
+        case = simulation(breaks={"q1": 3})
+        case.go_on(left)
+        check(case, {"q1": 3})
 
 
 def check_leaving(workload: Workload, slots: int, breaks: dict[str, int], faults: dict[int, Fault]) -> None:
@@ -142,16 +147,15 @@ test_dropped, test_dropped_long = properties(
 def test_a_driver_dies_while_a_query_is_dropped(part: Part) -> None:
     """At each put from the request on to the end of the next batch."""
     calm = simulation(before={3: dropping("q1")})
-    calm.run()
-    begins = [n for n, path in enumerate(calm.world.puts) if path.startswith("checkpoint/control/")]
-    first, last = (next(n for n in begins if f"/{batch:020d}" in calm.world.puts[n]) for batch in (3, 4))
+    deaths, expected = calm.deaths("lose", "tear", "crash_after"), calm.expected()
+    first, last = begun(calm.world.puts, 3), begun(calm.world.puts, 4)
     assert calm.world.puts[first - 1] == "checkpoint/dropped/q1"
-    for ordinal in part.of(range(first - 1, last + 1)):
-        for kind in ("lose", "tear", "crash_after"):
-            case = simulation(before={3: dropping("q1")}, faults={ordinal: Fault(kind)})  # type: ignore[arg-type]
-            found, expected = case.run(), case.expected()
-            for name in ("q0", "q2"):
-                assert not (wrong := oracle.difference(found[name], expected[name])), f"{name}: {wrong}"
+    for left in part.of([each for each in deaths if first - 1 <= each.ordinal <= last]):
+        case = simulation(before={3: dropping("q1")})
+        case.go_on(left)
+        found = case.run()
+        for name in ("q0", "q2"):
+            assert not (wrong := oracle.difference(found[name], expected[name])), f"{left} {name}: {wrong}"
 
 
 class Broken(dict[int, str]):

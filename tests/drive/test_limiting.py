@@ -46,6 +46,10 @@ class Pinned:
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         return [Allowing(SetAllowances(name, {}, {"a": 0.5}), "pinned") for name in self.queries]
 
+    def serve(self, queries: Mapping[str, Query]) -> Sequence[Allowing]:
+        new, self.queries = [name for name in queries if name not in self.queries], queries
+        return [Allowing(SetAllowances(name, {}, {"a": 0.5}), "pinned") for name in new]
+
     def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
         return ()
 
@@ -59,7 +63,7 @@ def pipeline(disk: MemoryFilesystem, overload: Overload, fresh: str = "FRESHNESS
     """A pipeline on a checkpoint, whose queries do something under overload."""
     made = LocalPipeline([query(fresh)], disk, clock=lambda: NOW_S)
     limiter = Pinned({"q": query(fresh)}) if overload.policy.may_lose else None
-    made.driver.limiting = Limiting(overload, limiter, renew=Pinned if limiter else None)
+    made.driver.limiting = Limiting(overload, limiter)
     made.driver.limiting.open(made.driver.standing.begun or made.driver.newest, made.driver._tell)
     return made
 
@@ -139,6 +143,16 @@ def test_a_query_that_comes_is_limited_too() -> None:
     assert control.queries["r"].limits == {"a": Limit(share=0.5)}
     assert made.driver.queries["r"].may_lose
     assert msgspec.json.decode(msgspec.json.encode(control), type=type(control)) == control
+
+
+def test_nothing_is_remembered_of_a_query_that_has_left() -> None:
+    made = pipeline(MemoryFilesystem(), Overload(Policy.ADAPT_JOINS), "")
+    made.step(0, rows(1_000_000))
+    made.driver.coming["r"] = Coming(steered(replace(query(""), name="r")))
+    control = made.driver.end(made.driver.begin(1), {"r": "by request"})
+    assert control.queries.keys() == made.driver.limiting.limits.keys() == {"q"}
+    assert isinstance(made.driver.limiting.limiter, Pinned)
+    assert made.driver.limiting.limiter.queries.keys() == {"q"}
 
 
 @pytest.mark.parametrize("fresh", ["", "FRESHNESS 5 SECONDS", "FRESHNESS 9 SECONDS"])

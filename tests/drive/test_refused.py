@@ -12,7 +12,8 @@ from anabranch.control.query_texts import text_of
 from anabranch.control.sink_notes import SinkNote, read_sink, write_sink
 from anabranch.drive.coming import Coming
 from anabranch.run import Run
-from anabranch.spark.pipeline import Arriving, Pipeline
+from anabranch.spark.members import Arriving
+from anabranch.spark.pipeline import Pipeline
 from tests.drive.test_coming import JOIN, OTHER, Growing, query_of
 from tests.support.workloads import Workload
 

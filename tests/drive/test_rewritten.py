@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -214,38 +216,46 @@ def test_a_column_that_nobody_reads_is_no_part_of_it() -> None:
 # Crashes
 
 
-def changed_at_a_crash(case: Rewriting, slots: int, faults: dict[int, Fault], fails: dict[int, str]) -> int:
-    """A driver dies, and the next one runs the query as it is written then. Each batch arrives as one or the other has it:
-    at first as it was, from some batch on as it is. How many puts there were."""
-    (first, then), wanted = case.queries, by_batch(case)
-    sim = Simulation([first], case.rows(first), case.tables, (), slots, False, faults, fails=fails)
-    try:
-        sim.live()
-    except Crash:
+def as_it_was(case: Rewriting, slots: int, **settings: Any) -> Simulation:
+    """Runs the query as it was written at first."""
+    first = case.queries[0]
+    return Simulation([first], case.rows(first), case.tables, (), slots, False, **settings)
+
+
+def check_changed(case: Rewriting, sim: Simulation, wanted: Sequence[Sequence[oracle.Bag]], is_changed: bool = True) -> None:
+    """A driver has died, and the next one runs the query as it is written then. Each batch arrives as one or the other has
+    it: at first as it was, from some batch on as it is."""
+    then = case.queries[1]
+    if is_changed:
         sim.rewrite([then], case.rows(then))
         sim.run()
     brought = sim.function.brought
     assert all(again == one for one, *others in brought.values() for again in others), "a batch is another"
     is_new = False
-    for number in range(len(case.rows(first))):
+    for number in range(len(sim.batches)):
         found = brought[number][-1] if brought[number] else Counter()
         was, is_ = (not oracle.difference(found, each[number]) for each in wanted)
         is_new = is_new or not was
         assert is_ or not is_new, f"{case.scripts} batch {number}"
     sim.verify()
-    return len(sim.world.puts)
 
 
 @pytest.mark.parametrize(("case", "slots"), [(Rewriting(5, "join", True, 3), 2), (Rewriting(6, "join", False, 3), 1)])
 def test_crashes_at_every_put(case: Rewriting, slots: int) -> None:
-    puts = changed_at_a_crash(case, slots, {}, {})
-    for number in range(puts):
-        for kind in ("tear", "crash_after"):
-            changed_at_a_crash(case, slots, {number: Fault(kind)}, {})
+    wanted = by_batch(case)
+    for left in as_it_was(case, slots).deaths("tear", "crash_after"):
+        sim = as_it_was(case, slots)
+        sim.go_on(left)
+        check_changed(case, sim, wanted)
 
 
 def check_crashes(case: Rewriting, slots: int, at: int, fails: int) -> None:
-    changed_at_a_crash(case, slots, {at: Fault("crash_after")}, {fails: "before"})
+    sim, dies = as_it_was(case, slots, faults={at: Fault("crash_after")}, fails={fails: "before"}), False
+    try:
+        sim.live()
+    except Crash:
+        dies = True
+    check_changed(case, sim, by_batch(case), dies)
 
 
 test_crashes, test_crashes_long = properties(

@@ -11,7 +11,7 @@ from tests.support.workloads import workloads
 
 WHAT = ["add", "add", "history", "leave", "alter", "plan of all", "plan", "restart", "cut"]
 ACTIONS = st.lists(
-    st.tuples(st.integers(1, 9), st.sampled_from(WHAT), st.integers(0, 7), st.integers(0, 99)), min_size=1, max_size=9
+    st.tuples(st.integers(1, 9), st.sampled_from(WHAT), st.integers(0, 11), st.integers(0, 99)), min_size=1, max_size=9
 )
 TURNS = st.lists(st.integers(0, 1), min_size=1, max_size=5)
 

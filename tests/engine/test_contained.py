@@ -26,7 +26,7 @@ TURNS = st.lists(st.integers(0, 1), min_size=1, max_size=5)
 
 
 def actions(what: list[str], most: int) -> st.SearchStrategy[list[tuple[int, str, int, int]]]:
-    one = st.tuples(st.integers(1, 9), st.sampled_from(what), st.integers(0, 7), st.integers(0, 99))
+    one = st.tuples(st.integers(1, 9), st.sampled_from(what), st.integers(0, 11), st.integers(0, 99))
     return st.lists(one, max_size=most)
 
 

@@ -181,7 +181,7 @@ test_migrations_in_small_pieces, test_migrations_in_small_pieces_long = properti
 )
 test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properties(
     check_migrations,
-    60,
+    30,
     10_000,
     scenario=st.builds(busy, st.integers(0, 2**32 - 1), st.sampled_from([3, 4, 5]), st.sampled_from([12, 24])),
     actions=ACTIONS,

@@ -236,6 +236,74 @@ def test_shares_of_rows_that_were_shed_count() -> None:
     assert np.allclose(np.mean(rows, axis=0), [60, 36], rtol=0.1)
 
 
+def in_all(statistics: Statistics) -> Limited:
+    """What is told of all directions together."""
+    found = Limited()
+    for each in statistics.limited.values():
+        found.estimated += each.estimated
+        found.variance += each.variance
+        found.covariance += each.covariance
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kept", "share", "select"),
+    [({"b": 0.3}, 1.0, "a.x, b.x AS y"), ({"b": 0.5}, 0.4, "a.x, b.x AS y"), ({"a": 0.4, "b": 0.6}, 0.5, "a.x, b.x AS y"),
+     ({"b": 0.5}, 1.0, "a.k")],
+)  # fmt: skip
+def test_a_few_shed_rows_that_are_found_by_most(kept: dict[str, float], share: float, select: str) -> None:
+    """Rows of b are found by from one to hundreds of rows of a. Each batch brings the same rows, far later, and sheds and
+    limits others of them. If only keys are read, rows of one key share their fate."""
+    rng = np.random.default_rng(11)
+    keys = {"a": np.minimum(rng.zipf(1.4, 300), 60).tolist(), "b": [*range(1, 61)] * 2}
+    true = sum(Counter(keys["b"])[k] for k in keys["a"])
+    query = query_of(f"SELECT {select} FROM a, b WHERE a.k = b.k WINDOW 1 SECOND")
+    run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = kept
+    limit(run, {"a": Limit(share=share)})
+    told = []
+    for batch in range(BATCHES):
+        cut = {s: table([(k, 0, n, batch * 10_000_000) for n, k in enumerate(keys[s])]) for s in "ba"}
+        told.append(in_all(run.step(batch, cut).statistics))
+    check_estimates(told, true)
+    assert not any(each.covariance for each in told), "batches have no rows in common"
+
+
+def test_rows_that_were_shed_are_missing_in_later_batches_too() -> None:
+    """Rows of b are found in four batches, and then over. The sum of the four varies by more than each by itself."""
+    rng = np.random.default_rng(12)
+    b, a = [*range(30)], np.minimum(rng.zipf(1.5, 100), 30) - 1
+    query = query_of("SELECT a.x, b.x AS y FROM a [NOW], b [RANGE 10 SECONDS] WHERE a.k = b.k")
+    run, batches = LocalRun(query, MemoryFilesystem(), limiting=may_lose()), iter(range(10_000))
+    sums, alone = [], []
+    for trial in range(80):
+        begin_us, parts = trial * 100_000_000, []
+        run.driver.limiting.shed = {"b": 0.5}
+        run.step(next(batches), {"b": table([(k, 0, n, begin_us) for n, k in enumerate(b)])})
+        run.driver.limiting.shed = {}
+        for later in range(1, 5):
+            rows = table([(int(k), 0, n, begin_us + later) for n, k in enumerate(a)])
+            parts.append(in_all(run.step(next(batches), {"a": rows}).statistics))
+        assert parts[0].covariance == 0
+        estimated, variance = sum(p.estimated for p in parts), sum(p.variance for p in parts)
+        sums.append(Limited(estimated=estimated, variance=variance + sum(p.covariance for p in parts)))
+        alone.append(variance)
+    check_estimates(sums, 4 * len(a))
+    assert np.mean([each.variance for each in sums]) > 3 * np.mean(alone)
+    assert run.slot is not None
+    assert all(len(box.fates._before["b"]) < 50 for box in run.slot.boxes.values()), "rows that are over are forgotten"
+
+
+def test_a_row_that_meets_itself_was_kept_once() -> None:
+    query = query_of("SELECT a.x FROM a, a AS b WHERE a.k = b.k WINDOW 1 DAY")
+    run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"a": 0.25}
+    done = run.step(0, {"a": table([(n, 0, n, 0) for n in range(400)])}).statistics
+    told = in_all(done)
+    assert told.estimated == 4 * done.results
+    assert told.variance == pytest.approx(done.results * 0.75 * 16)
+
+
 def test_rows_that_look_up_a_range_are_told_as_others_are() -> None:
     """Of these, only those that look up are sorted."""
     rng = np.random.default_rng(8)

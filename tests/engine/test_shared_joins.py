@@ -18,7 +18,7 @@ from tests.support.together import COMPANIES, Together, check_companies, check_s
 ACTIONS = st.lists(
     st.tuples(
         st.integers(1, 9), st.sampled_from(["plan of all", "plan", "restart", "plan of all", "drop", "cut", "cut"]),
-        st.integers(0, 7), st.integers(0, 99),
+        st.integers(0, 11), st.integers(0, 99),
     ),
     max_size=5,
 )  # fmt: skip
@@ -31,7 +31,7 @@ test_shared_joins, test_shared_joins_long = properties(
 
 CUTS = st.lists(
     st.tuples(
-        st.integers(1, 9), st.sampled_from(["cut", "cut", "cut", "restart", "drop"]), st.integers(0, 7), st.integers(0, 99)
+        st.integers(1, 9), st.sampled_from(["cut", "cut", "cut", "restart", "drop"]), st.integers(0, 11), st.integers(0, 99)
     ),
     min_size=4, max_size=12,
 )  # fmt: skip
@@ -45,7 +45,7 @@ test_any_slices, test_any_slices_long = properties(
 COMPANY = st.lists(
     st.tuples(
         st.integers(1, 9), st.sampled_from(["company", "company", "restart", "plan of all", "cut", "drop"]),
-        st.integers(0, 7), st.integers(0, 99),
+        st.integers(0, 11), st.integers(0, 99),
     ),
     max_size=8,
 )  # fmt: skip

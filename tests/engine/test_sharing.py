@@ -50,7 +50,7 @@ test_changing_tables, test_changing_tables_long = properties(
 
 ACTIONS = st.lists(
     st.tuples(
-        st.integers(1, 9), st.sampled_from(["plan", "restart", "groups", "plan", "groups", "drop"]), st.integers(0, 7),
+        st.integers(1, 9), st.sampled_from(["plan", "restart", "groups", "plan", "groups", "drop"]), st.integers(0, 11),
         st.integers(0, 99),
     ),
     max_size=6,

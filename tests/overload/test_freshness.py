@@ -1,7 +1,6 @@
 """States that can become stale, refresh rates, what is told when freshness cannot be kept, and windows in time."""
 
 from math import inf
-from time import process_time
 
 import pytest
 from hypothesis import given
@@ -141,19 +140,14 @@ def test_bad_input_is_told(build, text):
         build()
 
 
-@pytest.mark.parametrize(("count", "most_s"), [(10, 0.02), (20, 0.3)])
 @pytest.mark.parametrize("share", [0.0001, 0.5])
-def test_an_allocation_takes_milliseconds(count, most_s, share):
-    """The longest plan there is, also where the tightest freshness must be found; the best of five, in CPU time."""
+def test_long_plans_have_allocations(share):
+    """The longest plan of twenty streams, also where the tightest freshness must be found. (How long that takes is measured
+    by `python -m bench.papers.jaqpot`.)"""
     node = Stream("s0", 100, 100, 0.01)
-    for n in range(1, count):
+    for n in range(1, 20):
         node = join(node, Stream(f"s{n}", 100, 100, 0.01), 0.012, 100)
-    times = []
-    for _ in range(5):
-        plan = Plan(node)
-        limits = Limits(share * plan.saturation, {each.name: 1.5 * window_s(each) for each in plan.streams})
-        began = process_time()
-        for algorithm in ALGORITHMS.values():
-            algorithm(plan, limits)
-        times.append(process_time() - began)
-    assert min(times) < most_s
+    plan = Plan(node)
+    limits = Limits(share * plan.saturation, {each.name: 1.5 * window_s(each) for each in plan.streams})
+    for algorithm in ALGORITHMS.values():
+        assert 0 < algorithm(plan, limits).cost_per_s <= limits.capacity * (1 + 1e-6)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import strategies as st
 
+from anabranch.control.progress import read_progress
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -63,3 +64,16 @@ test_crashes, test_crashes_long = properties(
     check_crashes, 25, 2_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
     fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
 )  # fmt: skip
+
+
+def test_what_a_block_reads_and_gives_is_told() -> None:
+    """Of each batch: the rows of all windows that DuckDB was run over, and what it gave, in all slots together."""
+    case = Placed(Shape(next(iter(QUERIES)), seed=3, batches=8, rows=8, a=4, b=6, slide=1, late=2, gap=False))
+    made = Simulation([case.query], case.batches, case.tables, (), 2, False, {})
+    made.check()
+    (steps,) = read_progress(made.checkpoint).values()
+    borders = [border for step in steps for border in step.borders.values()]
+    assert borders
+    assert {border.database for border in borders} == {"duck"}
+    assert all(border.calls and border.rows_sent and border.bytes_sent and border.seconds > 0 for border in borders)
+    assert any(border.rows_back and border.bytes_back for border in borders)

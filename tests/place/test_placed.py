@@ -357,7 +357,8 @@ def check_failing(shape: Shape, slots: int) -> None:
         for number in range(len(case.batches) + 1):
             step = run.step(number, case.batches[number] if number < len(case.batches) else {})
             found += oracle.bag(step.results)
-            asked, failed = asked + step.statistics.border.statements, failed + step.statistics.border.failed
+            for border in step.statistics.borders.values():
+                asked, failed = asked + border.calls, failed + border.failed
     problem = oracle.difference(found, oracle.expected(case.query, case.batches, {}))
     assert not problem, f"{case.sql}\n{single}\n{problem}"
     assert failed >= asked // 2
@@ -384,10 +385,10 @@ def test_progress_tells_what_went_over_the_border() -> None:
     for batch, rows in enumerate(ROWS):
         step = run.step(batch, rows)
     assert run.pipeline.commit is not None
-    told = progress_of(query, run.pipeline.commit, "x", {}).database
-    assert (told["statements"], told["rows_in"], told["rows_out"], told["failed"]) == (1, 9, 3, 0), step.results
-    assert told["bytes_in"] > 0
-    assert told["seconds"] > 0
+    (told,) = progress_of(query, run.pipeline.commit, "x", {}).borders.values()
+    assert (told.calls, told.rows_sent, told.rows_back, told.failed) == (1, 9, 3, 0), step.results
+    assert told.bytes_sent > 0
+    assert told.seconds > 0
 
 
 def test_what_to_do_about_failures_is_checked() -> None:

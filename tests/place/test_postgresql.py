@@ -86,7 +86,8 @@ def test_names_with_quotes_and_several_keys(postgres: Server, shop: PostgreSQL) 
 
 def test_what_is_wrong_is_said_within_seconds_and_without_the_password(postgres: Server, tmp_path: Path) -> None:
     postgres.sql("""CREATE TABLE odd (a int, shape point); GRANT SELECT ON odd TO looker; CREATE TABLE secret (a int);
-                    CREATE TABLE plain (a int); GRANT SELECT ON plain TO looker""")
+                    CREATE TABLE plain (a int); GRANT SELECT ON plain TO looker;
+                    CREATE SCHEMA hidden; CREATE TABLE hidden.t (a int); GRANT SELECT ON hidden.t TO looker""")
     right = postgres.environment
 
     def asked(table: str, **other: str) -> str:
@@ -104,10 +105,47 @@ def test_what_is_wrong_is_said_within_seconds_and_without_the_password(postgres:
     assert "there is no table nope in the database shop" in asked("nope")
     assert "column shape of odd in the database shop is point, which is no type here" in asked("odd")
     assert "GRANT SELECT" in asked("secret")
+    assert "GRANT" in asked("hidden.t")
+    assert "invalid connection option" in asked("plain", PASSWRD=PASSWORD)
+    assert asked("plain", SSLMODE="often")
+    assert asked("plain", PORT="many")
+    assert asked("plain", HOST="127.0.0.1", PORT="1")
     assert "is it running" in asked("plain", HOST=str(tmp_path))
     assert "'' is no name of a table" in asked("")
     with pytest.raises(DatabaseError, match="TIMEOUT is a number"):
         settings_of("shop", {"ANABRANCH_DATABASE_SHOP_TIMEOUT": "soon"})
+
+
+def test_a_table_of_which_we_may_not_read_all_is_refused_or_has_the_other_columns(
+    postgres: Server, shop: PostgreSQL
+) -> None:
+    """What we may not read is said when a table is declared, not by the first batch."""
+    postgres.sql("CREATE TABLE half (id int, name text, salary int); GRANT SELECT (id, name) ON half TO looker;"
+                 "INSERT INTO half VALUES (1, 'x', 2); CREATE TABLE none (id int)")  # fmt: skip
+    columns = shop.describe("half")
+    assert columns == (("id", pa.int32()), ("name", pa.string()))
+    assert shop.lookup(Wanted("half", ("id",), columns), pa.table({"k": [1]})).to_pylist() == [{"id": 1, "name": "x"}]
+    with pytest.raises(DatabaseError, match="we may not read the table none of the database shop: have its owner GRANT"):
+        shop.describe("none")
+
+
+def test_how_large_a_table_is_as_far_as_the_server_knows(postgres: Server, shop: PostgreSQL) -> None:
+    postgres.sql("CREATE TABLE sized AS SELECT n AS id FROM generate_series(1, 5000) n; GRANT SELECT ON sized TO looker;"
+                 "CREATE VIEW seen AS SELECT * FROM sized; GRANT SELECT ON seen TO looker")  # fmt: skip
+    assert shop.size("sized") is None, "it was never analysed"
+    postgres.sql("ANALYZE sized")
+    size = shop.size("public.sized")
+    assert size is not None
+    assert size.rows == 5000
+    assert size.bytes > 5000 * 4
+    assert shop.size("seen") is None
+    assert shop.size("nowhere") is None
+    columns = shop.describe("sized")
+    assert shop.read("sized", columns, most_rows=7).num_rows == 7
+    with shop.export_snapshot() as snapshot:
+        postgres.sql("DELETE FROM sized WHERE id > 10")
+        assert shop.read("sized", columns, snapshot).num_rows == 5000
+        assert shop.read("sized", columns).num_rows == 10
 
 
 def test_a_table_that_changes_under_us(postgres: Server, shop: PostgreSQL) -> None:

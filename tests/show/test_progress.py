@@ -14,6 +14,7 @@ from rich.console import Console
 
 from anabranch.control.completeness import Completeness
 from anabranch.control.progress import Progress, Waiting
+from anabranch.control.records import Border
 from anabranch.plan.query import BEGINNING_US
 from anabranch.show.progress import block, figures, json_line, logfmt_line
 
@@ -112,6 +113,27 @@ def test_a_line_of_key_value() -> None:
     assert "\n" not in logfmt_line("q", step())
     without = pairs_of(logfmt_line("q", step(watermark_us=BEGINNING_US, budget_bytes=None)))
     assert not {"watermark", "behind_s", "budget_bytes", "target"} & without.keys()
+
+
+def test_what_went_over_the_border_of_databases() -> None:
+    borders = {
+        "orders+customers.1a2b3c": Border("shop", 2, 1_000, 8_000, 990, 1 << 20, 0.25),
+        "x": Border("duck", 1, 5_000_000, 3 << 20, 7, 56, 0.5),
+    }
+    given = step(borders=borders)
+    inside = " ".join(" ".join(line.strip("│╭╮╰╯─ ") for line in shown(90, "q", [given]).splitlines()).split())
+    assert "shop for orders+customers.1a2b3c, last batch: 1,000 rows (7.81 KiB) there, 990 (1 MiB) back, 0.250 s" in inside
+    assert "duck for x, last batch: 5,000,000 rows (3 MiB) there" in inside
+    found = pairs_of(logfmt_line("q", given))
+    assert [found[f"database_{key}"] for key in ("rows_sent", "rows_back", "bytes_back", "seconds")] == [
+        "5001000", "997", str((1 << 20) + 56), "0.750"
+    ]  # fmt: skip
+    made = json.loads(json_line("q", given))["borders"]
+    assert made["x"] == {"database": "duck", "calls": 1, "rows_sent": 5_000_000, "bytes_sent": 3 << 20, "rows_back": 7,
+                         "bytes_back": 56, "seconds": 0.5}  # fmt: skip
+    assert "shop</td>" in given._repr_html_()
+    assert not any(key.startswith("database") for key in pairs_of(logfmt_line("q", step())))
+    assert json.loads(json_line("q", step()))["borders"] == {}
 
 
 def test_an_object_for_programs_has_all_fields() -> None:

@@ -1,7 +1,8 @@
 """Scenarios in a driver of their own: `python -m tests.spark.alone <mode> <folder> <scenario> …`.
 
 `cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong;
-a number with a `w` before it is that of a workload: several queries in a pipeline.
+a number with a `w` before it is that of a workload: several queries in a pipeline; with an `l` before it, it is that of the
+batches of a query under limits, whose results are those of a run without Spark and trouble, batch by batch.
 `standalone` does so on a master that is named first.
 `executors` runs one scenario on `local-cluster`, whose executors are killed on the way.
 `machines` runs a query on workers that share no disk with the driver or with each other.
@@ -13,14 +14,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from anabranch import session_start
+from anabranch.control.records import Limit
+from anabranch.drive.limiting import Limiting
+from anabranch.drive.local import LocalRun
+from anabranch.plan.overload import Overload, Policy
 from anabranch.spark import pipeline, sinks
 from anabranch.spark.create import create_session
 from anabranch.storage.cache import Cache
+from anabranch.storage.filesystem import MemoryFilesystem
 from anabranch.storage.location import located
 from tests.spark.failing import LethalTask, TroubledTask
 from tests.support import oracle
@@ -64,7 +75,8 @@ def cluster(folder: str, cases: list[str], master: str = "local-cluster[2,1,1024
     spark = create_session(master, settings)
     for case in cases:
         own = os.path.join(folder, case)
-        difference = _workload(spark, own, int(case[1:])) if case[0] == "w" else _scenario(spark, own, int(case))
+        run = {"w": _workload, "l": _limited}.get(case[0], _scenario)
+        difference = run(spark, own, int(case.lstrip("wl")))
         troubles = [name for name in os.listdir(os.path.join(own, "checkpoint")) if name.startswith("pipeline-")]
         met = [name for p in troubles for name in os.listdir(os.path.join(own, "checkpoint", p, "troubles"))]
         print(f"scenario {case}: {difference or 'right'}\nmet {' '.join(sorted(met))}", flush=True)
@@ -96,6 +108,34 @@ def _workload(spark: SparkSession, folder: str, seed: int) -> str:
         piped.run(spark)
     wrong = {name: oracle.difference(piped.target(name).found(), piped.expected(name)) for name in piped.texts}
     return "; ".join(f"{name}: {difference}" for name, difference in wrong.items() if difference)
+
+
+LIMITED = Overload(Policy.ADAPT_JOINS, allowances={"a": 0.4, "b": 0.6, "c": 0.8})
+
+
+def _limited(spark: SparkSession, folder: str, batches: int) -> str:
+    """Runs a query some rows of which look up, and whose results are to be fresh; what is wrong with those of any batch."""
+    plain = many_batches(batches)
+    scenario = replace(plain, script=plain.script.replace("[RANGE 2 SECONDS]", "[RANGE 2 SECONDS FRESHNESS 2 SECONDS]"))
+    found: dict[int, oracle.Bag] = {}
+
+    def sink(results: DataFrame, batch: int) -> None:
+        found[batch] = bag(results.toArrow(), scenario)
+
+    session_start.Limiting = partial(Limiting, draw_salt=count().__next__)  # type: ignore[misc,assignment]
+    feed = Feed(scenario, folder, "mixed", settings={"overload": LIMITED})
+    feed.write(range(batches))
+    feed.run(spark, sink, plan=1, slots=2)  # type: ignore[arg-type]
+    session_start.Limiting = Limiting  # type: ignore[misc]
+    limiting = Limiting(LIMITED, draw_salt=count().__next__)
+    twin = LocalRun(scenario.query, MemoryFilesystem(), scenario.plans[1], limiting=limiting)
+    limiting.limits = {twin.name: {alias: Limit(share=share) for alias, share in LIMITED.allowances.items()}}
+    told = []
+    for number in range(batches):
+        wanted = oracle.bag(twin.step(number, scenario.feed(number)).results)
+        if difference := oracle.difference(found.pop(number, Counter()), wanted):
+            told.append(f"batch {number}: {difference}")
+    return "; ".join([*told, *(f"batch {number} has results" for number, more in found.items() if more)])
 
 
 def executors(folder: str, scenario: Scenario, route: str) -> int:

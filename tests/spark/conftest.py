@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 def _batches_wait_for_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch waits for its results to arrive, on a busy machine too: what sinks of tests do, they do in its time. When
     input has ended, a sink that fails is not tried again for long."""
-    monkeypatch.setattr("anabranch.session.PATIENCE_S", 30.0)
+    monkeypatch.setattr("anabranch.session_start.PATIENCE_S", 30.0)
     monkeypatch.setattr("anabranch.drive.delivery.FINISH_S", 0.5)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import anabranch as ab
 from anabranch.place.databases.registry import close_all
+from anabranch.spark.task import ASKING
 from bench.postgres import PASSWORD, Server
 
 SQL = """SELECT o.id, c.name, p.paid FROM orders [RANGE 1 HOUR] o, customers c, payments [RANGE 1 HOUR] p
@@ -85,6 +86,10 @@ def test_rows_meet_the_table_as_their_batch_finds_it(
     files = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+    context = spark.sparkContext
+    configured = [*context.getConf().getAll(), *spark.conf.getAll.items(), context.getLocalProperty(ASKING)]
+    assert PASSWORD not in str(configured)
+    assert PASSWORD not in str(run.journal) + str(run.progress) + repr(run) + repr(session)
 
 
 def session_of_known(

@@ -44,7 +44,7 @@ def test_a_placed_block_gives_what_the_engine_gives_before_and_after_it_comes_ho
         if life:
             run.place("there", "x", "engine")
         run.await_termination()
-        told = [step.database for step in run.progress["there"] if step.database]
+        told = [step.borders for step in run.progress["there"] if step.borders]
         assert bool(told) or life, "DuckDB was never asked"
     assert found["here"].table().num_rows
     assert bag(found["here"]) == bag(found["there"])

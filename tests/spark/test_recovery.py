@@ -91,8 +91,8 @@ def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) -
 # Tasks that fail, workers that are killed, attempts that lose: in a cluster
 
 
-CLUSTER, LONG_CLUSTER = ("2001", "w26"), range(2005, 2065)
-"""Scenarios of one query, and of several."""
+CLUSTER, LONG_CLUSTER = ("2001", "w26", "l6"), range(2005, 2065)
+"""Scenarios of one query, of several, and of one under limits."""
 
 
 @pytest.mark.spark

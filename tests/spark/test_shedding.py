@@ -22,6 +22,7 @@ from anabranch.engine.shedding import kept_mask
 from anabranch.plan.actions import ShedRows
 from anabranch.plan.demand import read_columns
 from anabranch.plan.overload import Overload, Policy
+from anabranch.plan.query import Query
 from anabranch.plan.workload import Workload
 from anabranch.session import Session
 from anabranch.spark import sinks
@@ -67,6 +68,9 @@ class Pinned:
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         return [Allowing(ShedRows({f"{way}_{name}": share for way in WAYS for name, share in KEPT.items()}), "pinned")]
 
+    def serve(self, queries: Mapping[str, Query]) -> Sequence[Allowing]:
+        return []
+
     def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
         return []
 
@@ -93,7 +97,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[Control, Commit
     monkeypatch.setattr("anabranch.drive.limiting.uuid", SimpleNamespace(uuid4=lambda: SimpleNamespace(int=SALT << 65)))
     monkeypatch.setattr(Host, "_computed", twice)
     monkeypatch.setattr(Driver, "commit", noted)
-    monkeypatch.setattr("anabranch.session.OverloadLoop", lambda *given: Pinned())
+    monkeypatch.setattr("anabranch.session_start.OverloadLoop", lambda *given: Pinned())
     return found
 
 

@@ -18,9 +18,9 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def use_archive() -> None:
-    """Has the JVMs that this process and its children start use the archive, if there is one."""
-    if os.path.exists(ARCHIVE):
-        os.environ["JAVA_TOOL_OPTIONS"] = f"-XX:SharedArchiveFile={ARCHIVE} -Xlog:disable"
+    """Has the JVMs that this process and its children start be short-lived ones, and use the archive, if there is one."""
+    archive = f" -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if os.path.exists(ARCHIVE) else ""
+    os.environ["JAVA_TOOL_OPTIONS"] = SHORT_LIVED + archive
 
 
 def write(path: str) -> None:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from tests.support.kin import ALSO, FILTERS, WINDOWS, mirrored
-from tests.support.workloads import STREAMS, Workload
+from tests.support.workloads import STREAMS, Workload, counts
 
 KEYS = ("{p}.k = {q}.k", "{p}.k = {q}.k", "{p}.j = {q}.j", "{p}.s = {q}.s")
 FURTHER = ("{p}.j = {q}.j", "{p}.s = {q}.s", "{p}.k = {q}.k", "{p}.j = {q}.k", "{p}.x = {q}.x")
@@ -66,6 +66,6 @@ class Contained(Workload):
         return f"SELECT {select} FROM {', '.join(inputs)} WHERE {' AND '.join(where)}{tail}"
 
 
-def contained(most: int = 7) -> st.SearchStrategy[Contained]:
+def contained(most: int = 12) -> st.SearchStrategy[Contained]:
     """Two queries or more."""
-    return st.builds(Contained, st.integers(0, 2**32 - 1), st.integers(2, most), st.sampled_from([6, 3, 12]))
+    return st.builds(Contained, st.integers(0, 2**32 - 1), counts(most), st.sampled_from([6, 3, 12]))

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from anabranch.errors import DatabaseError
-from anabranch.place.databases.protocol import Database, Wanted
+from anabranch.place.databases.protocol import Database, TableSize, Wanted
 
 
 class FakeDatabase:
@@ -19,6 +19,7 @@ class FakeDatabase:
     def __init__(self, name: str, tables: Mapping[str, pa.Table]) -> None:
         self.name, self.tables = name, dict(tables)
         self.lookups: list[tuple[Wanted, pa.Table, str | None]] = []
+        self.reads: list[str] = []
         self.before_lookup = lambda: None
         self._snapshots: dict[str, dict[str, pa.Table]] = {}
         self._connection = duckdb.connect()
@@ -47,8 +48,20 @@ class FakeDatabase:
         found = self._connection.sql(f"SELECT {columns} FROM k JOIN t ON {equal}").to_arrow_table()
         return found.cast(pa.schema(list(wanted.columns)))
 
-    def read(self, table: str, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
-        return self.tables[table].select([name for name, _ in columns])
+    def read(
+        self,
+        table: str,
+        columns: tuple[tuple[str, pa.DataType], ...],
+        snapshot: str | None = None,
+        most_rows: int | None = None,
+    ) -> pa.Table:
+        self.before_lookup()
+        self.reads.append(table)
+        tables = self.tables if snapshot is None else self._snapshots[snapshot]
+        return tables[table].select([name for name, _ in columns]).slice(0, most_rows)
+
+    def size(self, table: str) -> TableSize | None:
+        return TableSize(self.tables[table].num_rows, self.tables[table].nbytes)
 
     def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:
         raise DatabaseError("not here")

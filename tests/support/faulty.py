@@ -25,6 +25,8 @@ import pyarrow as pa
 
 from anabranch.storage.filesystem import Filesystem, Names, Part, byte_view
 
+Kind = Literal["lose", "tear", "crash_after", "delay", "repeat"]
+
 
 class Crash(BaseException):
     """The process would have died here; the test goes on as its successor, over the same filesystem."""
@@ -41,7 +43,7 @@ class Fault:
     - repeat: after `after` further operations the same bytes are put again, over whatever is there by then.
     """
 
-    kind: Literal["lose", "tear", "crash_after", "delay", "repeat"]
+    kind: Kind
     after: int = 1
     keep: int | None = None
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from tests.support.workloads import STREAMS, Workload
+from tests.support.workloads import STREAMS, Workload, counts
 
 JOINS = ("{p}.k = {q}.k", "{p}.j = {q}.k", "{p}.k = {q}.k AND {p}.j = {q}.j", "{p}.s = {q}.s")
 ALSO = ("{p}.x < {q}.x + 3", "{p}.x <> {q}.x", "{p}.x + {q}.x > 6", "RESULT_TIME > TIMESTAMP '1970-01-01'")
@@ -63,8 +63,8 @@ def mirrored(predicate: str) -> str:
     return predicate
 
 
-def kin(most: int = 8) -> st.SearchStrategy[Kin]:
+def kin(most: int = 12) -> st.SearchStrategy[Kin]:
     """Two queries or more."""
-    return st.builds(Kin, st.integers(0, 2**32 - 1), st.integers(2, most), st.sampled_from([6, 3, 12]))
+    return st.builds(Kin, st.integers(0, 2**32 - 1), counts(most), st.sampled_from([6, 3, 12]))
 
 

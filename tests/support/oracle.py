@@ -54,6 +54,12 @@ class Acceptance:
     untimed: list[dict[str, int]] = field(default_factory=list)
     early: list[dict[str, int]] = field(default_factory=list)
 
+    @property
+    def final_watermark(self) -> int:
+        """The watermark of the last batch."""
+        last = self.watermarks[-1]
+        return ALWAYS_US if last is None else last
+
 
 def accepted(
     batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequence[int] = (), since: int = 0
@@ -128,8 +134,8 @@ def expected(
     """All results of a query over batches of its streams and over stored tables. The last of `clocks`, if they are given, is
     that of the last closing step. Means that are no doubles are moved by so many `ulps`."""
     streams = [s for s in query.base_sources if isinstance(s, Stream)]
-    rows: dict[str, pa.Table] = {**accepted(batches, streams, clocks).rows, **tables}
-    return bag(results_of(query, rows, final_watermark(batches, streams, clocks), ulps))
+    known = accepted(batches if clocks else [*batches, {}], streams, clocks)
+    return bag(results_of(query, {**known.rows, **tables}, known.final_watermark, ulps))
 
 
 def expected_of_stay(
@@ -140,9 +146,8 @@ def expected_of_stay(
     `first` or later; `since` is less than that only with history, which groups cannot have."""
     streams = [s for s in query.base_sources if isinstance(s, Stream)]
     steps = [*batches, {}] if closes else batches
-    watermark = accepted(steps, streams).watermarks[-1]
-    rows = {**accepted(batches, streams, since=since).rows, **tables}
-    found = bag(results_of(query, rows, ALWAYS_US if watermark is None else watermark))
+    known = accepted(steps, streams, since=since)
+    found = bag(results_of(query, {**known.rows, **tables}, known.final_watermark))
     if since < first:
         before = {**accepted(batches[:first], streams, since=since).rows, **tables}
         found -= bag(results_of(query, before, ALWAYS_US))
@@ -166,9 +171,7 @@ def coarse(results: Bag) -> Bag:
 
 def final_watermark(batches: Sequence[Batch], streams: Sequence[Stream], clocks: Sequence[int] = ()) -> int:
     """The watermark of a closing step after all batches."""
-    steps = batches if clocks else [*batches, {}]
-    watermark = accepted(steps, streams, clocks).watermarks[-1]
-    return ALWAYS_US if watermark is None else watermark
+    return accepted(batches if clocks else [*batches, {}], streams, clocks).final_watermark
 
 
 def results_of(query: Query, rows: Mapping[str, pa.Table], watermark_us: int, ulps: int = 0) -> pa.Table:
@@ -422,12 +425,13 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     kind = column.type
     if pa.types.is_string(kind) or (pa.types.is_boolean(kind) and not column.null_count):
         return list(column.to_numpy().tolist())
-    if pa.types.is_integer(kind) and not column.null_count:
+    if (pa.types.is_integer(kind) or kind == pa.timestamp("us")) and not column.null_count:
         return list(column.to_numpy().tolist())
     if pa.types.is_floating(kind) and not column.null_count:
         values = column.to_numpy() + 0.0
         return list(values.tolist()) if not np.isnan(values).any() else [_plain(value) for value in values.tolist()]
-    return [_plain(value) for value in column.to_pylist()]
+    is_plain = not (pa.types.is_floating(kind) or pa.types.is_nested(kind))
+    return list(column.to_pylist()) if is_plain else [_plain(value) for value in column.to_pylist()]
 
 
 def _plain(value: Any) -> Any:

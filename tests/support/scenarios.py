@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,12 @@ Rows = list[tuple[Any, ...]]
 nan, inf = float("nan"), float("inf")
 
 
+@lru_cache(8)
+def query_in(script: str) -> Query:
+    """The query of a script. Scenarios that differ in something else have it at hand."""
+    return parse_script(script).queries[0].query
+
+
 @dataclass(frozen=True, repr=False)
 class Scenario:
     """A query in SQL, plans for it, rows of its streams batch by batch, and rows of its stored tables.
@@ -49,7 +55,7 @@ class Scenario:
 
     @cached_property
     def query(self) -> Query:
-        query = parse_script(self.script).queries[0].query
+        query = query_in(self.script)
         if self.result_after_us is None:
             return query
         limit = pa.scalar(self.result_after_us, pa.timestamp("us")).as_py()

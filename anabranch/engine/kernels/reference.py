@@ -383,3 +383,24 @@ def has_members(sets: Sequence[int]) -> list[bool]:
 def members_of(sets: Sequence[int], members: int) -> list[list[int]]:
     """For each member the places of the sets that it is in. The twin of `count_members` and `list_members`."""
     return [[place for place, bits in enumerate(sets) if bits >> member & 1] for member in range(members)]
+
+
+# -- sums by row ---------------------------------------------------------------------------------------------------------
+
+
+def add_up(places: Sequence[int], weights: Sequence[float], sums: Sequence[float]) -> list[float]:
+    """The sums so far, with each weight added to that at its place."""
+    found = list(sums)
+    for place, weight in zip(places, weights, strict=True):
+        found[place] += weight
+    return found
+
+
+def place_rows(ids: Sequence[int], rows: Mapping[int, int], shares: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """The place of each row id among the rows of some batches, of which there are so many, one batch after the other; and
+    the share of its batch. Rows of other batches have the place behind all, and the share 1."""
+    firsts, end = dict[int, int](), 0
+    for batch in sorted(rows):
+        firsts[batch], end = end, end + rows[batch]
+    places = [firsts[id >> 32] + (id & LOW) if id >> 32 in firsts else end for id in ids]
+    return places, [shares.get(id >> 32, 1.0) for id in ids]

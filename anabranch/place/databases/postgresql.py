@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from anabranch.errors import DatabaseError
 from anabranch.place.databases.postgresql_types import Stored, fetched, key_array, stored_type
-from anabranch.place.databases.protocol import Wanted
+from anabranch.place.databases.protocol import TableSize, Wanted
 from anabranch.place.databases.settings import Settings
 
 try:
@@ -44,10 +44,19 @@ PASSING = ("starting up", "shutting down", "in recovery", "terminating connectio
 REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", "no pg_hba.conf entry")
 """What a failed connection says that fails the next time too."""
 
+GRANT = "have its owner GRANT SELECT ON the table, and USAGE ON its schema"
+
 DESCRIBE = """
-SELECT a.attname, t.typname, t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown
+SELECT a.attname, t.typname, t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown,
+       has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS is_ours
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+
+
+SIZE = """
+SELECT c.reltuples::bigint AS rows, pg_table_size(c.oid) AS bytes
+FROM pg_catalog.pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'm')
 """
 
 
@@ -83,11 +92,23 @@ class PostgreSQL:
         parameters = pa.RecordBatch.from_arrays(arrays, names=[f"k{place}" for place in range(1, len(arrays) + 1)])
         return self._typed(wanted.table, self._call(lambda: self._rows(sql, parameters, snapshot)), wanted.columns)
 
-    def read(self, table: str, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
+    def read(
+        self,
+        table: str,
+        columns: tuple[tuple[str, pa.DataType], ...],
+        snapshot: str | None = None,
+        most_rows: int | None = None,
+    ) -> pa.Table:
         known = self._columns(table)
         self._require(table, known, [name for name, _ in columns])
         sql = f"SELECT {_selected(columns, known)} FROM {relation(table)} AS t"
-        return self._typed(table, self._call(lambda: self._rows(sql)), columns)
+        sql += f" LIMIT {int(most_rows)}" if most_rows is not None else ""
+        return self._typed(table, self._call(lambda: self._rows(sql, None, snapshot)), columns)
+
+    def size(self, table: str) -> TableSize | None:
+        named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
+        found = self._call(lambda: self._execute(SIZE, named)).to_pylist()
+        return TableSize(found[0]["rows"], found[0]["bytes"]) if found and found[0]["rows"] >= 0 else None
 
     def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:
         raise DatabaseError(f"database {self.name} is a server: text of SQL runs in an embedded database only")
@@ -185,7 +206,7 @@ class PostgreSQL:
         return found
 
     def _columns(self, table: str, again: bool = False) -> dict[str, Stored]:
-        """The columns of a table, as they were when it was first asked about."""
+        """The columns of a table that we may read, as they were when it was first asked about."""
         if again or table not in self._stored:
             named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
             rows = self._call(lambda: self._execute(DESCRIBE, named)).to_pylist()
@@ -194,9 +215,12 @@ class PostgreSQL:
                     f"there is no table {table} in the database {self.name}, or we may not use its schema: "
                     "write it as schema.table, with \"…\" around names that have capitals"
                 )
+            ours = [row for row in rows if row["is_ours"]]
+            if not ours:
+                raise DatabaseError(f"we may not read the table {table} of the database {self.name}: {GRANT}")
             self._stored[table] = {
                 row["attname"]: stored_type(f"column {row['attname']} of {table} in the database {self.name}", row)
-                for row in rows
+                for row in ours
             }
         return self._stored[table]
 
@@ -238,7 +262,7 @@ class PostgreSQL:
         todo = {
             "42P01": "is the table still there? Declared tables must stay while queries read them",
             "42703": "was the table altered? Put the column back, or declare the table and its queries anew",
-            "42501": "have its owner GRANT SELECT ON the table, and USAGE ON its schema",
+            "42501": GRANT,
             "42883": "was the type of a key column changed? Declare the table and its queries anew",
             "22023": "the batch is run again with a new snapshot when the query is started again",
         }.get(state)

@@ -46,6 +46,14 @@ class Wanted:
     """The columns that come back, the keys first, in the types that they have here."""
 
 
+@dataclass(frozen=True)
+class TableSize:
+    """How large a table is, about, as its database knows without looking."""
+
+    rows: int
+    bytes: int
+
+
 class Database(Protocol):
     """A database, connected when it is first asked. A process has one of each name; calls come from one thread."""
 
@@ -60,8 +68,19 @@ class Database(Protocol):
         (`export_snapshot`) the table as that shows it, else as it is now."""
         ...
 
-    def read(self, table: str, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
-        """The whole of a table as it is now."""
+    def read(
+        self,
+        table: str,
+        columns: tuple[tuple[str, pa.DataType], ...],
+        snapshot: str | None = None,
+        most_rows: int | None = None,
+    ) -> pa.Table:
+        """The whole of a table, or no more than some of its rows, whichever; with a snapshot as that shows it, else as it
+        is now."""
+        ...
+
+    def size(self, table: str) -> TableSize | None:
+        """How large a table is; None if its database does not know: it is a view, or was never analysed."""
         ...
 
     def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:

@@ -1,0 +1,105 @@
+"""Queries that are refused when they are to come while others run: each alone, with a reason, and the others go on."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import anabranch as ab
+from anabranch.drive.local import LocalPipeline
+from anabranch.errors import AnabranchError
+from anabranch.online import Online
+from anabranch.spark.pipeline import Joined
+from anabranch.storage.filesystem import MemoryFilesystem
+
+SCRIPT = """
+CREATE STREAM a (k BIGINT, s STRING, ts TIMESTAMP) TIME ts FROM 'rows/a/*.parquet';
+CREATE STREAM b (k BIGINT, s STRING, ts TIMESTAMP) TIME ts FROM 'rows/b/*.parquet';
+CREATE STREAM c (k BIGINT, s STRING, ts TIMESTAMP) TIME ts FROM 'rows/c/*.parquet';
+CREATE QUERY pairs AS SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS;
+"""
+PAIRS = "SELECT a.k FROM a, b WHERE a.k = b.k WINDOW {window}"
+FITS = PAIRS.format(window="4 SECONDS")
+
+
+class Ground:
+    """A session whose query runs, without Spark: what a pipeline is to whoever has queries come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        budget = ab.Budget(cpu=1.5, memory="20 MiB", strict=True)
+        rates = dict.fromkeys("abc", 1_000.0)
+        self.session = ab.Session(None, str(folder), budget, slots=2, facts=ab.Given(rates, {}, {"a.k": 1e4, "b.k": 1e4}))
+        self.session.script(SCRIPT)
+        self.came: list[str] = []
+        written = self.session.planning.query("pairs").forms.written
+        driver = LocalPipeline([written], MemoryFilesystem(), slots=2).driver
+        self.place: Any = SimpleNamespace(
+            host=SimpleNamespace(driver=driver), name="pipeline-0", is_over=False,
+            members=self.session._queries.members({"pairs": written}), arriving={},
+            overload=self.session.planning.overload, join=self.join, take_back=dict, take_gone=list,
+            counted=SimpleNamespace(lacking=lambda streams: []), why_not_read=lambda streams: "",
+        )  # fmt: skip
+        self.run: Any = SimpleNamespace(
+            pipelines=[self.place], stopped=False, changing=threading.RLock(), pipeline=lambda name: self.place
+        )
+        self.online = Online(self.session._queries, self.run, None, {}, None)  # type: ignore[arg-type]
+
+    def join(self, arriving: Any) -> Joined:
+        self.came.append(arriving.note.name)
+        return Joined(self.place)
+
+    def add(self, name: str, sql: str, plan: str | None = None) -> str:
+        return self.online.add(name, sql, None, plan, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "sql", "reason"),
+    [
+        ("pairs", FITS, "there is, or was, a query pairs already: give this one another name"),
+        ("Pairs", FITS, "there is a query pairs already: give this one another name than Pairs"),
+        ("more", FITS.replace("FROM a", "FROM x"), "there is no stream or table x"),
+        ("more", FITS.replace("b.k W", "b.z W"), "b has no column z"),
+        ("more", FITS.replace("b.k W", "b.s W"), "BIGINT and STRING"),
+        ("more", PAIRS.format(window="2 HOURS"), "query more: no plan within the budget: the least bad exceeds memory"),
+    ],
+)  # fmt: skip
+def test_a_query_that_cannot_come_is_refused_alone(tmp_path: Path, name: str, sql: str, reason: str) -> None:
+    ground = Ground(tmp_path)
+    with pytest.raises(AnabranchError, match=reason):
+        ground.add(name, sql)
+    assert not ground.came
+    assert [*ground.session.planning.queries] == ["pairs"]
+    assert ground.run.pipelines == [ground.place]
+    assert ground.add("more", FITS) == "more comes with the next batch", "a good one comes after it"
+    assert ground.came == ["more"]
+
+
+def test_no_more_queries_come_than_can_run_one_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.planning.MOST_MEMBERS", 2)
+    ground = Ground(tmp_path)
+    ground.add("more", FITS)
+    with pytest.raises(AnabranchError, match="query third joins a, b as 2 others do, and no more queries run one join"):
+        ground.add("third", FITS)
+    assert ground.came == [*ground.session.planning.queries][1:] == ["more"]
+
+
+def test_a_pinned_plan_that_is_none_of_the_query(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    with pytest.raises(AnabranchError, match="plan"):
+        ground.add("more", FITS, "(a c)")
+    assert not ground.came
+
+
+def test_a_query_that_cannot_be_altered_stays_as_it_is(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    before = ground.session.planning.query("pairs").query
+    with pytest.raises(AnabranchError, match="query pairs: no plan within the budget"):
+        ground.online.alter("pairs", PAIRS.format(window="2 HOURS"))
+    assert not ground.came
+    assert ground.session.planning.query("pairs").query == before
+    assert ground.online.alter("pairs", FITS) == "pairs is another query from the next batch on"
+    assert ground.session.planning.query("pairs").query != before
