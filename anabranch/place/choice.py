@@ -4,6 +4,9 @@ A block with groups goes to a database as a whole, and one block of a query does
 `anabranch.place.search`). So there are few placements to compare: all in the engine, and each block that may go. The best by
 definition 1 is taken; of those that use the same, the one that leaves all where it is.
 
+The engine folds the rows of a block over one stream and forgets them; a database reads them in the log. What it takes to log
+them is the price of the database then, at most what taking them in costs.
+
 A cost that was never measured is not trusted: without a calibration of the database (`anabranch.place.calibrate`) every
 block stays in the engine, unless a hint places it.
 """
@@ -17,9 +20,9 @@ from anabranch.cost.facts import Given
 from anabranch.cost.model import UnitCosts
 from anabranch.place.calibrate import Measured
 from anabranch.place.capabilities import Abilities
-from anabranch.place.cost import Costs
-from anabranch.place.operators import Operator, Place
-from anabranch.place.placement import Decision, bottleneck_of, rank, use_of
+from anabranch.place.cost import Costs, size_of
+from anabranch.place.operators import Kind, Operator, Place, Window
+from anabranch.place.placement import Decision, Use, bottleneck_of, rank, use_of
 from anabranch.place.tree import engine_costs, operators_of
 from anabranch.plan.query import Query
 
@@ -71,13 +74,24 @@ def choose_places(
     if there is None:
         return Choice(database, root, candidates[0] if held is None else held)
     costs = Costs(engine_costs(root, units, join_cpu), there, engine_cores=cores)
-    uses = {each: use_of(root, each, costs) for each in candidates}
+    logging_s = units.accept if ran is None else 0.0  # what ran there keeps its log, wherever it goes
+    uses = {each: use_of(root, each, costs) + Use(database=_logged_per_s(root, each) * logging_s) for each in candidates}
     best, *others = sorted(candidates, key=lambda each: (held is not None and each != held, rank(uses[each], costs)))
 
     def decision(placed: frozenset[str]) -> Decision:
         return Decision(placed, uses[placed], bottleneck_of(uses[placed], costs), len(candidates), is_exact=True)
 
     return Choice(database, root, best, decision(best), decision(others[0]) if others else None)
+
+
+def _logged_per_s(root: Operator, in_database: frozenset[str]) -> float:
+    """Rows per second that are logged because a database reads them, and for no join."""
+    alone = [each for each in root if each.name in in_database and each.kind is Kind.AGGREGATE]
+    return sum(size_of(each.inputs[0]).rate_per_s for each in alone if _is_stream(each.inputs[0]))
+
+
+def _is_stream(node: Operator | Window) -> bool:
+    return isinstance(node, Window) or (node.kind is Kind.SELECT and isinstance(node.inputs[0], Window))
 
 
 def _blocks(root: Operator, in_database: frozenset[str]) -> frozenset[str]:

@@ -283,9 +283,11 @@ def test_a_block_goes_where_it_is_cheaper(
     seconds: float, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(seconds))
-    assert declared(SELECT.format("")).places == places
-    assert declared(SELECT.format("/*+ PLACE(x, duck) */")).places == {"q.x": "duck"}
-    assert declared(SELECT.format("/*+ PLACE(x, engine) */")).places == {}
+    joined = SELECT.replace("FROM s [RANGE 3 SECONDS] GROUP BY k", "FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.k")
+    joined = joined.replace("(SELECT k,", "(SELECT a.k,")
+    assert declared(joined.format("")).places == places
+    assert declared(joined.format("/*+ PLACE(x, duck) */")).places == {"q.x": "duck"}
+    assert declared(joined.format("/*+ PLACE(x, engine) */")).places == {}
 
 
 def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planning(hint: str = "", databases: tuple[str, ...] = ("duck",), select: str = SELECT) -> Planning:
     found = Planning(facts=FACTS, slots=2)
+    found.units = replace(found.units, accept=0.0)
     found.databases = dict.fromkeys(databases, DUCKDB)
     found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {select.format(hint)};"))
     return found
@@ -57,6 +59,19 @@ def test_operators_run_where_they_are_cheapest() -> None:
     remember("duck", FREE)
     told = places(planning())
     assert {name for name, place in told.items() if place == "duck"} == {"AGGREGATE f"}, "one block of a query goes"
+
+
+def test_a_log_that_only_the_database_reads_has_its_price() -> None:
+    remember("duck", FREE)
+    found = planning()
+    written = found.query("q").forms.written
+    found.units = replace(found.units, accept=1e-6)
+    assert found.choose_places(written, FACTS).blocks == frozenset()  # type: ignore[union-attr]
+    there = found.choose_places(written, FACTS, frozenset({"q.f"}))
+    assert there is not None
+    assert there.other is not None
+    assert there.decision is not None
+    assert there.decision.use.total < there.other.use.total, "what runs there has its log already"
 
 
 def test_a_hint_decides_against_the_costs() -> None:
