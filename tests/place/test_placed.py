@@ -278,7 +278,7 @@ def test_without_a_calibration_nothing_is_placed(monkeypatch: pytest.MonkeyPatch
     assert declared(SELECT.format("")).places == {}
 
 
-@pytest.mark.parametrize(("seconds", "places"), [(0.0, {"q.x": "duck"}), (1e-3, {})])
+@pytest.mark.parametrize(("seconds", "places"), [(0.0, {"q.x": "duck"}), (1.0, {})])
 def test_a_block_goes_where_it_is_cheaper(
     seconds: float, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def test_a_log_that_only_the_database_reads_has_its_price() -> None:
     remember("duck", FREE)
     found = planning()
     written = found.query("q").forms.written
-    found.units = replace(found.units, accept=1e-6)
+    found.units = replace(found.units, accept=1e-3)
     assert found.choose_places(written, FACTS).blocks == frozenset()  # type: ignore[union-attr]
     there = found.choose_places(written, FACTS, frozenset({"q.f"}))
     assert there is not None
