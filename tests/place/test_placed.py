@@ -396,3 +396,29 @@ def test_progress_tells_what_went_over_the_border() -> None:
 def test_what_to_do_about_failures_is_checked() -> None:
     with pytest.raises(SessionError, match="fail or engine, not 'wait'"):
         Planning(database_failure="wait")
+
+
+ODD = '''CREATE STREAM "odd one" ("a b" BIGINT, "q""u" STRING, "select" DOUBLE, "group" BIGINT, ts TIMESTAMP) TIME ts;
+CREATE QUERY q AS SELECT /*+ PLACE("order", duck) */ "order".* FROM (SELECT "group"."a b" AS "x y",
+    MAX("group"."q""u") AS "m""", COUNT("group"."select") AS "count(*)", "group"."group" AS "key0" FROM "odd one" [RANGE 2 SECONDS] AS "group"
+    WHERE "group"."select" > 0 GROUP BY "group"."a b", "group"."group" HAVING COUNT(*) > 0) AS "order";
+CREATE QUERY r AS SELECT /*+ PLACE(duck) */ "Group"."a b" AS "x y", "order"."q""u" AS "y;--", RESULT_TIME AS "at 1"
+    FROM "odd one" [RANGE 2 SECONDS] AS "Group", "odd one" [RANGE 1 SECOND] AS "order"
+    WHERE "Group"."group" = "order"."group" AND "Group"."q""u" <> 'it''s';'''
+
+
+@pytest.mark.parametrize("name", ["q", "r"])
+def test_names_that_need_quotes(name: str) -> None:
+    planning = Planning()
+    planning.add_script(parse_script(ODD, planning.catalog))
+    query, found = planning.query(name).forms.written, list[Counter[tuple[object, ...]]]()
+    rows = {"a b": [1, 2, None], 'q"u': ["it's", 'x"', None], "select": [0.5, 1.5, -1], "group": [1, 1, None]}
+    assert query.places
+    for each in (query, placed(query, {})):
+        run = LocalRun(each, MemoryFilesystem())
+        found.append(Counter())
+        for batch in range(5):
+            at = pa.array([batch * SECOND_US] * 3, pa.timestamp("us"))
+            found[-1] += oracle.bag(run.step(batch, {"odd one": pa.table({**rows, "ts": at})} if batch < 4 else {}).results)
+    assert found[0] == found[1]
+    assert found[0]
