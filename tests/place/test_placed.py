@@ -400,7 +400,8 @@ def test_what_to_do_about_failures_is_checked() -> None:
 
 ODD = '''CREATE STREAM "odd one" ("a b" BIGINT, "q""u" STRING, "select" DOUBLE, "group" BIGINT, ts TIMESTAMP) TIME ts;
 CREATE QUERY q AS SELECT /*+ PLACE("order", duck) */ "order".* FROM (SELECT "group"."a b" AS "x y",
-    MAX("group"."q""u") AS "m""", COUNT("group"."select") AS "count(*)", "group"."group" AS "key0" FROM "odd one" [RANGE 2 SECONDS] AS "group"
+    MAX("group"."q""u") AS "m""", COUNT("group"."select") AS "count(*)", "group"."group" AS "key0"
+    FROM "odd one" [RANGE 2 SECONDS] AS "group"
     WHERE "group"."select" > 0 GROUP BY "group"."a b", "group"."group" HAVING COUNT(*) > 0) AS "order";
 CREATE QUERY r AS SELECT /*+ PLACE(duck) */ "Group"."a b" AS "x y", "order"."q""u" AS "y;--", RESULT_TIME AS "at 1"
     FROM "odd one" [RANGE 2 SECONDS] AS "Group", "odd one" [RANGE 1 SECOND] AS "order"
