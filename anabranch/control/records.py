@@ -244,6 +244,8 @@ class Border(msgspec.Struct):
     bytes_back: int = 0
     seconds: float = 0.0
     """How long the database took, by the clock; of several slots, all of it."""
+    failed: int = 0
+    """Calls that failed, and whose groups the engine made instead."""
 
     def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float) -> None:
         """Counts one call: the rows and the bytes that were sent, and that came back."""
@@ -262,6 +264,7 @@ class Border(msgspec.Struct):
         self.rows_back += other.rows_back
         self.bytes_back += other.bytes_back
         self.seconds += other.seconds
+        self.failed += other.failed
 
 
 class Statistics(msgspec.Struct):
@@ -420,6 +423,8 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The predicates of single inputs that are evaluated above a join, by their texts."""
     company: str = ""
     """Queries that name different ones run their joins apart, whatever they have in common."""
+    home: tuple[str, ...] = ()
+    """The blocks that the engine runs, of those that a database may."""
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
