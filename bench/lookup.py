@@ -173,7 +173,7 @@ class Watch:
 
 def is_worker(pid: int) -> bool:
     try:
-        return b"pyspark" in Path("/proc", str(pid), "cmdline").read_bytes()
+        return b"pyspark.daemon" in Path("/proc", str(pid), "cmdline").read_bytes()
     except OSError:
         return False
 
