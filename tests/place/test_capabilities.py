@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -40,40 +38,15 @@ from anabranch.plan.query import (
     Stream,
     range_window,
 )
+from tests.support.hostile import DECIMAL, HOSTILE, bits, column_of
 
-DECIMAL = pa.decimal128(10, 2)
-TEXTS = ["", " ", "  a ", "it's", '"', "a\0b", "\0", "é", "e\u0301", "🤦🏼‍♂️", "%_\\", "Z", "a" * 300, "\n\t"]
-HOSTILE: dict[pa.DataType, list[Any]] = {
-    pa.bool_(): [True, False],
-    **{kind: [0, 1, -1, 7, 2 ** (kind.bit_width - 1) - 1, -(2 ** (kind.bit_width - 1))] for kind in INTEGERS},
-    **{kind: [0.0, -0.0, 1.5, -2.25, float("nan"), float("inf"), float("-inf"), 3e38, 1e-45, 0.1] for kind in FLOATS},
-    pa.string(): TEXTS,
-    pa.binary(): [b"", b"\0", b"\xff\xfe", b"it's", b"\\x41"],
-    pa.date32(): [date(1970, 1, 1), date(1, 1, 1), date(9999, 12, 31), date(2000, 2, 29), date(1969, 12, 31)],
-    pa.timestamp("us"): [datetime(1970, 1, 1), datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999),
-                         datetime(1969, 12, 31, 23, 59, 59, 999999), 2**63 - 1, -(2**63) + 1, 2**62],
-    DECIMAL: [Decimal("0.00"), Decimal("-0.01"), Decimal("99999999.99"), Decimal("-99999999.99"), Decimal("1.10")],
-}  # fmt: skip
-HOSTILE[pa.int64()] += [2**53 + 1, -(2**53) - 1, 2**53 + 3, 2**62 + 2**8, 2**62 + 2**8 + 1, 2**62 + 3 * 2**8, -(2**60) + 65]
-HOSTILE[pa.float64()] += [1.7976931348623157e308, 5e-324, 2.0**53 + 1]
 DUCK = open_embedded("duck")
 KINDS = [*TYPES, DECIMAL]
 
 
-def values(kind: pa.DataType, count: int, seed: int) -> pa.Array:
-    """Hostile values of a type, NULLs among them, in some order: any two meet somewhere."""
-    rng, is_time = np.random.default_rng(seed), pa.types.is_timestamp(kind)
-    known = [pa.scalar(v, pa.int64()).cast(kind) if is_time and isinstance(v, int) else pa.scalar(v, kind)
-             for v in (*HOSTILE[kind], None)]  # fmt: skip
-    drawn = [known[n] for n in rng.integers(0, len(known), count)]
-    if is_time:  # the ends of its range are no times to Python
-        return pa.array([v.cast(pa.int64()).as_py() for v in drawn], pa.int64()).cast(kind)
-    return pa.array([v.as_py() for v in drawn], kind)
-
-
 def rows(count: int = 400) -> pa.Table:
     places = [(n, kind, place) for n, kind in enumerate(KINDS) for place in range(3)]
-    return pa.table({f"c{n} {place}": values(kind, count, 17 * n + place) for n, kind, place in places})
+    return pa.table({f"c{n} {place}": column_of(kind, count, 17 * n + place) for n, kind, place in places})
 
 
 ROWS = rows()
@@ -81,15 +54,6 @@ ROWS = rows()
 
 def column(kind: pa.DataType, place: int = 0) -> Column:
     return Column(kind, "t", f"c{KINDS.index(kind)} {place}")
-
-
-def bits(array: pa.Array) -> list[Any]:
-    """Values to the bit; all NaNs are one."""
-    if pa.types.is_floating(array.type):
-        return [None if v is None else "nan" if v != v else struct.pack("d", v) for v in array.to_pylist()]
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.int64())
-    return list(array.to_pylist())
 
 
 def assert_alike(expr: Expr) -> None:

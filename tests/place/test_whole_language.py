@@ -8,10 +8,8 @@ has: a function, operator or operation that is new fails a test until it is look
 from __future__ import annotations
 
 import re
-import struct
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,7 +23,7 @@ from anabranch.plan.expression import Call, Expr, walk
 from anabranch.sql import Catalog, bind_query, parse_script
 from anabranch.sql.functions import FUNCTIONS
 from anabranch.sql.types import SIMPLE_TYPES, spell
-from tests.support.hostile import HOSTILE, column_of
+from tests.support.hostile import HOSTILE, bits, column_of
 
 KINDS = [*HOSTILE]
 COLUMNS = {f"{chr(97 + n)}{place}": (kind, 31 * n + place) for n, kind in enumerate(KINDS) for place in range(2)}
@@ -82,15 +80,6 @@ def casts() -> list[Expr]:
     kinds = dict.fromkeys([*SIMPLE_TYPES, "DECIMAL(10,2)", "DECIMAL(38,6)", "DECIMAL(3,0)"])
     found = [bound(f"CAST({name} AS {kind})") for name in COLUMNS if name.endswith("0") for kind in kinds]
     return [each for each in found if each is not None]
-
-
-def bits(array: pa.Array) -> list[Any]:
-    """Values to the bit; all NaNs are one."""
-    if pa.types.is_floating(array.type):
-        return [None if v is None else "nan" if v != v else struct.pack("d", v) for v in array.to_pylist()]
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.int64())
-    return list(array.to_pylist())
 
 
 def check(exprs: list[Expr]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -36,3 +37,12 @@ def column_of(kind: pa.DataType, count: int, seed: int) -> pa.Array:
     # The ends of its range are no times to Python.
     numbers = [v if v is None or isinstance(v, int) else pa.scalar(v, kind).cast(pa.int64()).as_py() for v in drawn]
     return pa.array(numbers, pa.int64()).cast(kind)
+
+
+def bits(array: pa.Array) -> list[Any]:
+    """Values to the bit; all NaNs are one."""
+    if pa.types.is_floating(array.type):
+        return [None if v is None else "nan" if v != v else struct.pack("d", v) for v in array.to_pylist()]
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.int64())
+    return list(array.to_pylist())
