@@ -45,7 +45,7 @@ COMES = "engine/test_lineage.py engine/test_coming.py drive/test_coming.py"
 CONTAINED = "share/test_canonical.py engine/test_contained.py"
 SHARED = "engine/test_slices.py engine/test_lineage.py engine/test_shared_joins.py"
 
-LOOKUPS = "drive/test_lookups.py drive/test_shipped.py"
+LOOKUPS = "drive/test_shipped.py drive/test_lookups.py"
 SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
 
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {

@@ -22,7 +22,7 @@ def told(**options: str) -> Settings:
     [
         "{dsn}", 'invalid connection option in "{dsn}"', "password={password}", "PASSWORD = '{quoted}' host=x",
         "postgresql://u:{escaped}@h/db is no URI", "user 'u' with {password}", "{password}{password}",
-        "sslpassword={password}",
+        "sslpassword={password}", "cannot read '{quoted}'", "{escaped} is no host",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("key", ["PASSWORD", "SSLPASSWORD"])
@@ -31,6 +31,15 @@ def test_a_text_of_a_driver_loses_the_password(said: str, key: str) -> None:
     quoted = CANARY.replace("\\", "\\\\").replace("'", "\\'")
     text = said.format(dsn=settings.dsn, password=CANARY, quoted=quoted, escaped=quote(CANARY, safe=""))
     assert "canary" not in settings.stripped(text)
+
+
+@pytest.mark.parametrize(
+    "said", ["bad: postgres://u:canary@h/db", "password=canary", "PASSWORD = 'a \\'canary' x", "sslpassword='canary'"]
+)
+def test_a_password_that_we_do_not_know_goes_with_the_text_around_it(said: str) -> None:
+    """One that a service file has, say."""
+    assert "canary" not in (left := settings_of("crm", {}).stripped(f"{said} and more"))
+    assert left.endswith("and more")
 
 
 def test_settings_show_their_name_alone() -> None:
