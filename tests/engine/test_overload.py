@@ -272,7 +272,7 @@ def test_a_few_shed_rows_that_are_found_by_most(kept: dict[str, float], share: f
     """Rows of b are found by from one to hundreds of rows of a. Each batch brings the same rows, far later, and sheds and
     limits others of them. If only keys are read, rows of one key share their fate."""
     rng = np.random.default_rng(11)
-    keys = {"a": np.minimum(rng.zipf(1.4, 300), 60).tolist(), "b": [*range(1, 61)] * 2}
+    keys = {"a": np.minimum(rng.zipf(1.4, 300), 60).tolist(), "b": [*range(1, 61)] * 3}
     true = sum(Counter(keys["b"])[k] for k in keys["a"])
     query = query_of(f"SELECT {select} FROM a, b WHERE a.k = b.k WINDOW 1 SECOND")
     run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
@@ -324,6 +324,19 @@ def test_rows_that_were_shed_are_missing_in_later_batches_too() -> None:
     assert np.mean([each.variance for each in sums]) > 3 * np.mean(alone)
     assert run.slot is not None
     assert all(len(box.fates._before["b"]) < 50 for box in run.slot.boxes.values()), "rows that are over are forgotten"
+
+
+def test_results_that_have_no_row_in_common_vary_by_themselves() -> None:
+    """Each result has a row of a and one of b, half of which were kept, and a quarter of those of a look up."""
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose(2))
+    run.driver.limiting.shed = {"a": 0.5, "b": 0.5}
+    run.step(0, {"b": table([(n, 0, n, 0) for n in range(600)])})
+    limit(run, {"a": Limit(share=1 / 4)})
+    done = run.step(1, {"a": table([(n, 0, n, 0) for n in range(600)])}).statistics
+    told = in_all(done)
+    assert done.results > 20
+    assert told.estimated == 16 * done.results
+    assert told.variance == pytest.approx(done.results * (1 - 1 / 16) * 16**2)
 
 
 def test_a_row_that_meets_itself_was_kept_once() -> None:
