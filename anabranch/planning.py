@@ -10,12 +10,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.journal import Journal
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
-from anabranch.control.query_texts import text_of
+from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.records import QueryCommit
 from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
 from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.cost.units import DEFAULT, unit_costs
@@ -23,11 +25,13 @@ from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, Se
 from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Bounds, decide
 from anabranch.place.calibrate import remembered
+from anabranch.place.capabilities import DUCKDB
 from anabranch.place.choice import Choice, choose_places
-from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.databases.embedded import DUCK, is_installed, open_embedded
 from anabranch.place.reading import lookup_costs_of
+from anabranch.place.statement_of import Places, placed
 from anabranch.place.tree import joining_blocks
-from anabranch.place.wishes import Databases, check_wishes, placed_blocks
+from anabranch.place.wishes import Databases, places_kept, wished_places
 from anabranch.plan.defeated import defeated
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
@@ -37,7 +41,8 @@ from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
 from anabranch.plan.overload import Overload
 from anabranch.plan.partial import check_overload, late_suppressed
-from anabranch.plan.query import DATABASE, Derived, Query, Stream, Table
+from anabranch.plan.query import Derived, Query, Stream, Table
+from anabranch.plan.statement import FAIL, FAILURES
 from anabranch.plan.workload import Workload
 from anabranch.session_budget import budget_json, budget_text
 from anabranch.session_sharing import Planned, Together, plan_beside, plan_session
@@ -97,7 +102,13 @@ class Planning:
         slots: int | None = None,
         checkpoint: Folder | None = None,
         overload: Overload | None = None,
+        database_failure: str = FAIL,
     ) -> None:
+        if database_failure not in FAILURES:
+            raise SessionError(
+                f"database_failure says what becomes of a block whose database fails: {' or '.join(FAILURES)}, not "
+                f"{database_failure!r}"
+            )
         if slots is not None and (type(slots) is not int or slots < 1):
             raise SessionError(f"slots is a number of tasks, 1 or more: not {slots!r}")
         self.budget, self.facts, self.units = budget or Budget(), facts, unit_costs()
@@ -109,8 +120,10 @@ class Planning:
         self.overload = overload or Overload()
         """What queries do under overload, but for those of which something else is said."""
         self.overloads: dict[str, Overload] = {}
-        self.databases: Databases = {}
+        self.databases: Databases = {DUCK: DUCKDB} if is_installed() else {}
         """The databases that run blocks of queries."""
+        self.database_failure = database_failure
+        """What becomes of a statement of theirs that fails."""
         self.changing: set[str] = set()
         """The stored tables that are read again while queries run."""
         self.source_names: dict[str, tuple[str, ...]] = {}
@@ -125,17 +138,20 @@ class Planning:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
         locations = {source.name: script.catalog.location(source.name) for source in script.catalog}
         changing = self.changing | {name for name, at in locations.items() if at is not None and at.refresh_us}
-        for bound in script.queries:
+        queries = [replace(bound, query=self.placed(bound.query)) for bound in script.queries]
+        for bound in queries:
             check_overload(bound.query, bound.overload or self.overload, changing)
-        planned = [self._plan(bound) for bound in script.queries]
+        planned = [self._plan(bound) for bound in queries]
         self._require_room(planned)
         self._require_fit(planned)
         self.catalog, self.changing = script.catalog, changing
         self.queries |= {p.name: p for p in planned}
         self.overloads |= {bound.query.name: bound.overload for bound in script.queries if bound.overload is not None}
 
-    def add_query(self, bound: BoundQuery) -> None:
-        """Declares a query over the sources of the catalog."""
+    def add_query(self, bound: BoundQuery, is_settled: bool = False) -> None:
+        """Declares a query over the sources of the catalog; one that `is_settled` runs where it says, or as its state
+        does."""
+        bound = bound if is_settled else replace(bound, query=self.placed(bound.query))
         check_overload(bound.query, bound.overload or self.overload, self.changing)
         planned = self._plan(bound)
         self._require_room([planned])
@@ -226,7 +242,6 @@ class Planning:
     def _plan(self, bound: BoundQuery) -> Planned:
         if taken := next((name for name in self.queries if same_name(name, bound.query.name)), None):
             raise SessionError(f"there is a query {taken} already: give this one another name than {bound.query.name}")
-        check_wishes(bound.query, self.databases)
         forms = Forms(bound.query)
         if bound.plan:
             return Planned(forms, Execution(parse(bound.plan, forms.graphs[None])))
@@ -246,8 +261,8 @@ class Planning:
         more = [*self._company(name), *self._fixed_text(name), *shares, *self._budgeted(name)]
         if (overloaded := overload_text(written, self.overload_of(name), self._apart(name))) is not None:
             more.append(overloaded)
-        if (placed := placement_text(self.placement(name))) is not None:
-            more.append(placed)
+        if (places := placement_text(self.placement(name), written, verbose)) is not None:
+            more.append(places)
         if (found := lookups_text(written, lookup_costs_of)) is not None:
             more.append(found)
         if verbose:
@@ -270,24 +285,52 @@ class Planning:
             "contained": taking_in_json(self.query(name).taking_in),
             "budget": self._budget_json(name),
             "overload": overload_json(written, self.overload_of(name), self._apart(name)),
-            "placement": placement_json(self.placement(name)),
+            "placement": placement_json(self.placement(name), written),
             "lookups": lookups_json(written, lookup_costs_of),
         }
 
+    def placed(self, query: Query) -> Query:
+        """A query whose blocks run where hints want them, else where they ran, else where they are cheapest."""
+        places = wished_places(query, self.databases)
+        has_groups = any(block.grouping is not None for block in query.blocks)
+        if not places and has_groups and any(remembered(each) is not None for each in self.databases):
+            places = self._chosen_places(query)
+        return placed(query, places, self.database_failure) if places else query
+
+    def _chosen_places(self, query: Query) -> Places:
+        """The databases of a query's blocks: where its state is, if it has run; else by what they cost."""
+        choice = self.choose_places(query, self.facts)
+        if choice is None:
+            return {}
+        if self.checkpoint is not None and (own := self._committed(query.name)) is not None:
+            return places_kept(query, QueryTexts(self.checkpoint).read(own.text).places)
+        ours = {block.name for block in query.blocks if block.statement is None}
+        return dict.fromkeys(choice.blocks & ours, choice.database)
+
     def placement(self, name: str) -> Choice | None:
-        """Where the operators of a query run, if there is a database that may run some: the one that it is placed in by a
-        hint, else the first that leaves a choice."""
-        written = self.query(name).forms.written
-        wished = {i.place for _, i in placed_blocks(written)} - {DATABASE}
-        named = {each: can_run for each, can_run in self.databases.items() if not wished or each in wished}
-        joins = dict(joining_blocks(written)) if named else {}
-        join_cpu = {each: decide(JoinGraph(b), self.facts, self.units).cost.cpu for each, b in joins.items()}
+        """Where the operators of a query run, if there is a database that may run some: the one that it is placed in, else
+        the first that leaves a choice. A query that has run is shown as its newest commit has it."""
+        written, own = self.query(name).forms.written, self._committed(name)
+        home = frozenset(own.execution.home) if own is not None else frozenset[str]()
+        return self.choose_places(written, self.facts, frozenset(written.places) - home)
+
+    def choose_places(self, query: Query, facts: Given, ran: frozenset[str] | None = None) -> Choice | None:
+        """Where operators run best by some facts; or, if blocks `ran` in the database, that beside what would be best."""
+        used = set(query.places.values())
+        named = {each: abilities for each, abilities in self.databases.items() if not used or each in used}
+        joins = dict(joining_blocks(query)) if named else {}
+        join_cpu = {each: decide(JoinGraph(b), facts, self.units).cost.cpu for each, b in joins.items()}
         slots = self.slots or machine_slots().count
         choices = (
-            choose_places(written, self.facts, self.units, join_cpu, each, can_run, remembered(each), slots)
-            for each, can_run in named.items()
+            choose_places(query, facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran)
+            for each, abilities in named.items()
         )
         return next(filter(None, choices), None)
+
+    def _committed(self, name: str) -> QueryCommit | None:
+        """What the newest commit of the checkpoint says of a query, if it has run."""
+        known = self._known(name)
+        return known.commit.queries.get(name) if known is not None and known.commit is not None else None
 
     def draw(self, name: str) -> str:
         """The plan of a query as SVG."""

@@ -13,12 +13,14 @@ from pyspark.sql import DataFrame
 
 from anabranch.control.journal import Entry
 from anabranch.control.lease import Holder
-from anabranch.control.loop import Wish
+from anabranch.control.loop import Proposal, Wish
 from anabranch.control.progress import Progress, Waiting
 from anabranch.control.records import Ended
 from anabranch.drive.steering import Steering
 from anabranch.errors import MigrationError, SessionError
 from anabranch.online import Online
+from anabranch.place.databases.embedded import plain_name
+from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Strategy, why_not_raise
 from anabranch.plan.overload import Overload
@@ -124,6 +126,14 @@ class Run:
                 raise MigrationError(reason)
         wish = Wish(parsed, grouped_input, way, parse_duration(pause, "pause"), selects)
         query.request(query.loop.granted(query.execution, wish))
+
+    def place(self, name: str, block: str, place: str) -> None:
+        """Has a block of a query that a database may run (`explain` says which) run there from the next batch on, or in the
+        "engine"; without a result lost or repeated. `block` is the alias of a subquery, or the name of the query."""
+        query = self._query(name)
+        called = block if block == name else f"{name}.{block}"
+        action = PlaceBlock(called, plain_name(place), query.execution.plan)
+        query.request(Proposal(action, "by request"))
 
     def add_query(
         self,

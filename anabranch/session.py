@@ -27,6 +27,7 @@ from anabranch.plan.on_error import OnError
 from anabranch.plan.outward import unzoned
 from anabranch.plan.overload import Overload, require_overload
 from anabranch.plan.query import CURRENT, STATIC, DatabaseTable, Field, Stream, Table
+from anabranch.plan.statement import FAIL
 from anabranch.planning import Planning
 from anabranch.run import Run
 from anabranch.session_queries import SessionQueries
@@ -74,7 +75,9 @@ class Session:
     batch is delivered; None, the default: however many there are. (Groups that have rows in several slots are
     counted in each slot by itself, before HAVING.) Results that a sink does not take, because it is slow or fails, wait on
     disk, up to `most_staged` bytes ("1 GiB"). `overload` says what becomes of results when streams bring more than there is
-    CPU to join (`Overload`; default: all of them, late).
+    CPU to join (`Overload`; default: all of them, late). Where an embedded database fails that runs a block of a query,
+    the query does, too; with `database_failure="engine"` the engine makes the groups of that instant, of a block over one
+    stream.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Session:
         share: bool = True,
         most_staged: int | str = MOST_STAGED_BYTES,
         overload: Overload | None = None,
+        database_failure: str = FAIL,
     ) -> None:
         if not (spark is None or isinstance(spark, SparkSession) or callable(spark)):
             raise SessionError(f"spark is a classic SparkSession, or None for one of our own: not a {type(spark).__name__}")
@@ -115,7 +119,7 @@ class Session:
         self._new_spark = spark if callable(spark) else create_session
         self.checkpoint = located(checkpoint)
         self.cache, self.spark_checkpoint = cache or Cache(), spark_checkpoint
-        self.planning = Planning(budget, facts, slots, self.checkpoint, overload)
+        self.planning = Planning(budget, facts, slots, self.checkpoint, overload, database_failure)
         self._sources = Sources({}, {})
         self._queries = SessionQueries(self.planning, self.checkpoint, adapt or Adapt(), lambda: self.slots)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from anabranch.adapt.grouping_loop import GroupingLoop
 from anabranch.adapt.loop import Knowledge
+from anabranch.adapt.placing import PlacingKnowledge, PlacingLoop
 from anabranch.adapt.slicing import SlicingKnowledge, SlicingLoop
 from anabranch.control.loop import Loop, Slicer
 from anabranch.control.pipelines import ComingNote
@@ -45,12 +46,12 @@ class SessionQueries:
         return self.count_slots()
 
     def bind(self, name: str, sql: str) -> Query:
-        """The query of a text over the declared sources."""
-        return bind_query(name, sql, self.planning.catalog)
+        """The query of a text over the declared sources, whose blocks run where they are to."""
+        return self.planning.placed(bind_query(name, sql, self.planning.catalog))
 
     def declare(self, query: Query, sink: Sink, plan: str | None, overload: Overload | None = None) -> Member:
         """A query as one of the session's, which comes while others run; as it is to run."""
-        self.planning.add_query(BoundQuery(query, plan, overload))
+        self.planning.add_query(BoundQuery(query, plan, overload), is_settled=True)
         self.sinks[query.name] = sink
         return self.members({query.name: query})[query.name]
 
@@ -73,6 +74,7 @@ class SessionQueries:
         for name, query in queries.items():
             planned = self.planning.query(name)
             forms, is_pinned = planned.forms, planned.is_pinned or self.adapt.timing == "never"
+            is_pinned = is_pinned or query.name in query.hinted
             left = self.planning.left_for(name)
             loop = self.loop(forms if query is forms.written else Forms(query), left)
             memory = left.memory
@@ -109,4 +111,8 @@ class SessionQueries:
         planning = self.planning
         settings = self.adapt.settings(bounds)
         knowledge = Knowledge(forms.graphs[None], planning.units, bounds, planning.facts, self.slots, settings)
-        return GroupingLoop(forms, knowledge)
+        loop = GroupingLoop(forms, knowledge)
+        if not forms.written.places.keys() - forms.written.hinted:
+            return loop
+        choose = planning.choose_places
+        return PlacingLoop(loop, forms, PlacingKnowledge(choose, planning.units, planning.facts, settings.window))

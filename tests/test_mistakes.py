@@ -55,6 +55,18 @@ def session() -> ab.Session:
     return made
 
 
+GROUPS = {
+    "groups": "(SELECT k, COUNT(*) AS n FROM trades [NOW] GROUP BY k)",
+    "spreads": "(SELECT STDDEV(k) AS s FROM trades [NOW])",
+    "means": "(SELECT AVG(CAST(k AS DOUBLE)) AS m FROM trades [NOW])",
+}
+
+
+def placed(sql: str) -> None:
+    """A query with a hint over blocks with groups."""
+    session().query("pairs", sql.format(**GROUPS))
+
+
 def query(**options: object) -> None:
     sql = "SELECT t.k FROM trades t, quotes q WHERE t.k = q.k WINDOW 5 SECONDS"
     session().query("pairs", sql, **options)  # type: ignore[arg-type]
@@ -163,6 +175,16 @@ PYTHON: dict[str, dict[str, Callable[[], object]]] = {
             "SELECT t.k FROM trades t, quotes q WINDOW 5 SECONDS FRESHNESS 4 SECONDS"
         ),
         "FRESHNESS of an UNBOUNDED window": lambda: lossy("SELECT t.k FROM trades [UNBOUNDED FRESHNESS 4 SECONDS] t"),
+    },
+    "Blocks in a database": {
+        'Session(database_failure="wait")': lambda: ab.Session(checkpoint="checkpoint", database_failure="wait"),
+        "PLACE(x, dukc)": lambda: placed("SELECT /*+ PLACE(x, dukc) */ x.n FROM {groups} x"),
+        "PLACE(x, duck), STDDEV": lambda: placed("SELECT /*+ PLACE(x, duck) */ x.s FROM {spreads} x"),
+        "PLACE(x, duck), a mean in WHERE": lambda: placed("SELECT /*+ PLACE(x, duck) */ x.m FROM {means} x WHERE x.m > 1"),
+        "PLACE(x, duck) PLACE(y, duck)": lambda: placed(
+            "SELECT /*+ PLACE(x, duck) PLACE(y, duck) */ x.n FROM {groups} x, {groups} y WHERE x.k = y.k"
+        ),
+        "PLACE(duck), over one stream without groups": lambda: placed("SELECT /*+ PLACE(duck) */ k FROM trades [NOW]"),
     },
 }
 

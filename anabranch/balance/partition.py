@@ -38,7 +38,10 @@ def choose_distribution(query: Query, cells: int, may_skip_exchange: bool = True
     if cells == 1:
         return Distribution()
     terms, groups_span_slots = common_key(query, by_group=True), False
-    if query.grouping is not None and len(terms) < (len(query.inputs) if is_single else 1):
+    is_apart = query.grouping is not None and len(terms) < (len(query.inputs) if is_single else 1)
+    if is_apart and query.statement is not None:
+        return Distribution()  # a database gives whole groups
+    if is_apart:
         if is_single:
             return Distribution(choose_grid(JoinGraph(query), cells), groups_span_slots=True)
         terms, groups_span_slots = common_key(query, by_group=False), True
@@ -73,9 +76,10 @@ def common_key(query: Query, by_group: bool) -> Terms:
 
 
 def _parts_databases(query: Query, terms: Terms) -> bool:
-    """Whether rows of every block that a database runs are spread, as PARTITION BY allows: such a block is never run by
-    several slots over the same rows, of which a database may make something else each time."""
-    placed = [(place, block) for place, block in enumerate(query.blocks) if block.statement is not None]
+    """Whether rows of every block with groups that a database runs are spread, by a key of these or as PARTITION BY allows:
+    such a block is never run by several slots over the same rows, of which a database may make something else each time."""
+    groups = [(place, block) for place, block in enumerate(query.blocks) if block.grouping is not None]
+    placed = [(place, block) for place, block in groups if block.statement is not None]
     streams = [(place, i.alias) for place, block in placed for i in block.inputs if isinstance(i.source, Stream)]
     return all(each in terms for each in streams)
 
@@ -103,7 +107,7 @@ def _is_of(i: Input, inner: Query) -> bool:
 
 def _terms(query: Query, key: Expr) -> dict[str, Expr]:
     """For the inputs of a block the terms that equal a key, where they have one."""
-    if query.statement is not None:
+    if query.statement is not None and not query.statement.is_printed:
         return _partition_terms(query, key)
     own = dict.fromkeys(aliases_of(key), key)
     for terms in JoinGraph(query).classes:

@@ -50,7 +50,7 @@ def _machine() -> int:
 
 def _database(given: argparse.Namespace) -> int:
     from anabranch.place.calibrate import measure_blocks, measure_lookups, remember
-    from anabranch.place.databases.embedded import NAMES, open_embedded
+    from anabranch.place.databases.embedded import NAMES, open_embedded, plain_name
     from anabranch.place.databases.registry import database
     from anabranch.plan.statement import StatementError
 
@@ -73,5 +73,5 @@ def _database(given: argparse.Namespace) -> int:
     for what, sizes in measured.row_s.items():
         for size, seconds in sizes.items():
             print(f"{f'{what}, {size:,} rows':<24}{seconds * 1e9:12,.1f} ns a row")
-    print(f"kept in {remember(given.database, measured)}", file=sys.stderr)
+    print(f"kept in {remember(plain_name(given.database), measured)}", file=sys.stderr)
     return 0

@@ -6,6 +6,7 @@ import argparse
 import datetime
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anabranch.cli.arguments import add_overload, count, overload_of, read_file, with_queries
@@ -34,7 +35,7 @@ def command(given: argparse.Namespace) -> int:
     from anabranch.storage.location import located
 
     try:
-        script, overload = _script(given.file), overload_of(given)
+        script, overload = _script(given), overload_of(given)
         _check_overloads(script, overload)
         if given.checkpoint is None:
             print("\n".join(_of_file(script)))
@@ -46,17 +47,21 @@ def command(given: argparse.Namespace) -> int:
         return BAD_INPUT
 
 
-def _script(path: str) -> Script:
-    """What a file declares: its SQL binds, and there are places where its files are, or may come."""
+def _script(given: argparse.Namespace) -> Script:
+    """What a file declares: its SQL binds, databases can run the blocks that are placed in them, and there are places where
+    its files are, or may come."""
     from anabranch.cli.paths import check_sources
     from anabranch.place.databases.registry import describe
+    from anabranch.planning import Planning
     from anabranch.sql import parse_script
+    from anabranch.storage.location import located
 
-    text = read_file(path)
-    script = with_queries(parse_script(text, describe=describe), path)
+    text = read_file(given.file)
+    planning = Planning(checkpoint=located(given.checkpoint) if given.checkpoint is not None else None)
+    script = with_queries(parse_script(text, planning.catalog, describe=describe), given.file)
     for note in check_sources(script, text):
         print(note, file=sys.stderr)
-    return script
+    return replace(script, queries=tuple(replace(each, query=planning.placed(each.query)) for each in script.queries))
 
 
 def _of_file(script: Script) -> Iterator[str]:

@@ -46,11 +46,10 @@ def command(given: argparse.Namespace) -> int:
     from anabranch.sql import parse_script
     from anabranch.storage.location import located
 
-    script = with_queries(parse_script(read_file(given.file), describe=describe), given.file)
     facts = Given(numbers("--rate", given.rate), {}, numbers("--distinct", given.distinct))
     budget = Budget(given.cpu, given.memory, given.strict)
     planning = Planning(budget, facts, given.slots, located(given.checkpoint), overload_of(given))
-    planning.add_script(script)
+    planning.add_script(with_queries(parse_script(read_file(given.file), planning.catalog, describe=describe), given.file))
     planning.check_facts("--rate", distinct="--distinct")
     if given.json:
         print(json.dumps([planning.explain_json(name) for name in planning.queries], indent=1))

@@ -23,7 +23,9 @@ def execution_record(execution: Execution, forms: Forms) -> ExecutionRecord:
         left = LeavingRecord(leaving.grouped_input, plan, leaving.until_us, leaving.since)
     selects = {str(s.predicate): SelectRecord(above_text(s, forms.written), s.until_us) for s in execution.selects}
     plan, company = show(execution.plan, graph), execution.company
-    return ExecutionRecord(plan, under_way, execution.grouped_input, left, selects, company)
+    return ExecutionRecord(
+        plan, under_way, execution.grouped_input, left, selects, company, tuple(sorted(execution.home))
+    )
 
 
 def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
@@ -39,7 +41,7 @@ def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
     raised = raise_selects(forms.written, {text: select.above for text, select in record.selects.items()})
     selects = tuple(replace(s, until_us=record.selects[str(s.predicate)].until_us) for s in raised)
     plan, company = parse(record.plan, graph), record.company
-    return Execution(plan, migration, record.grouped_input, leaving, selects, company)
+    return Execution(plan, migration, record.grouped_input, leaving, selects, company, frozenset(record.home))
 
 
 def execution_after(commit: QueryCommit, forms: Forms) -> Execution:

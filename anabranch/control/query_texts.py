@@ -18,6 +18,7 @@ import xxhash
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.plan.adoption import kept_columns, looked_at
 from anabranch.plan.query import DatabaseTable, Field, Query, Stream, Table
+from anabranch.plan.statement import FAIL
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
 
@@ -41,9 +42,13 @@ def _state_lines(query: Query) -> list[str]:
         lines += [f"  filter {f}" for f in i.filters]
     lines += [f"equality {e}" for e in query.equalities]
     lines += [f"residual {r}" for r in query.residuals]
+    if query.asked is not None:
+        lines.append(f"joined by {query.asked.database}")
     if (grouping := query.grouping) is not None:
         lines.append(f"groups, slide {grouping.slide_us} us")
-        if (asked := grouping.statement) is not None:
+        if (asked := grouping.statement) is not None and asked.is_printed:
+            lines.append(f"  by {asked.database}")
+        elif asked is not None:
             lines += [f"  by {asked.database}: {line}" for line in asked.sql.splitlines()]
         lines += [f"  key {expr} {expr.type}" for _, expr in query.select[: grouping.keys]]
         lines += [f"  argument {expr} {expr.type}" for _, expr in query.select[grouping.keys :]]
@@ -114,6 +119,10 @@ class QueryText(msgspec.Struct, frozen=True, dict=True):
     base: str = ""
     """The digest of the text whose state it goes on with, if that is written in another way: the query has its shape then
     (`anabranch.plan.adoption`)."""
+    places: dict[str, str] = {}
+    """The databases that run blocks of ours, by the names of the blocks."""
+    database_failure: str = FAIL
+    """What becomes of statements of theirs that fail."""
 
     @cached_property
     def digest(self) -> str:
@@ -133,7 +142,9 @@ class QueryText(msgspec.Struct, frozen=True, dict=True):
 
 def text_of(query: Query) -> QueryText:
     sources = tuple(source_text(source) for source in query.declared_sources)
-    return QueryText(query.name, identity_of(query), query.sql, sources, query.base)
+    return QueryText(
+        query.name, identity_of(query), query.sql, sources, query.base, query.places, query.database_failure
+    )
 
 
 class QueryTexts:

@@ -218,12 +218,13 @@ class Limited(msgspec.Struct):
     """How many results all rows would have found: each result counts for as many as it was likely to be missed."""
     variance: float = 0.0
     """The square of the standard error of that."""
-    covariance: float = 0.0
-    """How much more its sum with the estimates of the batches before varies: rows that were shed are missing in all."""
     cpu_ns: int = 0
     """What looking up, and what was made of it, took."""
     arrived: int = 0
     """Rows of the input itself, after filters: an allowance counts these."""
+    covariance: float = 0.0
+    """How much more the sum of what is estimated and of the estimates of the batches before varies: rows that were shed are
+    missing in all."""
 
 
 STAGE = "stage"
@@ -243,6 +244,8 @@ class Border(msgspec.Struct):
     bytes_back: int = 0
     seconds: float = 0.0
     """How long the database took, by the clock; of several slots, all of it."""
+    failed: int = 0
+    """Calls that failed, and whose groups the engine made instead."""
 
     def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float) -> None:
         """Counts one call: the rows and the bytes that were sent, and that came back."""
@@ -261,6 +264,7 @@ class Border(msgspec.Struct):
         self.rows_back += other.rows_back
         self.bytes_back += other.bytes_back
         self.seconds += other.seconds
+        self.failed += other.failed
 
 
 class Statistics(msgspec.Struct):
@@ -419,6 +423,8 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The predicates of single inputs that are evaluated above a join, by their texts."""
     company: str = ""
     """Queries that name different ones run their joins apart, whatever they have in common."""
+    home: tuple[str, ...] = ()
+    """The blocks that the engine runs, of those that a database may."""
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -45,7 +45,7 @@ from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchErr
 from anabranch.place.databases.protocol import Databases
 from anabranch.place.databases.registry import database
 from anabranch.place.reading import LookupCosts
-from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects
+from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects, PlaceBlock
 from anabranch.plan.demand import read_columns
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
@@ -260,6 +260,15 @@ class LocalPipeline(Driven):
             action = MoveSelects(raise_selects(forms.written, selects), plan, strategy, pause_us)
         seen = self.commit.largest_time_us if self.commit is not None else {}
         after = transition(forms, execution, action, self.last_batch + 1, seen)
+        if isinstance(after, Refusal):
+            raise MigrationError(after.reason)
+        query.execution = after
+
+    def place(self, name: str, block: str, place: str) -> None:
+        """Has a block of a query run elsewhere from the next batch on: in the engine, or in the database that may run it."""
+        query = self.driver.queries[name]
+        action = PlaceBlock(block, place, query.execution.plan)
+        after = transition(query.forms, query.execution, action, self.last_batch + 1, {})
         if isinstance(after, Refusal):
             raise MigrationError(after.reason)
         query.execution = after
@@ -489,6 +498,10 @@ class LocalRun(Driven):
     ) -> None:
         """Goes over to another plan from the next batch on: see `LocalPipeline.change`."""
         self.pipeline.change(self.name, target, strategy, pause_us, groups_below, selects)
+
+    def place(self, block: str, place: str) -> None:
+        """Has a block run elsewhere from the next batch on: see `LocalPipeline.place`."""
+        self.pipeline.place(self.name, block, place)
 
     def step(self, batch: int, rows: Mapping[str, Rows], take: Callable[[pa.RecordBatch], None] | None = None) -> Step:
         """Runs a batch: see `LocalPipeline.step`."""

@@ -11,9 +11,11 @@ from anabranch.control.query_texts import QueryText, QueryTexts, identity_of, te
 from anabranch.control.records import Control, Layout, QueryCommit
 from anabranch.errors import ForeignStateError
 from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.statement_of import placed
+from anabranch.place.wishes import places_kept
 from anabranch.plan.adoption import adopted
 from anabranch.plan.distribution import Distribution
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import ENGINE, Query, Stream
 from anabranch.plan.workload import Workload
 from anabranch.sql import Catalog, bind_query
 from anabranch.storage.filesystem import Filesystem
@@ -32,6 +34,7 @@ def bound(text: QueryText, texts: QueryTexts) -> Query:
     if text.base:
         query, _ = adopted(query, bound(texts.read(text.base), texts))
         query = replace(query, base=text.base)
+    query = placed(query, text.places, text.database_failure)
     if identity_of(query) != text.identity:
         raise ForeignStateError(
             f"query {text.name} is another one to this release than to the one that wrote the checkpoint: use that release, "
@@ -44,20 +47,34 @@ def gone_on(query: Query, own: QueryCommit, texts: QueryTexts) -> Query:
     """A query as it goes on with the state that a commit names; ForeignStateError, if it cannot.
 
     State has the shape of the query that first ran on it. One that is written in another way, and is not of that shape by
-    itself, takes it on; what it then selects must be there.
+    itself, takes it on; what it then selects must be there. A block that no hint places goes on where it has run.
     """
     if text_of(query).state_digest == own.identity:
         return query
     written = texts.read(own.text)
     base: str = written.base or own.text
-    lacking: tuple[str, ...] = ()
-    if written.sql:
+    failure = query.database_failure if query.places else written.database_failure
+    query = placed(query, places_kept(query, written.places), failure)
+    lacking = _moved(query, written)
+    if not lacking and text_of(query).state_digest == own.identity:
+        return query
+    if written.sql and not lacking:
         made, lacking = adopted(query, bound(texts.read(base), texts))
-        made = replace(made, base=base)
+        made = placed(replace(made, base=base), query.places, failure)
         if not lacking and text_of(made).state_digest == own.identity:
             return made
     texts.require(text_of(query), own.identity, own.text, lacking)
     raise AssertionError("the texts differ")
+
+
+def _moved(query: Query, written: QueryText) -> tuple[str, ...]:
+    """The blocks that hints want elsewhere than they ran: the state of the one place is none for the other."""
+    found = []
+    for name, wanted in query.hinted.items():
+        before, now = written.places.get(name, ENGINE), query.places.get(name, ENGINE)
+        if before != now:
+            found.append(f"block {name} ran in {before}, and PLACE({wanted}) wants it in {now}: leave that hint as it was")
+    return tuple(found)
 
 
 class Readings:

@@ -31,6 +31,7 @@ from anabranch.control.sink_notes import read_sink
 from anabranch.drive.delivery import first_waiting
 from anabranch.drive.queries import Readings, bound, gone_on
 from anabranch.errors import AnabranchError, SessionError, did_you_mean
+from anabranch.place.statement_of import placed
 from anabranch.plan.lengths import length_text
 from anabranch.plan.query import Query
 from anabranch.plan.workload import Workload
@@ -208,7 +209,7 @@ class _Decision:
         text = self.texts.read(digest)
         if lacking := [s.name for s in text.sources if self.catalog.source(s.name) is None]:
             raise SessionError(f"the checkpoint runs {name} over {', '.join(lacking)}: declare what it reads")
-        return bind_query(name, text.sql, self.catalog)
+        return placed(bind_query(name, text.sql, self.catalog), text.places, text.database_failure)
 
     def known(self, query: Query, pipeline: KnownPipeline) -> Outcome:
         """What becomes of a query that has run."""

@@ -24,7 +24,7 @@ from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.errors import MigrationError, StateError
-from anabranch.plan.actions import ChangePlan
+from anabranch.plan.actions import ChangePlan, PlaceBlock
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
@@ -203,9 +203,8 @@ class Steering:
         """Runs what a batch was begun with; if that failed too often, what has run before."""
         batch, execution = begun.batch, self._begun(begun)
         if begun.runs >= MOST_FAILED_RUNS:
-            proven = Execution(
-                self.plan, grouped_input=self.execution.grouped_input, company=self.execution.company
-            )
+            now = self.execution
+            proven = Execution(self.plan, grouped_input=now.grouped_input, company=now.company, home=now.home)
             own = base.queries.get(self.name) if base is not None else None
             if own is not None and own.identity == self.identity:  # else it comes with this batch
                 proven = execution_after(own, self.forms)
@@ -251,7 +250,7 @@ class Steering:
         if pending is None:
             return bool(cuts)
         self.request(pending)
-        for follower, theirs in self._following(pending):
+        for follower, theirs in self._following(pending) if self.followers else ():
             follower.request(theirs)
         return True
 
@@ -274,6 +273,9 @@ class Steering:
     def _migrate(self, proposal: Proposal, batch: int, base: Commit | None) -> None:
         """Goes over to another plan from a batch on."""
         before, action, text = self.execution, proposal.action, proposal.text
+        if isinstance(action, PlaceBlock):
+            self._place(action, text, batch)
+            return
         seen, (grouped_input, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
         old, target = self.plan_text, shown(action.plan, self.forms, grouped_input, selects)
         if before.target is not None and before.target != action.plan:
@@ -293,6 +295,16 @@ class Steering:
         self._began, self._waited_s = (batch, perf_counter(), proposal), 0.0
         told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
         self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
+
+    def _place(self, action: PlaceBlock, text: str, batch: int) -> None:
+        """Has a block run elsewhere from a batch on."""
+        after = transition(self.forms, self.execution, action, batch, {}, self.may_lose)
+        if isinstance(after, Refusal):
+            self.tell(batch - 1, "kept", f"{action.block} cannot go to {action.place} any more: {after.reason}")
+        elif after != self.execution:
+            self.execution = after
+            self.tell(batch - 1, "placed", f"{action.block} in {action.place} from batch {batch} on: {text}",
+                      block=action.block, place=action.place)  # fmt: skip
 
     def _follow_migration(self, commit: Commit) -> None:
         """A migration that every slot is ready for ends, and what it took is told."""
@@ -329,8 +341,11 @@ class Steering:
         elif isinstance(found, Proposal):
             if self.needs_approval:
                 self.pending = found
-                target = shown(found.action.plan, self.forms, *stands(self.execution, found.action))
-                text = f"{target} by {found.action.strategy}, if you approve: {found.text}"
+                action = found.action
+                way = f"{shown(action.plan, self.forms, *stands(self.execution, action))} by {action.strategy}"
+                if isinstance(action, PlaceBlock):
+                    way = f"{action.block} in {action.place}"
+                text = f"{way}, if you approve: {found.text}"
                 self.tell(commit.batch, "proposed", text, **found.details)
             else:
                 self._migrate(found, commit.batch + 1, commit)

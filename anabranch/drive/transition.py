@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.plan.actions import Action, MoveGroups, MoveSelects
+from anabranch.plan.actions import Action, MoveGroups, MoveSelects, PlaceBlock
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import (
     Execution,
@@ -24,6 +24,7 @@ from anabranch.plan.migration import (
     why_not_switch,
     with_selects,
 )
+from anabranch.plan.query import ENGINE
 from anabranch.plan.selects import Selects
 
 
@@ -39,6 +40,11 @@ def transition(
 ) -> Execution | Refusal:
     """The execution from a batch on that an action leads to. A migration under way is given up for it. `seen` are the
     largest event times so far, by source; `may_lose`: the policy of the query may lose results."""
+    if isinstance(action, PlaceBlock):
+        reason = why_not(forms, execution, action, may_lose)
+        away = execution.home - {action.block}
+        home = away | {action.block} if action.place == ENGINE else away
+        return Refusal(reason) if reason else replace(execution, home=home)
     grouped_input, selects = stands(execution, action)
     if (grouped_input, action.plan, selects) == (execution.grouped_input, execution.plan, execution.selects):
         return replace(execution, migration=None)
@@ -53,6 +59,19 @@ def transition(
     if strategy is Strategy.MOVING_STATE or action.plan == execution.plan:
         return replace(execution, plan=action.plan, migration=None)
     return replace(execution, migration=Migration(action.plan, strategy, batch, action.pause_us))
+
+
+def _why_not_place(forms: Forms, execution: Execution, action: PlaceBlock) -> str | None:
+    """Why a block cannot go to a database, or come back; None if it can."""
+    places, name = forms.written.places, action.block.removeprefix(f"{forms.written.name}.")
+    if action.block not in places:
+        able = ", ".join(places) or "none"
+        return f"{name} runs where it does: a block goes elsewhere if a database may run it, and of these there are: {able}"
+    if action.place not in (ENGINE, places[action.block]):
+        return f"{name} runs in {ENGINE} or {places[action.block]}, not in {action.place}"
+    if not execution.is_settled:
+        return "another change is under way: ask again when it has ended"
+    return None
 
 
 def _why_not_limited(action: Action) -> str | None:
@@ -79,6 +98,10 @@ def stands(execution: Execution, action: Action) -> tuple[str | None, Selects]:
 def why_not(forms: Forms, execution: Execution, action: Action, may_lose: bool = False) -> str | None:
     """Why an action cannot be followed from an execution; None if it can."""
     graph = forms.graphs[execution.grouped_input]
+    if isinstance(action, PlaceBlock):
+        return _why_not_place(forms, execution, action)
+    if (asked := forms.written.statement) is not None:
+        return f"{asked.database} may run the query: it keeps the plan that it has"
     if may_lose and (reason := _why_not_limited(action)):
         return reason
     if isinstance(action, MoveGroups) and action.grouped_input != execution.grouped_input:

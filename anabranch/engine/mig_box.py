@@ -9,6 +9,9 @@ At an instant τ the relation of an input has the rows that are its reader's own
 part of the grid) and valid at τ: `start <= τ < end`. An instant at which no stream has such a row is passed over, whatever
 the text says of no rows at all: a group without rows has no result.
 
+Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant, if the user
+wants that (`database_failure`): of the rows that the database was to read, and with nothing kept for the next.
+
 Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one batch of six the watermark passes a minute. Of
 31 segments the first has rows that have ended, the last rows that are too new; of these two the valid rows are cut out, the
 29 between are handed over as they are.
@@ -16,7 +19,7 @@ Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time_ns
 
@@ -25,16 +28,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Border
-from anabranch.engine.aggregation import instant_of
-from anabranch.engine.arrival import delta_of
+from anabranch.engine import bounds
+from anabranch.engine.aggregation import Aggregator, instant_of
+from anabranch.engine.arrival import delta_of, ends_of
 from anabranch.engine.box import Box
+from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.log import Stored, starts_of
 from anabranch.engine.reader import InputState, Reader
 from anabranch.engine.results import Found
 from anabranch.engine.store import Store
 from anabranch.errors import QueryError
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, INSTANT, Table
-from anabranch.plan.statement import Embedded
+from anabranch.plan.expression import Column, ResultTime
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
+from anabranch.plan.statement import IN_ENGINE, VALID, Embedded
 
 
 @dataclass(frozen=True)
@@ -111,19 +117,25 @@ class MigBox(Box):
                 found[batch] = piece if is_same and piece is not None else self._piece(i, batch, stored)
         known.by_batch = found
 
+    def _schema(self, i: InputState) -> pa.Schema:
+        """The columns that the database gets of an input: those that are read, or its time if rows are just counted."""
+        wanted = self.reader.graph.query.needed_columns(i.alias)
+        if not wanted and isinstance(i.source, Stream):
+            wanted = (i.source.time,)
+        return pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
+
     def _piece(self, i: InputState, batch: int, stored: Stored) -> Piece:
         delta = delta_of(self.reader, i, batch, stored, starts_of(i.source, stored.rows))
-        wanted = self.reader.graph.query.needed_columns(i.alias)
-        names = stored.rows.schema.names
+        names, schema = stored.rows.schema.names, self._schema(i)
         columns = [
             stored.rows.column(names.index(f.name)) if f.name in names else pa.nulls(stored.rows.num_rows, f.type)
-            for f in i.source.fields
-            if f.name in wanted
+            for f in schema
         ]
-        schema = pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         if len(delta.starts) < rows.num_rows:
             rows = rows.take(pa.array(delta.positions))
+        if self.reader.graph.query.grouping is None:
+            rows = _with_validity(rows, delta.starts, delta.ends)
         ends = (int(delta.starts.min()), int(delta.starts.max())) if len(delta.starts) else (FOREVER_US, BEGINNING_US)
         return Piece(stored.data, rows, delta.starts, *ends)
 
@@ -170,33 +182,149 @@ class MigBox(Box):
     # -- what the database says --------------------------------------------------------------------------------------
 
     def _relation(self, i: InputState, instant_us: int) -> pa.Table:
-        wanted = self.reader.graph.query.needed_columns(i.alias)
-        schema = pa.schema([pa.field(f.name, f.type) for f in i.source.fields if f.name in wanted])
+        schema = self._schema(i)
         pieces = self._pieces[i.alias].by_batch.values()
         if isinstance(i.source, Table):
             return pa.Table.from_batches([piece.rows for piece in pieces], schema)
         valid = [piece.valid_at(instant_us, i.window_us) for piece in pieces]
         return pa.Table.from_batches([rows for rows in valid if rows is not None], schema)
 
+    def _run_there(self, relations: Mapping[str, pa.Table]) -> pa.Table:
+        """What the database gives, over some relations; what went over the border is counted."""
+        asked, began, back = self.reader.graph.query.statement, perf_counter(), (0, 0)
+        assert asked is not None, "a block of a database has a statement"
+        border = self.statistics.borders.setdefault(self.name, Border(asked.database))
+        sent = sum(rows.num_rows for rows in relations.values()), sum(rows.nbytes for rows in relations.values())
+        try:
+            given = self._database().run(asked.sql, relations)
+            back = given.num_rows, given.nbytes
+        finally:
+            border.count(sent, back, perf_counter() - began)
+        if given.num_columns < len(asked.types):
+            raise QueryError(f"DATABASE {asked.database} gives {given.num_columns} columns: start the query anew")
+        return given.combine_chunks()
+
     def _ask(self, instant_us: int) -> pa.RecordBatch | None:
         """The rows of the block at an instant, with the instant."""
         query = self.reader.graph.query
-        assert query.statement is not None, "a block of a database has a statement"
         relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
-        began = perf_counter()
-        given = self._database().run(query.statement.sql, relations)
-        border = self.statistics.borders.setdefault(self.name, Border(query.statement.database))
-        sent = sum(rows.num_rows for rows in relations.values()), sum(rows.nbytes for rows in relations.values())
-        border.count(sent, (given.num_rows, given.nbytes), perf_counter() - began)
+        try:
+            given = self._run_there(relations)
+        except QueryError:
+            if not self._may_make_up():
+                raise
+            self.statistics.borders[self.name].failed += 1
+            return self._made_up(instant_us, relations)
         if not given.num_rows:
             return None
-        schema = query.output_schema
-        if given.num_columns != len(schema) - 1:
-            raise QueryError(f"DATABASE {query.statement.database} gives {given.num_columns} columns: start the query anew")
-        columns = []
-        for place, column in enumerate(given.combine_chunks().columns):
-            whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-            columns.append(whole if whole.type == schema.types[place] else whole.cast(schema.types[place]))
-        assert schema.names[-1] == INSTANT, "the instant stands last"
-        columns.append(pa.array(np.full(given.num_rows, instant_us, np.int64)).cast(pa.timestamp("us")))
+        schema, columns, found = query.output_schema, [], iter(given.columns)
+        assert query.grouping is not None, "a block of a database has instants"
+        for wanted, (_, expr) in zip(schema.types, query.grouping.select, strict=True):
+            if isinstance(expr, ResultTime):
+                columns.append(pa.array(np.full(given.num_rows, instant_us, np.int64)).cast(wanted))
+                continue
+            columns.append(_in_type(next(found), wanted))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _may_make_up(self) -> bool:
+        """Whether the engine makes the groups of an instant at which the database fails: those of a block over one input."""
+        asked = self.reader.graph.query.statement
+        return asked is not None and asked.failure == IN_ENGINE and asked.is_printed and len(self.reader.inputs) == 1
+
+    def _made_up(self, instant_us: int, relations: Mapping[str, pa.Table]) -> pa.RecordBatch | None:
+        """The groups of an instant, made of the rows that the database was to read."""
+        query, (rows,) = self.reader.graph.query, relations.values()
+        assert query.grouping is not None, "a block of a database has groups"
+
+        def column(wanted: Column) -> pa.Array:
+            return pa.concat_arrays(rows.column(wanted.name).chunks)
+
+        columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
+        mask = predicate_mask(query.residuals, column, rows.num_rows)
+        if mask is not None:
+            columns = [each.filter(pa.array(mask)) for each in columns]
+        starts = np.full(rows.num_rows if mask is None else int(mask.sum()), instant_us, np.int64)
+        groups = Aggregator(query.grouping, query.row_schema)
+        groups.take(columns, starts, starts + 1)
+        groups.settle(0)
+        pieces = list(groups.advance(instant_us + 1))
+        if not any(piece.num_rows for piece in pieces):
+            return None
+        (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+        return whole
+
+    # -- on the way to the engine ------------------------------------------------------------------------------------
+
+    def combinations(self) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """All rows that the block groups, and their validity, as the database joins them; None if there are none."""
+        query = self.reader.graph.query
+        assert query.statement is not None, "a block of a database has a statement"
+        relations = {}
+        for i in self.reader.inputs:
+            self._look_at(i)
+            pieces = [piece for piece in self._pieces[i.alias].by_batch.values() if piece.rows.num_rows]
+            valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
+            if not valid:
+                return None
+            relations[i.alias] = pa.Table.from_batches(valid)
+        given = self._database().run(query.statement.combinations, relations).combine_chunks()
+        if not given.num_rows:
+            return None
+        types = [*query.row_schema.types, pa.int64(), pa.int64()]
+        *columns, starts, ends = (_in_type(column, wanted) for column, wanted in zip(given.columns, types, strict=True))
+        return columns, starts.to_numpy(), ends.to_numpy()
+
+
+class JoinMigBox(MigBox):
+    """A join without groups, run by a database in each batch: what is new of an input against all of the inputs ahead of it,
+    and against what was there before of those behind it. So every combination is found once, as in a box of our own.
+
+    Example: a and b bring a row each in batch 5. DuckDB is asked for the new row of a with the rows of b up to batch 4, then
+    for the new row of b with the rows of a up to batch 5.
+    """
+
+    def step(self, watermark_us: int) -> Iterator[Found]:
+        """Gives the results that the rows of the batch have."""
+        began, batch, inputs = thread_time_ns(), self.arrival.batch, self.reader.inputs
+        for i in inputs:
+            self._look_at(i)
+        for place, i in enumerate(inputs):
+            fresh = self._pieces[i.alias].by_batch.get(batch)
+            if fresh is None or not fresh.rows.num_rows:
+                continue
+            relations = {i.alias: pa.Table.from_batches([fresh.rows])}
+            for other, j in enumerate(inputs):
+                if other != place:
+                    known = self._pieces[j.alias].by_batch
+                    seen = [piece.rows for n, piece in known.items() if (n <= batch if other < place else n < batch)]
+                    there = [rows for rows in seen if rows.num_rows]
+                    if there:
+                        relations[j.alias] = pa.Table.from_batches(there)
+            if len(relations) == len(inputs):
+                yield from self._results(relations, began)
+                began = thread_time_ns()
+        self._spent("database", began)
+
+    def _results(self, relations: Mapping[str, pa.Table], began_ns: int) -> Iterator[Found]:
+        """What the database finds, in pieces."""
+        given, schema = self._run_there(relations), self.reader.graph.query.output_schema
+        self._spent("database", began_ns)
+        if not given.num_rows:
+            return
+        columns = [_in_type(column, wanted) for column, wanted in zip(given.columns, schema.types, strict=True)]
+        results = pa.RecordBatch.from_arrays(columns, schema=schema)
+        self.statistics.results += results.num_rows
+        for first in range(0, results.num_rows, bounds.RESULT_ROWS):
+            yield self.reader.query, results.slice(first, bounds.RESULT_ROWS)
+
+
+def _with_validity(
+    rows: pa.RecordBatch, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    return rows.append_column(VALID[0], pa.array(starts)).append_column(VALID[1], pa.array(ends))
+
+
+def _in_type(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
+    """A column that a database gave, in the type that it has here."""
+    whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
+    return whole if whole.type == wanted else whole.cast(wanted)

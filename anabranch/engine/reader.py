@@ -161,7 +161,7 @@ class Reader:
         self.target_routes = routes(execution.target, graph, execution.selects) if execution.target is not None else ()
         self.inputs = tuple(self._input(i) for i in graph.query.inputs)
         self._inputs = {i.alias: i for i in self.inputs}
-        self.keeps_rows = len(self.inputs) > 1 or self.is_placed
+        self.keeps_rows = len(self.inputs) > 1 or graph.query.keeps_log
         """Rows of a single input meet no others: they need not be stored."""
         self.passing = graph.query.passing_stream
         """The input whose rows are of no use after their batch."""

@@ -49,7 +49,7 @@ from anabranch.engine.checkpoint import Checkpoint
 from anabranch.engine.limits import NO_LIMITS, Limits
 from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import starts_of
-from anabranch.engine.mig_box import MigBox
+from anabranch.engine.mig_box import JoinMigBox, MigBox
 from anabranch.engine.reader import ENDLESS, EVERY_BATCH, Place, Reader, Spans
 from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
@@ -160,7 +160,8 @@ class Tenant:
             own = execution if is_whole else Execution(left_deep(JoinGraph(block)))
             where = Place(grid_of(query, grid, place), cell, parted)
             mine = {source.name: spans[source.name] for source in block.sources if source.name in spans}
-            found.append(Block(name, block, own, where, is_whole, mine))
+            made = block.at_home if block.name in self.execution.home else block
+            found.append(Block(name, made, own, where, is_whole, mine))
         return found
 
     def reader(self, block: Block, lineage: Lineage | None = None) -> Reader:
@@ -273,13 +274,14 @@ class Slot:
     def _boxed(self, tenant: Tenant, block: Block, before: Box | None) -> Box:
         """A box for a block: the one that was there, if only what it reads is another."""
         if block.query.statement is not None:
-            if before is None:
+            if not isinstance(before, MigBox):
                 asked = partial(self._database, block.query.statement.database)
-                return MigBox(tenant.reader(block), self.store, asked)
+                kind = MigBox if block.query.grouping is not None else JoinMigBox
+                return kind(tenant.reader(block), self.store, asked)
             reader = tenant.reader(block)
         elif block.shared is None:
             reader = tenant.reader(block)
-            if before is None or isinstance(before, SharedBox):
+            if before is None or isinstance(before, SharedBox | MigBox):
                 return Box(reader, self.store)
         else:
             is_same = isinstance(before, SharedBox) and before.lineage.shared == block.shared
@@ -344,7 +346,7 @@ class Slot:
             self.aggregators.pop(name, None)
             self.boxes = {n: box for n, box in self.boxes.items() if box.reader.query != name}
         self.tenants |= {tenant.name: tenant for tenant in coming}
-        known, folded = set(self.aggregators), dict[str, Stream | Table]()
+        known, folded, home = set(self.aggregators), dict[str, Stream | Table](), set[str]()
         for query, execution in executions.items():
             tenant = self.tenants[query]
             before, leaving = tenant.execution, execution.leaving
@@ -352,9 +354,11 @@ class Slot:
             if is_like and leaving is not None and leaving != before.leaving:
                 raise StateError(f"slot {self._cell} cannot take up the form it has left")
             tenant.execution = execution
+            home |= execution.home - before.home
             if not is_like and leaving is None:
                 folded[query] = tenant.forms.grouped(before.grouped_input, execution.grouped_input).source
         self._share(shared)
+        before_boxes = dict(self.boxes)
         replaced = self._place()
         emitted = self._emitted(times)
         for name in emitted.keys() - known:
@@ -362,6 +366,8 @@ class Slot:
             groups.restore((), emitted_us)
         for query, source in folded.items():
             self._fold(query, source)
+        for block in home:
+            self._come_home(before_boxes[block], self.boxes[block])
         self._serve(replaced, times)
 
     def _serve(self, replaced: Mapping[str, Reader], times: Mapping[str, Times]) -> None:
@@ -382,9 +388,24 @@ class Slot:
         """Moving state downwards: the stored rows of an input become groups."""
         lower = next(b for b in self.boxes.values() if b.reader.query == query and b.aggregator is not None
                      and not b.reader.keeps_rows and b.reader.inputs[0].source.name == source.name)  # fmt: skip
-        i = lower.reader.inputs[0]
-        for batch, stored in self.store.logs[source.name]:
-            lower.fold(batch, delta_of(lower.reader, i, batch, stored, starts_of(source, stored.rows)))
+        self._fold_rows(lower)
+
+    def _come_home(self, there: Box, box: Box) -> None:
+        """What a database had of a block becomes groups: stored rows, or what it joins them to. A join without groups keeps
+        nothing but rows."""
+        if box.aggregator is None:
+            return
+        if len(box.reader.inputs) == 1:
+            self._fold_rows(box)
+        elif isinstance(there, MigBox) and (found := there.combinations()) is not None:
+            box.aggregator.take(*found)
+            box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
+
+    def _fold_rows(self, box: Box) -> None:
+        """The stored rows of the one input of a box become groups."""
+        (i,) = box.reader.inputs
+        for batch, stored in self.store.logs[i.source.name]:
+            box.fold(batch, delta_of(box.reader, i, batch, stored, starts_of(i.source, stored.rows)))
 
     # -- from files and to files -------------------------------------------------------------------------------------
 
@@ -583,6 +604,7 @@ def _is_for(reader: Reader, block: Block, tenant: Tenant) -> bool:
     """Whether a reader is one for a block of a tenant as it is now."""
     read = {source.name for source in reader.sources if isinstance(source, Table)}
     same = all(reader.versions.get(name, 0) == tenant.versions.get(name, 0) for name in read)
+    same = same and reader.is_placed == (block.query.statement is not None)
     shared = reader.lineage.shared if reader.lineage is not None else None
     is_since = reader.lineage is not None or reader.since == tenant.since
     return same and is_since and (reader.execution, reader.spans, shared) == (block.execution, block.spans, block.shared)

@@ -9,7 +9,7 @@ The paper's symbols: T = (O, E) is an `Operator` with all that is below it, a wi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from anabranch.errors import PlanError
@@ -82,6 +82,10 @@ class Operator:
     places: frozenset[Place] = ANYWHERE
     """Where it may run: in a database only what the database computes with exactly our meaning; in one place if a user has
     said so."""
+    block: str | None = field(default=None, compare=False)
+    """The block of a query that it goes to a database with, if it ever does, by name."""
+    why_engine: str = field(default="", compare=False)
+    """Why it stays in the engine."""
 
     def __post_init__(self) -> None:
         is_join = self.kind is Kind.JOIN

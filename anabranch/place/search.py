@@ -16,7 +16,7 @@ of two such plans, the one with less: its bottleneck and its sum are no larger. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from anabranch.errors import PlanError
 from anabranch.place.cost import Costs, Price, Prices, prices_of
 from anabranch.place.operators import Operator, Place, Window, require_names
-from anabranch.place.placement import Bools, Decision, Floats, Use, best_of, bottleneck_of, rank
+from anabranch.place.placement import Bools, Decision, Floats, Use, best_of, bottleneck_of
 
 MOST_OPERATORS = 63
 """A plan names its operators by the bits of a word; larger trees are placed in parts (`anabranch.place.parts`)."""
@@ -184,22 +184,3 @@ def front(figures: Sequence[Floats]) -> NDArray[np.int64]:
         if not np.logical_and.reduce([figure[kept] <= figure[n] for figure in figures]).any():
             kept.append(int(n))
     return np.array(kept, dtype=np.int64)
-
-
-def next_best(root: Operator, costs: Costs, decision: Decision) -> Decision | None:
-    """The best placement other than the one decided on: it has some operator elsewhere, so it is the best
-    of those that have to. None if there is no other."""
-    found = []
-    for each in root:
-        here = Place.DATABASE if each.name in decision.in_database else Place.ENGINE
-        if others := each.places - {here}:
-            found.append(by_front(_confined(root, each.name, others), costs))
-    return min(found, key=lambda other: rank(other.use, costs), default=None)
-
-
-def _confined(node: Operator, name: str, places: frozenset[Place]) -> Operator:
-    """The tree with one operator kept to some places."""
-    inputs: Iterator[Operator | Window] = (
-        i if isinstance(i, Window) else _confined(i, name, places) for i in node.inputs
-    )
-    return replace(node, inputs=tuple(inputs), places=places if node.name == name else node.places)

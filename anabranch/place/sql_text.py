@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from anabranch.plan.expression import Call, Column, Expr, Literal
-from anabranch.plan.query import GROUP
+from anabranch.plan.query import GROUP, Aggregate
 
 DIALECT = "duckdb"
 
@@ -31,7 +31,48 @@ NAMES: dict[pa.DataType, str] = {
 
 def expression_text(expr: Expr) -> str:
     """An expression in the SQL of DuckDB."""
-    return _tree(expr).sql(dialect=DIALECT)
+    return expression_tree(expr).sql(dialect=DIALECT)
+
+
+def aggregate_tree(aggregate: Aggregate, argument: Expr | None) -> exp.Expression:
+    """An aggregate, with the type that it has here.
+
+    >>> v = Column(pa.int64(), "t", "v")
+    >>> aggregate_tree(Aggregate("max", 0, pa.int64()), v).sql(dialect=DIALECT)
+    'MAX("t"."v")'
+    """
+    if argument is None:
+        return exp.Anonymous(this="count", expressions=[exp.Star()])
+    value = expression_tree(argument)
+    if aggregate.function == "count_distinct":
+        return exp.Count(this=exp.Distinct(expressions=[value]))
+    if aggregate.function in ("min", "max") and pa.types.is_floating(aggregate.type):
+        # 0.0 and −0.0 are equal, and either could be given: ours is 0.0.
+        nought = _literal(Literal(aggregate.type, 0.0))
+        is_nought = exp.If(this=exp.EQ(this=value, expression=nought), true=nought.copy())
+        value = exp.Case(ifs=[is_nought], default=value.copy())
+    found: exp.Expression = exp.Anonymous(this=aggregate.function, expressions=[value])
+    if aggregate.function == "sum" and pa.types.is_integer(aggregate.type):
+        return _wrapped(found)
+    return _cast(found, aggregate.type) if aggregate.function == "sum" else found
+
+
+WRAP, HALF = 2**64, 2**63
+
+
+def _wrapped(total: exp.Expression) -> exp.Expression:
+    """A sum of 128 bits as one of 64 that wraps, as ours does; DuckDB's own fails."""
+    def remainder(value: exp.Expression) -> exp.Expression:
+        return exp.Paren(this=exp.Mod(this=value, expression=_huge(WRAP)))
+
+    def plus(value: exp.Expression, other: int) -> exp.Expression:
+        return exp.Paren(this=exp.Add(this=value, expression=_huge(other)))
+
+    return _cast(plus(remainder(plus(remainder(plus(total, HALF)), WRAP)), -HALF), pa.int64())
+
+
+def _huge(value: int) -> exp.Expression:
+    return exp.Cast(this=exp.Literal.string(str(value)), to=exp.DataType.build("INT128"))
 
 
 def type_tree(kind: pa.DataType) -> exp.DataType:
@@ -40,13 +81,14 @@ def type_tree(kind: pa.DataType) -> exp.DataType:
     return exp.DataType.build(name)
 
 
-def _tree(expr: Expr) -> exp.Expression:
+def expression_tree(expr: Expr) -> exp.Expression:
+    """An expression in the words of sqlglot."""
     if isinstance(expr, Column):
         return exp.column(expr.name, table=None if expr.alias == GROUP else expr.alias, quoted=True)
     if isinstance(expr, Literal):
         return _literal(expr)
     assert isinstance(expr, Call), f"{expr} is not on the list of what a database computes"
-    return PRINTED[expr.op](expr, [_tree(arg) for arg in expr.args])
+    return PRINTED[expr.op](expr, [expression_tree(arg) for arg in expr.args])
 
 
 def _literal(literal: Literal) -> exp.Expression:
@@ -81,6 +123,33 @@ def _infix(kind: type[exp.Expression]) -> Print:
     return lambda call, args: exp.Paren(this=kind(this=args[0], expression=args[1]))
 
 
+def _arithmetic(kind: type[exp.Expression]) -> Print:
+    """An operator of numbers; of integers in 128 bits, which hold sums and products of any two, and then wrapped."""
+
+    def printed(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
+        if not pa.types.is_integer(call.type):
+            return exp.Paren(this=kind(this=args[0], expression=args[1]))
+        return _wrapped(exp.Paren(this=kind(this=_wide(args[0]), expression=_wide(args[1]))))
+
+    return printed
+
+
+def _sign(made: Callable[[exp.Expression], exp.Expression]) -> Print:
+    """An operation on the sign of a number; the least integer has no positive counterpart, and stays."""
+    return lambda call, args: _wrapped(made(_wide(args[0]))) if pa.types.is_integer(call.type) else made(args[0])
+
+
+def _remainder(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
+    """The remainder of integers, with the sign of the dividend; NULL where the divisor is 0."""
+    is_zero = exp.EQ(this=args[1], expression=_literal(Literal(call.type, 0)))
+    rest = exp.Paren(this=exp.Mod(this=_wide(args[0]), expression=_wide(args[1].copy())))
+    return exp.Case(ifs=[exp.If(this=is_zero, true=exp.Null())], default=_cast(rest, call.type))
+
+
+def _wide(value: exp.Expression) -> exp.Expression:
+    return exp.Cast(this=value, to=exp.DataType.build("INT128"))
+
+
 def _function(name: str) -> Print:
     return lambda call, args: exp.Anonymous(this=name, expressions=list(args))
 
@@ -113,14 +182,16 @@ def _case(call: Call, args: Sequence[exp.Expression]) -> exp.Expression:
 
 PRINTED: dict[str, Print] = {
     "eq": _infix(exp.EQ), "ne": _infix(exp.NEQ), "lt": _infix(exp.LT), "le": _infix(exp.LTE), "gt": _infix(exp.GT),
-    "ge": _infix(exp.GTE), "add": _infix(exp.Add), "sub": _infix(exp.Sub), "mul": _infix(exp.Mul),
-    "div": _unless_zero(exp.Div), "and": _chain(exp.And), "or": _chain(exp.Or), "concat": _chain(exp.DPipe),
-    "neg": lambda call, args: exp.Paren(this=exp.Neg(this=args[0])),
+    "ge": _infix(exp.GTE), "add": _arithmetic(exp.Add), "sub": _arithmetic(exp.Sub), "mul": _arithmetic(exp.Mul),
+    "mod": _remainder, "div": _unless_zero(exp.Div),
+    "and": _chain(exp.And), "or": _chain(exp.Or), "concat": _chain(exp.DPipe),
+    "neg": _sign(lambda value: exp.Paren(this=exp.Neg(this=value))),
     "not": lambda call, args: exp.Paren(this=exp.Not(this=args[0])),
     "is_null": lambda call, args: exp.Paren(this=exp.Is(this=args[0], expression=exp.Null())),
     "in": lambda call, args: exp.Paren(this=exp.In(this=args[0], expressions=list(args[1:]))),
     "cast": lambda call, args: _cast(args[0], call.type),
-    "abs": _function("abs"), "length": _function("length"), "coalesce": _function("coalesce"),
+    "abs": _sign(lambda value: exp.Anonymous(this="abs", expressions=[value])),
+    "length": _function("length"), "coalesce": _function("coalesce"),
     "substring": _function("substring"), "greatest": _function("greatest"), "least": _function("least"),
     "trim": lambda call, args: exp.Anonymous(this="trim", expressions=[args[0], exp.Literal.string(" ")]),
     "case": _case,

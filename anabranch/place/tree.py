@@ -11,30 +11,37 @@ the engine filters rows before they are stored (push-down). So
 is PROJECT(JOIN(AGGREGATE(SELECT(plugs)), …)). An operator is named by what it does and by the aliases that lead to it:
 "AGGREGATE f", "SELECT f.plugs".
 
-A sum or mean of floats that is more than shown never leaves the engine: no database sums floats as the engine does, and a
-predicate, a key or ROUND would tell the difference. What is only shown is the same within the tolerance of results, and so
-is the MAX of it. A block in the words of a database runs nowhere else.
+A block goes to a database as a whole, or not at all: its JOIN, AGGREGATE and HAVING are one statement
+(`anabranch.place.statement_of`), at the instants that it slides by. It does not go there
+
+- with a sum or mean of floats that is more than shown: no database sums floats as the engine does, and a predicate, a key or
+  ROUND would tell the difference. What is only shown is the same within the tolerance of results, and so is the MAX of it;
+- with a stored table, or one that is looked up: these are met where the engine has them;
+- without groups, unless a hint of its own places it: a join gives results when rows come, and is asked for in each batch.
+
+A block in the words of a database runs nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.cost.model import UnitCosts
+from anabranch.place.capabilities import Abilities
 from anabranch.place.cost import EngineCosts, size_of
 from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window, time_slides
-from anabranch.plan.expression import Column, Expr, columns_of
+from anabranch.plan.expression import Column, Expr, ResultTime, columns_of
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Grouping, Input, Query, Stream
+from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Enriched, Grouping, Input, Query, Stream
+from anabranch.plan.statement import VALID
 
-CanRun = Callable[[Expr], bool]
-"""Whether a database computes an expression with exactly our meaning."""
+IN_ENGINE, IN_DATABASE = frozenset({Place.ENGINE}), frozenset({Place.DATABASE})
 
-IN_ENGINE = frozenset({Place.ENGINE})
+AT_SOURCE = "rows are filtered before they are stored"
 
 INEXACT = frozenset({"sum", "avg", "stddev"})
 """The aggregates whose value over floats depends on how they are computed."""
@@ -42,18 +49,35 @@ INEXACT = frozenset({"sum", "avg", "stddev"})
 TOLERANT = frozenset({"sum", "avg", "min", "max", "count"})
 """The aggregates whose value is nearly the same if that of each row is."""
 
+UNASKED = "there is no database that runs blocks"
+
 BATCHES_PER_S = 1.0
 """How often joins without groups give results: once a batch."""
 
 
-def nothing(_: Expr) -> bool:
-    """Of a database that was never asked."""
-    return False
+NOTHING = Abilities(lambda _: UNASKED, lambda *_: UNASKED)
+"""Of a database that was never asked."""
 
 
-def operators_of(query: Query, facts: Given = EMPTY, can_run: CanRun = nothing) -> Operator:
-    """The tree of a query. Rates, selectivities and groups follow from facts; what a database may run, from `can_run`."""
-    return _Block(query, facts, can_run, ()).root()
+def operators_of(query: Query, facts: Given = EMPTY, abilities: Abilities = NOTHING) -> Operator:
+    """The tree of a query. Rates, selectivities and groups follow from facts; what a database may run, from its
+    abilities."""
+    root = _Block(query, facts, abilities, ()).root()
+    return _wished(root, query.place) if query.place is not None else root
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Where the operators of a block run: all of them together."""
+
+    places: frozenset[Place]
+    block: str | None
+    why_engine: str = ""
+
+    def operator(
+        self, name: str, kind: Kind, inputs: tuple[Operator | Window, ...], selectivity: float = 1.0, groups: float = 0.0
+    ) -> Operator:
+        return Operator(name, kind, inputs, selectivity, groups, self.places, self.block, self.why_engine)
 
 
 @dataclass(frozen=True)
@@ -62,7 +86,7 @@ class _Block:
 
     query: Query
     facts: Given
-    can_run: CanRun
+    abilities: Abilities
     path: tuple[str, ...]
     is_read_exactly: bool = False
     """Whether a predicate, key or aggregate above reads sums of floats that the block makes."""
@@ -70,11 +94,63 @@ class _Block:
     def root(self) -> Operator:
         query = self.query
         inputs = {i.alias: self._input(i) for i in query.inputs}
-        rows = next(iter(inputs.values())) if len(inputs) == 1 else self._join(inputs)
+        where = self._where()
+        rows = next(iter(inputs.values())) if len(inputs) == 1 else self._join(inputs, where)
         if query.grouping is None:
-            exprs = [expr for _, expr in query.select]
-            return Operator(self._name("PROJECT"), Kind.PROJECT, (rows,), places=self._places(exprs, rows))
-        return self._groups(query.grouping, rows)
+            return where.operator(self._name("PROJECT"), Kind.PROJECT, (rows,))
+        return self._groups(query.grouping, rows, where)
+
+    def _where(self) -> _Where:
+        """Where the operators of the block may run that are not at a stream."""
+        query, grouping = self.query, self.query.grouping
+        if grouping is None and (query.place in (None, ENGINE) or self.path):
+            return _Where(IN_ENGINE, None, "a block without groups goes to a database by a hint of its own alone")
+        if query.may_ask is not None and not query.may_ask.is_printed:
+            return _Where(IN_DATABASE, query.name)
+        why = next(self._why_not(), "")
+        return _Where(IN_ENGINE if why else ANYWHERE, query.name, why)
+
+    def _why_not(self) -> Iterator[str]:
+        """What speaks against a database for a block."""
+        query, grouping = self.query, self.query.grouping
+        for i in query.inputs:
+            if isinstance(i.source, Enriched):
+                yield f"{i.source.table.name} is looked up for rows of {i.alias}"
+            elif not isinstance(i.source, Stream):
+                yield f"it joins the stored table {i.source.name}"
+            if any(f.name.lower() in VALID for f in i.source.fields):
+                yield f"a column of {i.alias} is called as those of its validity are there"
+        exprs = [side for e in query.equalities for side in (e.left, e.right)] + [*query.residuals]
+        if grouping is None:
+            exprs += [expr for _, expr in query.select if not isinstance(expr, ResultTime)]
+            yield from self._why_not_joined()
+        else:
+            given = (*query.select[: grouping.keys], *grouping.select)
+            exprs += [expr for _, expr in given if not isinstance(expr, ResultTime)]
+            exprs += [] if grouping.having is None else [grouping.having]
+            yield from self._why_not_grouped(grouping)
+        yield from filter(None, map(self.abilities.why_not_computed, exprs))
+
+    def _why_not_joined(self) -> Iterator[str]:
+        """What speaks against it for a join without groups."""
+        if len(self.query.inputs) < 2:
+            yield "rows of one stream meet no others"
+        for i in self.query.inputs:
+            if i.freshness_us is not None:
+                yield f"the rows of {i.alias} have to be fresh"
+
+    def _why_not_grouped(self, grouping: Grouping) -> Iterator[str]:
+        """What speaks against it for a block with groups."""
+        columns = [expr for _, expr in self.query.select]
+        for a in grouping.aggregates:
+            if why := self.abilities.why_not_aggregated(a, None if a.argument is None else columns[a.argument]):
+                yield why
+        shown = [expr for _, expr in grouping.select]
+        having = () if grouping.having is None else (grouping.having,)
+        read = {c.name for expr in (*having, *_more_than_shown(shown)) for c in columns_of(expr)}
+        for n, a in enumerate(grouping.aggregates):
+            if self._is_inexact(a) and (self.is_read_exactly or f"agg{n}" in read):
+                yield f"{a.function.upper()} of floats is more than shown, and no database sums them as the engine does"
 
     def _input(self, i: Input) -> Operator | Window:
         path = (*self.path, i.alias)
@@ -87,7 +163,7 @@ class _Block:
         if not i.filters:
             return found
         return Operator(
-            self._name("SELECT", i.alias), Kind.SELECT, (found,), places=self._places(i.filters, found)
+            self._name("SELECT", i.alias), Kind.SELECT, (found,), places=IN_ENGINE, why_engine=AT_SOURCE
         )  # fmt: skip
 
     def _window(self, i: Input) -> Window:
@@ -101,15 +177,10 @@ class _Block:
         grouping = self.query.grouping
         return BATCHES_PER_S if grouping is None else time_slides(grouping.slide_us / 1e6)
 
-    def _join(self, inputs: dict[str, Operator | Window]) -> Operator:
+    def _join(self, inputs: dict[str, Operator | Window], where: _Where) -> Operator:
         graph = self._known(inputs).graph(JoinGraph(self.query))
-        exprs = [side for e in self.query.equalities for side in (e.left, e.right)]
-        exprs += self.query.residuals
-        # Tables are read where they are stored, or shipped to the engine: not a matter of blocks.
-        is_stored = any(not isinstance(i.source, Stream) for i in self.query.inputs)
-        places = IN_ENGINE if is_stored else self._places(exprs)
         share = min(1.0, graph.selectivity(graph.everything))
-        return Operator(self._name("JOIN"), Kind.JOIN, tuple(inputs.values()), share, places=places)
+        return where.operator(self._name("JOIN"), Kind.JOIN, tuple(inputs.values()), selectivity=share)
 
     def _known(self, inputs: dict[str, Operator | Window]) -> Given:
         """The facts, and what the operators of subqueries give: a key of groups has as many values as there are groups."""
@@ -123,25 +194,12 @@ class _Block:
                     distinct.setdefault(f"{i.alias}.{key}", max(1.0, size.rows))
         return replace(self.facts, rates=rates, distinct=distinct)
 
-    def _groups(self, grouping: Grouping, rows: Operator | Window) -> Operator:
-        places = self._places([expr for _, expr in self.query.select])
-        shown = [expr for _, expr in grouping.select]
-        having = () if grouping.having is None else (grouping.having,)
-        read = {c.name for expr in (*having, *_more_than_shown(shown)) for c in columns_of(expr)}
-        exact = [a for n, a in enumerate(grouping.aggregates) if self.is_read_exactly or f"agg{n}" in read]
-        if any(self._is_inexact(a) for a in exact):
-            places = IN_ENGINE
-        if grouping.statement is not None:
-            places = frozenset({Place.DATABASE})
-        held = size_of(rows).rows
-        groups = Operator(
-            self._name("AGGREGATE"), Kind.AGGREGATE, (rows,), groups=self._groups_of(grouping, held), places=places
-        )  # fmt: skip
+    def _groups(self, grouping: Grouping, rows: Operator | Window, where: _Where) -> Operator:
+        count = self._groups_of(grouping, size_of(rows).rows)
+        groups = where.operator(self._name("AGGREGATE"), Kind.AGGREGATE, (rows,), groups=count)
         if grouping.having is None:
             return groups
-        return Operator(
-            self._name("HAVING"), Kind.SELECT, (groups,), places=self._places([grouping.having])
-        )  # fmt: skip
+        return where.operator(self._name("HAVING"), Kind.SELECT, (groups,))
 
     def _groups_of(self, grouping: Grouping, rows: float) -> float:
         """How many groups there are at an instant: as many as combinations of keys, and no more than rows."""
@@ -168,22 +226,16 @@ class _Block:
             return False
         return bool(pa.types.is_floating(self.query.select[aggregate.argument][1].type))
 
-    def _places(self, exprs: Sequence[Expr], below: Operator | Window | None = None) -> frozenset[Place]:
-        """Where operators with some expressions may run: on a stream itself, in the engine."""
-        if isinstance(below, Window) or (below is not None and _is_at_source(below)):
-            return IN_ENGINE
-        return ANYWHERE if all(map(self.can_run, exprs)) else IN_ENGINE
-
     def _name(self, what: str, *more: str) -> str:
         return " ".join(filter(None, (what, ".".join((*self.path, *more)))))
 
 
 def _wished(root: Operator, place: str | None) -> Operator:
-    """The operators of a subquery, kept to where a hint wants them as far as they may run there."""
+    """The operators of a block, kept to where a hint wants them as far as they may run there."""
     if place is None:
         return root
-    wanted = IN_ENGINE if place == ENGINE else frozenset({Place.DATABASE})
-    inputs = tuple(i if isinstance(i, Window) else _wished(i, place) for i in root.inputs)
+    wanted = IN_ENGINE if place == ENGINE else IN_DATABASE
+    inputs = tuple(_wished(i, place) if isinstance(i, Operator) and i.block == root.block else i for i in root.inputs)
     return replace(root, inputs=inputs, places=root.places & wanted or root.places)
 
 
@@ -194,10 +246,6 @@ def joining_blocks(query: Query, path: tuple[str, ...] = ()) -> Iterator[tuple[s
             yield from joining_blocks(i.source.query, (*path, i.alias))
     if len(query.inputs) > 1:
         yield " ".join(filter(None, ("JOIN", ".".join(path)))), query
-
-
-def _is_at_source(node: Operator | Window) -> bool:
-    return isinstance(node, Operator) and node.kind is Kind.SELECT and isinstance(node.inputs[0], Window)
 
 
 def _only_key(query: Query | None) -> str | None:

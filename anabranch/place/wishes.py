@@ -6,59 +6,76 @@ meaning. A block that a user places runs there whatever it costs; it is refused,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from anabranch.errors import PlanError, known_names
-from anabranch.place.operators import Place
-from anabranch.place.tree import CanRun, operators_of
-from anabranch.plan.query import DATABASE, ENGINE, Derived, Input, Query
+from anabranch.place.capabilities import Abilities
+from anabranch.place.databases.embedded import plain_name
+from anabranch.place.statement_of import Places
+from anabranch.place.tree import operators_of
+from anabranch.plan.query import DATABASE, ENGINE, Query
 
-Databases = Mapping[str, CanRun]
-"""The databases that run blocks, by name: what each says it can compute."""
-
-
-def placed_blocks(query: Query) -> Iterator[tuple[Query, Input]]:
-    """The subqueries that hints want in a database, each with the query around it."""
-    for block in query.blocks:
-        for i in block.inputs:
-            if i.place not in (None, ENGINE) and isinstance(i.source, Derived):
-                yield block, i
+Databases = Mapping[str, Abilities]
+"""The databases that run blocks of ours, by name: what each says it can compute."""
 
 
-def check_wishes(query: Query, databases: Databases) -> None:
-    """Refuses a query of which a database shall run a block that it cannot."""
-    wished = list(placed_blocks(query))
-    if len(wished) > 1:
-        names = " and ".join(i.alias for _, i in wished)
+def wished_places(query: Query, databases: Databases) -> Places:
+    """The databases that hints want for blocks of a query, by the names of the blocks; refuses what cannot be had."""
+    wished = {name: place for name, place in query.hinted.items() if not _is_there(query, name, place)}
+    wanted = {name: place for name, place in wished.items() if place != ENGINE}
+    if len(wanted) > 1:
+        names = " and ".join(_called(name, query) for name in wanted)
         raise PlanError(
             f"query {query.name} places {names} in databases: one block of a query can be; leave out a hint"
         )
-    for block, i in wished:
-        able = _able(i, query, databases)
-        kept = [_kept(block, i, can_run) for can_run in able.values()]
-        if all(kept):
-            where = ", ".join(able)
-            raise PlanError(
-                f"query {query.name}: {i.alias} cannot run in {where}, because {kept[0]} would not mean the same there; "
-                f"leave out PLACE({i.alias}, {i.place})"
-            )
+    return {name: _database(query, name, place, databases) for name, place in wanted.items()}
 
 
-def _able(i: Input, query: Query, databases: Databases) -> Databases:
-    """The databases that a hint allows."""
-    if i.place == DATABASE and databases:
-        return databases
-    if i.place in databases:
-        return {str(i.place): databases[str(i.place)]}
-    known = known_names(str(i.place), databases) if databases else "no database here runs blocks of queries"
-    raise PlanError(f"query {query.name}: PLACE({i.alias}, {i.place}) cannot be done: {known}")
+def _is_there(query: Query, block: str, place: str) -> bool:
+    """Whether a block is in the words of a database, where a hint wants it: it runs nowhere else."""
+    asked = next(each.may_ask for each in query.blocks if each.name == block)
+    if asked is None or asked.is_printed:
+        return False
+    if place != DATABASE and plain_name(place) != plain_name(asked.database):
+        called = _called(block, query)
+        raise PlanError(
+            f"query {query.name}: {called} is in the words of {asked.database}, and runs nowhere else; leave out "
+            f"{_hint(block, place, query)}"
+        )
+    return True
 
 
-def _kept(block: Query, i: Input, can_run: CanRun) -> str:
-    """The first operator of a subquery that stays in the engine although it is not at a stream; "" if none does."""
-    root = operators_of(block, can_run=can_run)
-    for each in root:
-        is_in = each.name.endswith(f" {i.alias}") and not each.name.startswith("SELECT")
-        if is_in and Place.DATABASE not in each.places:
-            return f"its {each.kind}"
-    return ""
+def _database(query: Query, block: str, place: str, databases: Databases) -> str:
+    """The first of the databases that a hint allows which can run a block."""
+    hint = _hint(block, place, query)
+    name = plain_name(place)
+    if not databases or (place != DATABASE and name not in databases):
+        known = known_names(place, databases) if databases else "no database here runs blocks of queries"
+        raise PlanError(f"query {query.name}: {hint} cannot be done: {known}")
+    able = databases if place == DATABASE else {name: databases[name]}
+    reasons = {each: why_not_in(query, block, abilities) for each, abilities in able.items()}
+    if (found := next((each for each, why in reasons.items() if not why), None)) is not None:
+        return found
+    where, why = next(iter(reasons.items()))
+    raise PlanError(f"query {query.name}: {_called(block, query)} cannot run in {where}: {why}; leave out {hint}")
+
+
+def places_kept(query: Query, before: Places) -> Places:
+    """The databases of the blocks of a query that goes on with its state: where hints want them, else where they ran."""
+    hinted, there = query.hinted, {block.name for block in query.blocks}
+    ran = {name: place for name, place in before.items() if name in there and name not in hinted}
+    return ran | {name: place for name, place in query.places.items() if name in hinted}
+
+
+def why_not_in(query: Query, block: str, abilities: Abilities) -> str:
+    """Why a block of a query cannot run in a database; "" if it can."""
+    return next(each.why_engine for each in operators_of(query, abilities=abilities) if each.block == block)
+
+
+def _called(block: str, query: Query) -> str:
+    """What a block is called in the query."""
+    return "its outermost block" if block == query.name else block.rpartition(".")[2]
+
+
+def _hint(block: str, place: str, query: Query) -> str:
+    return f"PLACE({place})" if block == query.name else f"PLACE({_called(block, query)}, {place})"

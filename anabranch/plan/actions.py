@@ -75,4 +75,17 @@ class ShedRows:
     kept: Mapping[str, float]
 
 
-Action = ChangePlan | MoveGroups | MoveSelects
+@dataclass(frozen=True)
+class PlaceBlock:
+    """A block that a database may run is run there from the next batch on, or by the engine (`place` is `ENGINE`): its
+    stored rows become groups then."""
+
+    block: str
+    place: str
+    plan: Plan
+    """The plan that the query has, and keeps."""
+    strategy: Strategy = Strategy.MOVING_STATE
+    pause_us: int = 0
+
+
+Action = ChangePlan | MoveGroups | MoveSelects | PlaceBlock

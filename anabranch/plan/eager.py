@@ -82,7 +82,9 @@ class Forms:
 def pushable_inputs(query: Query) -> tuple[str, ...]:
     """The inputs whose rows may be grouped before they are joined: all aggregates are of them alone."""
     grouping = query.grouping
-    if grouping is None or len(query.inputs) < 2 or any(a.function not in MOVABLE for a in grouping.aggregates):
+    if grouping is None or grouping.statement is not None or len(query.inputs) < 2:
+        return ()
+    if any(a.function not in MOVABLE for a in grouping.aggregates):
         return ()
     arguments = [query.select[a.argument][1] for a in grouping.aggregates if a.argument is not None]
     read = frozenset().union(*(aliases_of(e) for e in arguments))

@@ -38,6 +38,8 @@ def why_no_history(query: Query) -> str | None:
     """Why a query cannot have history, whatever runs; None if it could."""
     if query.grouping is not None or len(query.blocks) > 1:
         return "groups count rows of an instant, and those that came before it are not all there any more"
+    if query.asked is not None:
+        return f"{query.asked.database} joins rows as they come, and not those that came before"
     if not all(isinstance(i.source, Stream) and not isinstance(i.source, Derived | Enriched) for i in query.inputs):
         return "a row meets a stored table as its own batch finds it"
     return None

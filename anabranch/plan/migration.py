@@ -62,7 +62,8 @@ class Execution:
     """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `grouped_input`
     names the form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both
     plans. Queries run a join together only if they name the same `company`: nobody's, unless it was decided that some are
-    to run theirs apart (`anabranch.share.taking_in`)."""
+    to run theirs apart (`anabranch.share.taking_in`). Of the blocks that a database may run (`Query.places`), those at
+    `home` are run by the engine."""
 
     plan: Plan
     migration: Migration | None = None
@@ -70,10 +71,11 @@ class Execution:
     leaving: Leaving | None = None
     selects: Selects = ()
     company: str = ""
+    home: frozenset[str] = frozenset()
 
     def is_like(self, other: Execution) -> bool:
-        """Whether another execution is in the same form, and leaves the same one."""
-        return (self.grouped_input, self.leaving) == (other.grouped_input, other.leaving)
+        """Whether another execution is in the same form, leaves the same one, and has blocks run where this one does."""
+        return (self.grouped_input, self.leaving, self.home) == (other.grouped_input, other.leaving, other.home)
 
     @property
     def own(self) -> Execution:
@@ -103,12 +105,12 @@ def switched(
     if reason := why_not_switch(forms, execution, grouped_input, strategy):
         raise MigrationError(reason)
     if strategy is Strategy.MOVING_STATE:
-        return Execution(plan, None, grouped_input, company=execution.company)
+        return Execution(plan, None, grouped_input, company=execution.company, home=execution.home)
     grouped = forms.grouped(execution.grouped_input, grouped_input)
     largest_us = seen.get(grouped.source.name)
     until_us = BEGINNING_US if largest_us is None else largest_us + grouped.window.length_us
     leaving = Leaving(execution.grouped_input, execution.plan, until_us, batch)
-    return Execution(plan, None, grouped_input, leaving, company=execution.company)
+    return Execution(plan, None, grouped_input, leaving, company=execution.company, home=execution.home)
 
 
 def why_not_switch(forms: Forms, execution: Execution, grouped_input: str | None, strategy: Strategy) -> str | None:

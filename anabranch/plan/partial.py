@@ -33,6 +33,8 @@ def why_not_partial(query: Query, changing: Collection[str] = ()) -> str | None:
         return "a group over a part of the rows is wrong, not missing"
     if len(query.blocks) > 1:
         return "a subquery over a part of the rows gives wrong rows, not fewer"
+    if query.asked is not None:
+        return f"{query.asked.database} joins its rows, and nobody could say which of them look up"
     if len(stream_inputs(query)) < 2:
         return "it reads one stream, and has no join of streams whose lookups could be left out"
     if tables := [s.table.name for s in looked_up(query)]:

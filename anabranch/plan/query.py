@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
 
 from anabranch.errors import PlanError
 from anabranch.plan.expression import Column, Expr, aliases_of, columns_of
-from anabranch.plan.statement import Statement
+from anabranch.plan.statement import FAIL, Statement
 
 FOREVER_US = 2**63 - 1
 """The end of what is valid for ever, and the length of a window without end."""
@@ -259,6 +259,10 @@ class Query:
     kept: tuple[Column, ...] = ()
     """Columns of inputs that are stored although nothing reads them: state that is gone on with has them
     (`anabranch.plan.adoption`)."""
+    place: str | None = None
+    """Where a hint wants the block itself, as `Input.place` says it of a subquery."""
+    asked: Statement | None = None
+    """What a database is asked for in each batch, of a join without groups that it may run; of groups, `Grouping` has it."""
     base: str = field(default="", compare=False)
     """Whose state the query goes on with, if it was written in another way: a digest (`anabranch.control.query_texts`)."""
 
@@ -295,12 +299,35 @@ class Query:
     @cached_property
     def statement(self) -> Statement | None:
         """What a database is asked for, if one runs the block."""
-        return self.grouping.statement if self.grouping is not None else None
+        asked = self.may_ask
+        return None if asked is None or asked.is_idle else asked
+
+    @property
+    def may_ask(self) -> Statement | None:
+        """What a database is asked for, if one runs the block, or may."""
+        return self.grouping.statement if self.grouping is not None else self.asked
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether rows are kept because a database runs the block, or may."""
+        return self.may_ask is not None
+
+    def asking(self, statement: Statement | None) -> Query:
+        """The block with another statement, or none."""
+        if self.grouping is None:
+            return replace(self, asked=statement)
+        return replace(self, grouping=replace(self.grouping, statement=statement))
+
+    @property
+    def at_home(self) -> Query:
+        """A block that a database may run, run by the engine."""
+        assert self.may_ask is not None, "a block of a database has a statement"
+        return self.asking(replace(self.may_ask, is_idle=True))
 
     @cached_property
     def passing_stream(self) -> str | None:
         """The alias of a single stream among stored tables: its rows meet what is stored, and are not stored themselves."""
-        if self.statement is not None:
+        if self.keeps_log:
             return None
         streams = [i.alias for i in self.inputs if isinstance(i.source, Stream)]
         return streams[0] if len(streams) == 1 < len(self.inputs) else None
@@ -314,6 +341,28 @@ class Query:
     def blocks(self) -> tuple[Query, ...]:
         """All queries that this one consists of, those below before those above, itself last."""
         return (*(block for inner in self.subqueries for block in inner.blocks), self)
+
+    @cached_property
+    def places(self) -> dict[str, str]:
+        """The databases that run blocks of ours, by the names of the blocks (`anabranch.place.statement_of`)."""
+        asked = ((block.name, block.may_ask) for block in self.blocks)
+        return {name: found.database for name, found in asked if found is not None and found.is_printed}
+
+    @cached_property
+    def database_failure(self) -> str:
+        """What becomes of statements that fail, of blocks of ours."""
+        asked = (block.may_ask for block in self.blocks)
+        return next((found.failure for found in asked if found is not None and found.is_printed), FAIL)
+
+    @cached_property
+    def hinted(self) -> dict[str, str]:
+        """Where hints want blocks with groups, by the names of the blocks."""
+        found = {self.name: self.place} if self.place is not None else {}
+        for block in self.blocks:
+            for i in block.inputs:
+                if i.place is not None and isinstance(i.source, Derived) and i.source.query is not None:
+                    found[i.source.query.name] = i.place
+        return found
 
     @cached_property
     def base_sources(self) -> tuple[Stream | Table, ...]:

@@ -13,6 +13,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
+VALID = ("valid from µs", "valid until µs")
+"""The columns of a relation that have the validity of its rows, where a join without groups is asked for."""
+
+FAIL, IN_ENGINE = "fail", "engine"
+FAILURES = (FAIL, IN_ENGINE)
+"""What may be done about a statement that fails."""
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -22,6 +29,17 @@ class Statement:
     sql: str
     types: tuple[pa.DataType, ...]
     """Those of its columns, as the database told them."""
+    is_printed: bool = False
+    """Whether it says in the words of the database what the block says in ours (`anabranch.place.statement_of`): the block
+    has its keys, aggregates and predicates then, and state does not depend on the text. Else it is a user's."""
+    failure: str = FAIL
+    """What becomes of a statement that fails: `FAIL`, its query does; `IN_ENGINE`, the engine makes the groups of that
+    instant, of a block over one input."""
+    combinations: str = ""
+    """Of a block of ours that joins and groups: what gives all rows that are grouped, with their validity. The engine folds
+    them when it takes the block over."""
+    is_idle: bool = False
+    """Whether the engine runs the block at the time, although the database may: rows are kept for it all the same."""
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Company:
 
 def shape_of(query: Query) -> Shape | None:
     """What a query joins; None if its join cannot be shared."""
-    if len(query.inputs) < 2 or len(query.blocks) > 1:
+    if len(query.inputs) < 2 or len(query.blocks) > 1 or query.statement is not None:
         return None
     if any(isinstance(i.source, Derived) or not isinstance(i.source, Stream) for i in query.inputs):
         return None

@@ -6,7 +6,9 @@ from textwrap import wrap
 from typing import Any
 
 from anabranch.place.choice import Choice
+from anabranch.place.operators import Operator, Place
 from anabranch.place.placement import Decision
+from anabranch.plan.query import Query
 from anabranch.show.explain import WIDTH
 
 UNTRUSTED = (
@@ -15,19 +17,38 @@ UNTRUSTED = (
 )
 
 
-def placement_text(choice: Choice | None) -> str | None:
-    """A paragraph; None if there is no choice."""
-    if choice is None:
+def placement_text(choice: Choice | None, query: Query, verbose: bool = False) -> str | None:
+    """A paragraph; None if there is no choice. Where all is in the engine because nobody ever measured the database, there
+    is little to tell: only if it is asked for."""
+    if choice is None or not (verbose or choice.in_database or choice.decision is not None):
         return None
     width = max(len(each.name) for each in choice.root)
-    lines = [f"{each.name:<{width}}  {choice.place_of(each)}" for each in choice.root]
+    lines = [line for each in choice.root for line in _operator_lines(choice, each, width)]
     if choice.decision is None:
         lines += wrap(UNTRUSTED.format(choice.database), WIDTH - 2)
     else:
-        lines.append(f"{_figures(choice.decision)}; {choice.decision.examined} plans looked at")
+        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.decision.examined}")
         if choice.other is not None:
             lines += wrap(f"next best: {_where(choice, choice.other)}: {_figures(choice.other)}", WIDTH - 2)
+    for name, sql in _printed(query).items():
+        lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
+                      break_on_hyphens=False)  # fmt: skip
     return "\n  ".join(["places", *lines])
+
+
+def _printed(query: Query) -> dict[str, str]:
+    """The statements that blocks of ours became, by the names of the blocks."""
+    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None and b.statement.is_printed}
+
+
+def _operator_lines(choice: Choice, operator: Operator, width: int) -> list[str]:
+    """An operator and its place; if it must stay in the engine, why."""
+    place, why = choice.place_of(operator), ""
+    if operator.why_engine and Place.DATABASE not in operator.places:
+        why = f": {operator.why_engine}"
+    hang = " " * (width + 2)
+    first, *rest = wrap(f"{place}{why}", WIDTH - 2 - len(hang))
+    return [f"{operator.name:<{width}}  {first}", *(f"{hang}{line}" for line in rest)]
 
 
 def _figures(found: Decision) -> str:
@@ -40,7 +61,7 @@ def _where(choice: Choice, found: Decision) -> str:
     return f"{', '.join(moved)} in {choice.database}" if moved else "all in the engine"
 
 
-def placement_json(choice: Choice | None) -> dict[str, Any] | None:
+def placement_json(choice: Choice | None, query: Query) -> dict[str, Any] | None:
     """The same as plain values."""
     if choice is None:
         return None
@@ -49,9 +70,11 @@ def placement_json(choice: Choice | None) -> dict[str, Any] | None:
         "measured": choice.decision is not None,
         "operators": [
             {"name": each.name, "kind": each.kind.value, "place": choice.place_of(each),
-             "may": sorted(place.value for place in each.places)}
+             "may": sorted(place.value for place in each.places), "block": each.block,
+             "why_engine": each.why_engine or None}
             for each in choice.root
         ],
+        "statements": _printed(query),
         "chosen": _plain(choice.decision),
         "next": _plain(choice.other),
     }  # fmt: skip

@@ -49,7 +49,7 @@ from anabranch.sql.expressions import ExpressionBinder
 from anabranch.sql.group_by import GroupBinder, Groups, bind_keys, is_grouped
 from anabranch.sql.scope import Scope
 from anabranch.sql.statements import parse_statements
-from anabranch.sql.syntax import CreateQuery, FromItem, Select, SelectItem, WindowClause
+from anabranch.sql.syntax import CreateQuery, FromItem, PlaceHint, Select, SelectItem, WindowClause
 from anabranch.sql.text import SqlText
 from anabranch.sql.types import TIMESTAMP
 
@@ -94,9 +94,14 @@ def bind_select(
         if select.where is not None:
             conjuncts += _bind_condition(select.where, text, inputs)
         grouping, columns = _bind_columns(select, text, inputs)
+        own = next((hint for hint in select.places if hint.alias is None), None)
+        if own is not None and grouping is None and is_nested:
+            raise text.error(UnsupportedSqlError, "placing a subquery without groups is not supported", own.place.at,
+                             "its inputs are joined with the others: place the SELECT around it")  # fmt: skip
     except RecursionError:
         raise text.error(SyntaxSqlError, "the statement is nested too deeply", 0) from None
-    query = Query(name, inputs, (), tuple(conjuncts), columns, select.sql, grouping)
+    place = _place(own) if own is not None else None
+    query = Query(name, inputs, (), tuple(conjuncts), columns, select.sql, grouping, place=place)
     try:
         made = rewritten(query, rewrites)
     except CannotFlattenError as error:
@@ -179,6 +184,11 @@ def _check_hints(select: Select, text: SqlText) -> None:
     aliases = [item.alias.text for item in select.inputs]
     placed: set[str] = set()
     for hint in select.places:
+        if hint.alias is None:
+            if "" in placed:
+                raise text.error(DuplicateNameError, "the SELECT is placed twice", hint.place.at, "leave one hint out")
+            placed.add("")
+            continue
         alias = hint.alias.text.lower()
         if alias not in map(str.lower, aliases):
             advice = did_you_mean(hint.alias.text, aliases) or f"FROM has {', '.join(aliases)}"
@@ -193,17 +203,25 @@ def _check_hints(select: Select, text: SqlText) -> None:
 def _place_of(item: FromItem, source: Stream | Table, select: Select, text: SqlText) -> str | None:
     """Where a hint wants an input; None without one."""
     alias = item.alias.text.lower()
-    hint = next((h for h in select.places if h.alias.text.lower() == alias), None)
+    hint = next((h for h in select.places if h.alias is not None and h.alias.text.lower() == alias), None)
+    own = source.query.place if isinstance(source, Derived) and source.query is not None else None
     if hint is None:
-        return None
-    place = hint.place.text.lower() if hint.place.text.lower() in (ENGINE, DATABASE) else hint.place.text
-    is_grouped = isinstance(source, Derived) and source.query is not None and source.query.grouping is not None
-    if place == ENGINE or isinstance(source, Table) or is_grouped:
+        return own
+    if own is not None:
+        raise text.error(DuplicateNameError, f"{item.alias.text} is placed twice, here and in its own SELECT",
+                         hint.place.at, "leave one hint out")  # fmt: skip
+    place = _place(hint)
+    has_groups = isinstance(source, Derived) and source.query is not None and source.query.grouping is not None
+    if place == ENGINE or isinstance(source, Table) or has_groups:
         return place
     what = "a subquery without groups" if isinstance(source, Derived) else "a stream"
     why = "its inputs are joined with the others" if isinstance(source, Derived) else "its rows come to the engine"
     raise text.error(UnsupportedSqlError, f"placing {what} in a database is not supported", hint.place.at,
                      f"{why}: place a subquery with GROUP BY, or a stored table")  # fmt: skip
+
+
+def _place(hint: PlaceHint) -> str:
+    return hint.place.text.lower() if hint.place.text.lower() in (ENGINE, DATABASE) else hint.place.text
 
 
 def _bind_subquery(name: str, select: Select, catalog: Catalog, text: SqlText, rewrites: Sequence[Rewrite]) -> Derived:

@@ -20,6 +20,7 @@ from anabranch.sql.text import SqlText
 
 OPENS, CLOSES, LINE, HINT = "/*", "*/", "--", "/*+"
 HOW = "write SELECT /*+ PLACE(alias, engine) */, or database, or the name of one, in place of engine"
+"""An alias may be left out: then the hint is for the SELECT that it stands in."""
 
 
 def read_hints(text: SqlText, tokens: Sequence[Token]) -> dict[int, tuple[PlaceHint, ...]]:
@@ -99,17 +100,20 @@ class _Hint:
         return self.start + (self.tokens[self.at].start if self.is_left else len(self.body.rstrip()))
 
     def place(self) -> PlaceHint:
-        """`PLACE(alias, where)`."""
+        """`PLACE(alias, where)`, or `PLACE(where)`."""
         at, what = self.offset, self.name("PLACE(alias, …)")
         if what.text.upper() != "PLACE":
             hint = did_you_mean(what.text.upper(), ["PLACE"]) or HOW
             raise self.text.error(UnsupportedSqlError, f"there is no hint {what.text}", at, hint)
         self.need(TokenType.L_PAREN, "'('")
-        alias = self.name("an input of FROM")
+        first = self.name("an input of FROM")
+        if self.is_left and self.tokens[self.at].token_type is TokenType.R_PAREN:
+            self.at += 1
+            return PlaceHint(None, first)
         self.need(TokenType.COMMA, "','")
         place = self.name("engine, database or the name of a database")
         self.need(TokenType.R_PAREN, "')'")
-        return PlaceHint(alias, place)
+        return PlaceHint(first, place)
 
     def name(self, wanted: str) -> Name:
         if not self.is_left or self.tokens[self.at].token_type not in NAME_TOKENS:

@@ -95,9 +95,10 @@ class DatabaseText:
 
 @dataclass(frozen=True)
 class PlaceHint:
-    """`/*+ PLACE(alias, place) */`: where an input of FROM is to be computed, or looked up."""
+    """`/*+ PLACE(alias, place) */`: where an input of FROM is to be computed, or looked up; `/*+ PLACE(place) */`: where the
+    SELECT itself is."""
 
-    alias: Name
+    alias: Name | None
     place: Name
 
 

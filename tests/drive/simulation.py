@@ -462,7 +462,7 @@ class Simulation:
         """The tasks of a batch."""
         newest = driver.newest
         self.computed.append((control.batch, newest is not None and newest.batch >= control.batch))
-        given = self.given(rows)
+        given = self.brought(rows)
         own_files = {n: o.write for n, o in self.outlets.items() if isinstance(o, Files) and o.has_own_files}
         staging = Staging(self.checkpoint, own_files)  # type: ignore[arg-type]
         # Queries with files of their own come first.
@@ -483,7 +483,7 @@ class Simulation:
                 attempts.append(attempt)
         return Computed(attempts)
 
-    def given(self, rows: Mapping[str, pa.Table]) -> dict[str, pa.RecordBatch]:
+    def brought(self, rows: Mapping[str, pa.Table]) -> dict[str, pa.RecordBatch]:
         """Rows of a batch as they come to the slots: those of a stream that looks up as those of the stream that is read."""
         found = {}
         for name, source in self.sources.items():

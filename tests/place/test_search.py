@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from anabranch.place.cost import OURS, PAPER, Corrections, Costs, DatabaseCosts,
 from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window
 from anabranch.place.parts import by_parts, parts_of
 from anabranch.place.placement import Decision, Use, bottleneck_of, exhaustive, rank, use_of
-from anabranch.place.search import by_front, next_best, pruned
+from anabranch.place.search import by_front, pruned
 from bench.papers.federation.shapes import EIGHT_WAY, FIVE_WAY, TWO_WAY, Shape, comparing_means
 from tests.place.trees import costs, trees
 
@@ -108,22 +107,6 @@ def test_the_papers_pruning_is_not_exact_where_operators_share_cores() -> None:
 def test_an_embedded_database_uses_the_cores_of_the_engine(is_embedded: bool) -> None:
     some = replace(SHORT_OF_ENGINE, database=replace(SHORT_OF_ENGINE.database, is_embedded=is_embedded))
     assert bottleneck_of(Use(engine=0.6, database=0.7), some) == pytest.approx(1.3 if is_embedded else 0.7)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.data())
-def test_the_next_best_is_the_best_of_all_others(data: st.DataObject) -> None:
-    root, some = data.draw(trees(most=6)), data.draw(costs(OURS))
-    best = by_front(root, some)
-    other = next_best(root, some, best)
-    operators = list(root)
-    ways = product(*((place is Place.DATABASE for place in each.places) for each in operators))
-    placed = {frozenset(o.name for o, there in zip(operators, way, strict=True) if there) for way in ways}
-    others = [use_of(root, way, some) for way in placed - {best.in_database}]
-    if other is None:
-        assert not others
-    else:
-        same(other.use, min(others, key=lambda use: rank(use, some)), some)
 
 
 def test_without_the_check_of_feasibility_the_plan_that_uses_least_is_best() -> None:

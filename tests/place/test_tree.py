@@ -6,6 +6,7 @@ import pytest
 
 from anabranch.cost.facts import Given
 from anabranch.cost.units import DEFAULT
+from anabranch.place.capabilities import Abilities
 from anabranch.place.cost import size_of
 from anabranch.place.operators import Kind, Operator, Place, Window
 from anabranch.place.tree import engine_costs, operators_of
@@ -17,13 +18,16 @@ from bench.papers.federation.queries import CQ, PLUGS
 FACTS = Given(rates={"plugs": 2000.0}, distinct={"plugs.plug": 2125.0, "plugs.household": 40.0, "p.plug": 2125.0})
 
 
+EVERYTHING = Abilities(lambda _: None, lambda *_: None)
+
+
 def bound(sql: str) -> Query:
     script = parse_script(f"{PLUGS} CREATE QUERY q AS {sql};")
     return script.queries[0].query
 
 
 def tree(sql: str) -> Operator:
-    return operators_of(bound(sql), FACTS, lambda _: True)
+    return operators_of(bound(sql), FACTS, EVERYTHING)
 
 
 BRANCH = "AGGREGATE(SELECT({}))"

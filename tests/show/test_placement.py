@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anabranch.cost.facts import Given
 from anabranch.place.calibrate import FORMAT, Measured, remember
+from anabranch.place.capabilities import DUCKDB
 from anabranch.planning import Planning
 from anabranch.sql import parse_script
 
@@ -26,7 +28,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planning(hint: str = "", databases: tuple[str, ...] = ("duck",), select: str = SELECT) -> Planning:
     found = Planning(facts=FACTS, slots=2)
-    found.databases = {name: lambda _: True for name in databases}
+    found.units = replace(found.units, accept=0.0)
+    found.databases = dict.fromkeys(databases, DUCKDB)
     found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {select.format(hint)};"))
     return found
 
@@ -39,7 +42,8 @@ def places(found: Planning) -> dict[str, str]:
 def test_a_database_that_was_never_measured_gets_nothing() -> None:
     found = planning()
     assert set(places(found).values()) == {"engine"}
-    text = found.explain("q")
+    assert "places" not in found.explain("q")
+    text = found.explain("q", verbose=True)
     assert "a cost that was never measured is not trusted" in " ".join(text.split())
     assert "anabranch calibrate --database duck" in " ".join(text.split())
 
@@ -53,7 +57,21 @@ def test_operators_run_where_they_are_cheapest() -> None:
     remember("duck", DEAR)
     assert set(places(planning()).values()) == {"engine"}
     remember("duck", FREE)
-    assert set(places(planning()).values()) == {"duck"}
+    told = places(planning())
+    assert {name for name, place in told.items() if place == "duck"} == {"AGGREGATE f"}, "one block of a query goes"
+
+
+def test_a_log_that_only_the_database_reads_has_its_price() -> None:
+    remember("duck", FREE)
+    found = planning()
+    written = found.query("q").forms.written
+    found.units = replace(found.units, accept=1e-3)
+    assert found.choose_places(written, FACTS).blocks == frozenset()  # type: ignore[union-attr]
+    there = found.choose_places(written, FACTS, frozenset({"q.f"}))
+    assert there is not None
+    assert there.other is not None
+    assert there.decision is not None
+    assert there.decision.use.total < there.other.use.total, "what runs there has its log already"
 
 
 def test_a_hint_decides_against_the_costs() -> None:

@@ -45,11 +45,27 @@ def test_each_select_has_hints_of_its_own() -> None:
     assert [i.place for block in query.subqueries for i in block.inputs] == ["engine"]
 
 
+def test_a_hint_without_an_alias_is_for_the_select_that_it_stands_in() -> None:
+    query = bound(f"SELECT m.plug FROM {MEANS.format('/*+ PLACE(Duck) */')} m")
+    assert (query.place, query.input("m").place, query.hinted) == (None, "Duck", {"q.m": "Duck"})
+    query = bound("SELECT /*+ PLACE(DATABASE) */ COUNT(*) AS n FROM plugs [NOW]")
+    assert (query.place, query.hinted) == ("database", {"q": "database"})
+
+
+@pytest.mark.parametrize("sql", [
+    f"SELECT /*+ PLACE(m, duck) */ m.plug FROM {MEANS.format('/*+ PLACE(engine) */')} m",
+])  # fmt: skip
+def test_a_select_is_placed_once(sql: str) -> None:
+    with pytest.raises(DuplicateNameError, match="is placed twice"):
+        bound(sql)
+
+
 @pytest.mark.parametrize(("hint", "kind", "said", "under"), [
     ("/*+ PLAC(m, duck) */", UnsupportedSqlError, "there is no hint PLAC", "PLAC("),
     ("/*+ BROADCAST(m) */", UnsupportedSqlError, "there is no hint BROADCAST", "BROADCAST"),
     ("/*+ */", SyntaxSqlError, "expected PLACE", " */"),
-    ("/*+ PLACE(m) */", SyntaxSqlError, "expected ','", ") */"),
+    ("/*+ PLACE(m n) */", SyntaxSqlError, "expected ','", "n) */"),
+    ("/*+ PLACE(duck) PLACE(engine) */", DuplicateNameError, "the SELECT is placed twice", "engine"),
     ("/*+ PLACE(m, */", SyntaxSqlError, "the hint ends here", " */"),
     ("/*+ PLACE(m, 'duck') */", SyntaxSqlError, "expected engine, database", "'duck'"),
     ("/*+ PLACE(m, ' */", SyntaxSqlError, "cannot be read", " PLACE(m, '"),
@@ -80,5 +96,7 @@ def test_a_hint_stands_right_after_select(sql: str) -> None:
 
 
 def test_a_subquery_that_is_taken_apart_cannot_be_placed() -> None:
+    with pytest.raises(UnsupportedSqlError, match="placing a subquery without groups is not supported"):
+        bound("SELECT x.plug FROM (SELECT /*+ PLACE(duck) */ plug FROM plugs [NOW]) x")
     with pytest.raises(UnsupportedSqlError, match="a subquery without groups"):
         bound("SELECT /*+ PLACE(x, duck) */ x.plug FROM (SELECT plug FROM plugs [NOW]) x")

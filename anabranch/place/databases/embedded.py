@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from anabranch.plan.statement import Embedded, StatementError
 
-NAMES = ("duck", "duckdb")
+DUCK = "duck"
+NAMES = (DUCK, "duckdb")
 """What DuckDB is called in FROM DATABASE: it needs no set-up."""
+
+
+def is_installed() -> bool:
+    """Whether there is an embedded database."""
+    return find_spec("duckdb") is not None
+
+
+def plain_name(name: str) -> str:
+    """One name for each embedded database, whatever a user calls it; others as they are.
+
+    >>> plain_name("DuckDB"), plain_name("duck"), plain_name("crm")
+    ('duck', 'duck', 'crm')
+    """
+    return DUCK if name.lower() in NAMES else name
 
 
 def open_embedded(name: str) -> Embedded:

@@ -1,0 +1,122 @@
+"""The loop of a query with a block that a database may run, if no hint keeps it there: where the block runs, beside its plan
+(what 004 leaves to future work).
+
+Now and then, when rates are known over a window of batches, the placement that runs is set beside the others
+(`anabranch.place.choice`), by what was measured of the streams. Another one must be worth it as another plan must
+(`anabranch.adapt.arbiter`): by enough less CPU, and by as much as the way there costs. Into the engine that is the rows of
+the window, folded once; into the database nothing, for it reads the log. A block that has just moved stays for a while, and
+one that joins goes nowhere by itself: what it would have to hand over is not known.
+
+Example: for DuckDB a statement costs as much as folding a thousand rows, and a row half as much as folding it; the window
+slides by its whole length, a second. At 100,000 rows a second the block runs in DuckDB. At 10 rows a second it goes to the
+engine, and back when rows come faster again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from anabranch.adapt.arbiter import Change
+from anabranch.adapt.grouping_loop import measured_facts
+from anabranch.adapt.monitor import Monitor, observe
+from anabranch.control.loop import Loop, Observed, Proposal, Remark, Wish
+from anabranch.cost.facts import Given, window_s
+from anabranch.cost.model import UnitCosts
+from anabranch.place.choice import Choice
+from anabranch.plan.actions import PlaceBlock
+from anabranch.plan.eager import Forms
+from anabranch.plan.migration import Execution
+from anabranch.plan.query import ENGINE, Query
+
+STAYS_BATCHES = 32
+"""A block that has moved stays where it is for so many batches with rows, at least."""
+
+LIFE_S = 600.0
+"""For so long, at least, rates are taken to stay as they are when a block moves."""
+
+Choose = Callable[[Query, Given, frozenset[str]], Choice | None]
+"""The placement of a query by some facts, while some blocks run in the database, beside the next best."""
+
+
+@dataclass(frozen=True)
+class PlacingKnowledge:
+    """What does not change while a query runs."""
+
+    choose: Choose
+    units: UnitCosts
+    otherwise: Given
+    window: int = 8
+    """Rates are those of so many batches."""
+
+
+class PlacingLoop:
+    """Where a block runs, beside what another loop decides about the plan."""
+
+    def __init__(self, inner: Loop, forms: Forms, known: PlacingKnowledge) -> None:
+        self.inner, self.forms, self.known = inner, forms, known
+        self.monitor, self.since = Monitor(known.window), 0
+
+    def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
+        """Takes note of a batch, and says what to do."""
+        said = self.inner.after(execution, observed)
+        observation = observe(observed)
+        if observation is not None and observation.rows:
+            self.monitor, self.since = self.monitor.after(observation), self.since + 1
+        if isinstance(said, Proposal):
+            # What a database may run as a whole keeps its plan.
+            return None if self.forms.written.keeps_log else said
+        is_known = len(self.monitor.observations) > self.known.window and self.monitor.span_s > 0
+        if not is_known or self.since % self.known.window or not execution.is_settled:
+            return said
+        return self._better(execution) or said
+
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
+        """The action that a user asks for."""
+        return self.inner.granted(execution, wish)
+
+    def _better(self, execution: Execution) -> Proposal | None:
+        """The best placement, if it is worth the way there."""
+        if self.since < STAYS_BATCHES:
+            return None
+        written = self.forms.written
+        facts = measured_facts(self.forms, execution, self.monitor, self.known.otherwise)
+        choice = self.known.choose(written, facts, frozenset(written.places) - execution.home)
+        if choice is None or choice.decision is None or choice.other is None:
+            return None
+        now, then = choice.decision.use.total, choice.other.use.total
+        change = Change(now, then, becomes_qualified=choice.other.is_feasible and not choice.decision.is_feasible)
+        move = next(self._moves(choice, execution), None)
+        if move is None or not change.is_better:
+            return None
+        block, place = move
+        cost_s = self._folded(block, facts) * self.known.units.fold if place == ENGINE else 0.0
+        if not change.pays(cost_s, LIFE_S):
+            return None
+        self.since = 0
+        # The model prices more than tasks report: what the two placements differ by is the model's.
+        cpu, before = max(0.0, self.monitor.cores + then - now), self.monitor.cores
+        text = f"{cpu:.3g} cores instead of {before:.3g}, at {self.monitor.rows_per_s:,.0f} rows/s"
+        details = {
+            "cpu": cpu, "cpu_before": before, "c_u": then, "c_u_before": now, "cost_cpu_s": cost_s,
+            "gain_cpu_s": change.gain_s(LIFE_S),
+        }  # fmt: skip
+        return Proposal(PlaceBlock(block, place, execution.plan), text, details)
+
+    def _moves(self, choice: Choice, execution: Execution) -> Iterator[tuple[str, str]]:
+        """What the next best placement has elsewhere, of the blocks that can go there."""
+        assert choice.other is not None
+        there = {each.block for each in choice.root if each.name in choice.other.in_database}
+        for block in self.forms.written.blocks:
+            database = self.forms.written.places.get(block.name)
+            if database is None or len(block.inputs) > 1:
+                continue
+            if block.name in there and block.name in execution.home:
+                yield block.name, database
+            elif block.name not in there and block.name not in execution.home:
+                yield block.name, ENGINE
+
+    def _folded(self, name: str, facts: Given) -> float:
+        """How many rows a block has to fold to run in the engine."""
+        (i,) = next(block for block in self.forms.written.blocks if block.name == name).inputs
+        return facts.rates.get(i.source.name, 0.0) * window_s(i)

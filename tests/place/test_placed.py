@@ -1,0 +1,425 @@
+"""Blocks of ours that DuckDB runs: the same results as in the engine, and as in one batch of DuckDB's, whatever happens."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.balance.partition import choose_distribution
+from anabranch.control.loop import Observed, Proposal, Wish
+from anabranch.control.progress import progress_of
+from anabranch.drive.local import LocalRun
+from anabranch.drive.work import Kept
+from anabranch.errors import ForeignStateError, MigrationError, QueryError, SessionError
+from anabranch.place.calibrate import Measured
+from anabranch.place.capabilities import DUCKDB
+from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.statement_of import placed
+from anabranch.place.wishes import why_not_in
+from anabranch.plan.actions import PlaceBlock
+from anabranch.plan.eager import Forms
+from anabranch.plan.migration import Execution
+from anabranch.plan.query import SECOND_US, Query
+from anabranch.plan.verify import verify_rewritten
+from anabranch.planning import Planning
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.drive.simulation import Simulation
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.faulty import Fault
+from tests.support.scenarios import properties
+from tests.support.together import Together
+from tests.support.workloads import Workload, workloads
+
+KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
+FAULTS = st.dictionaries(st.integers(0, 80), KINDS, max_size=4)
+FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=2)
+
+
+def able(query: Query) -> list[str]:
+    """The blocks of a query that DuckDB may run."""
+    found = [block.name for block in query.blocks if block.grouping is not None]
+    if query.grouping is None:
+        query = replace(query, place="duck")
+        found.append(query.name)
+    return [name for name in found if not why_not_in(query, name, DUCKDB)]
+
+
+def some_placed(query: Query, seed: int) -> Query:
+    """The query with some of the blocks in DuckDB that may be there: one at least, if there is one."""
+    found, rng = able(query), np.random.default_rng(seed)
+    if not found:
+        return query
+    chosen = rng.permutation(found)[: int(rng.integers(1, len(found) + 1))]
+    made = placed(query, {str(name): "duck" for name in chosen})
+    verify_rewritten(made)
+    return made
+
+
+def check(
+    shape: Shape, seed: int, stops: Sequence[int], turns: Sequence[int], slots: int, moves: Sequence[int]
+) -> None:
+    """Batches in several slots, with new processes after some of them, and workers that take turns; before some of them
+    blocks go to the engine, or back."""
+    case, disk = Continuous(shape), MemoryFilesystem()
+    query = some_placed(case.query, seed)
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
+    run = LocalRun(query, disk, tables=tables, slots=slots)
+    workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
+    for number in range(len(case.batches) + 1):
+        run.worker = workers[turns[number % len(turns)]]
+        if number in moves:
+            moved(run)
+        found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
+        run.verify()
+        if number in stops:
+            run, workers = LocalRun(query, disk, tables=tables, slots=slots), defaultdict(Kept)
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{query.places}\n{problem}"
+
+
+def moved(run: LocalRun) -> None:
+    """Blocks that DuckDB may run go where they are not."""
+    steering = run.driver.queries["q"]
+    for block in steering.query.blocks:
+        if block.name in steering.query.places:
+            run.place(block.name, "duck" if block.name in steering.execution.home else "engine")
+
+
+SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
+NEVER = st.just(())
+STOPS, TURNS = st.lists(st.integers(0, 8), max_size=2), st.lists(st.integers(0, 2), min_size=1, max_size=5)
+test_groups, test_groups_long = properties(
+    check, 25, 3_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=NEVER,
+)  # fmt: skip
+test_subqueries, test_subqueries_long = properties(
+    check, 25, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=NEVER,
+)  # fmt: skip
+
+MOVES = st.lists(st.integers(0, 8), min_size=1, max_size=4)
+test_moves, test_moves_long = properties(
+    check, 15, 4_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=MOVES,
+)  # fmt: skip
+test_moves_below, test_moves_below_long = properties(
+    check, 10, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=MOVES,
+)  # fmt: skip
+
+test_joins, test_joins_long = properties(
+    check, 15, 4_000, shape=shapes(groups=False, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=st.lists(st.integers(0, 8), max_size=3),
+)  # fmt: skip
+
+
+def check_beside(workload: Workload, seed: int, slots: int, restarts: frozenset[int], moves: frozenset[int]) -> None:
+    """Queries in one pipeline, of which some have blocks in DuckDB: each gives in every batch what it gives alone in the
+    engine."""
+    queries = [some_placed(query, seed + n) if (seed + n) % 3 else query for n, query in enumerate(workload.queries)]
+    together = Together(queries, workload.table, slots)
+    alone = {query.name: Together([query], workload.table) for query in workload.queries}
+    for number in range(workload.batches + 1):
+        if number in restarts:
+            together.restart()
+        for query in queries if number in moves else ():
+            for block in query.blocks:
+                home = together.pipeline.driver.queries[query.name].execution.home
+                with suppress(MigrationError):
+                    together.pipeline.place(query.name, block.name, "duck" if block.name in home else "engine")
+        rows = workload.batch(number) if number < workload.batches else {}
+        for name, found in together.step(rows).items():
+            problem = oracle.difference(found, alone[name].step(rows)[name])
+            assert not problem, f"{name} in batch {number}, not as alone: {problem}\n{workload.script}"
+
+
+test_beside, test_beside_long = properties(
+    check_beside, 8, 2_000, workload=workloads(5), seed=SEEDS, slots=SLOTS,
+    restarts=st.frozensets(st.integers(1, 9), max_size=2), moves=st.frozensets(st.integers(1, 9), max_size=3),
+)  # fmt: skip
+
+
+class Mover:
+    """A loop that has a block go where it is not, after some batches."""
+
+    def __init__(self, forms: Forms, batches: Collection[int]) -> None:
+        self.query, self.batches = forms.written, batches
+
+    def after(self, execution: Execution, observed: Observed) -> Proposal | None:
+        able = list(self.query.places)
+        if observed.batch not in self.batches or not able:
+            return None
+        place = "duck" if able[0] in execution.home else "engine"
+        return Proposal(PlaceBlock(able[0], place, execution.plan), "it is time")
+
+    def granted(self, execution: Execution, wish: Wish) -> Proposal:
+        raise AssertionError("nobody asks")
+
+
+def check_crashes(
+    shape: Shape, seed: int, slots: int, to_files: bool, faults: Mapping[int, Fault], fails: Mapping[int, str],
+    pauses: frozenset[int], moves: frozenset[int],
+) -> None:  # fmt: skip
+    case = Continuous(shape)
+    query = some_placed(case.query, seed)
+    if query.places:
+        loop = partial(Mover, batches=moves)
+        Simulation([query], case.batches, {}, (), slots, to_files, faults, fails=fails, pauses=pauses, loop=loop).check()
+
+
+test_crashes, test_crashes_long = properties(
+    check_crashes, 10, 1_500, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS, to_files=st.booleans(),
+    faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
+    moves=st.frozensets(st.integers(0, 8), max_size=5),
+)  # fmt: skip
+
+
+# What a query goes on with after a restart.
+
+SOURCE = "CREATE STREAM s (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;"
+SELECT = "SELECT {} x.k, x.n FROM (SELECT k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k) x"
+ROWS = [
+    {"s": pa.table({"k": [b % 2, 1, 2], "v": [b, 1, 2], "ts": pa.array([b * SECOND_US] * 3, pa.timestamp("us"))})}
+    for b in range(6)
+]
+
+
+def declared(sql: str) -> Query:
+    """A query as a session has it."""
+    planning = Planning()
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql};", planning.catalog))
+    return planning.query("q").forms.written
+
+
+def after_restart(before: Query, then: Query) -> tuple[Query, str]:
+    """What runs when a query goes on as another, and what its results lack."""
+    disk, found = MemoryFilesystem(), Counter[tuple[object, ...]]()
+    run = LocalRun(before, disk)
+    for batch in range(3):
+        found += oracle.bag(run.step(batch, ROWS[batch]).results)
+    run = LocalRun(then, disk)
+    for batch in range(3, len(ROWS) + 1):
+        found += oracle.bag(run.step(batch, ROWS[batch] if batch < len(ROWS) else {}).results)
+    return run.driver.queries["q"].query, oracle.difference(found, oracle.expected(before, ROWS, {}))
+
+
+@pytest.mark.parametrize(("before", "then", "places"), [
+    ("/*+ PLACE(x, duck) */", "/*+ PLACE(x, duckdb) */", {"q.x": "duck"}),
+    ("/*+ PLACE(x, duck) */", "/*+ PLACE(x, database) */", {"q.x": "duck"}),
+    ("/*+ PLACE(x, duck) */", "", {"q.x": "duck"}),
+    ("/*+ PLACE(x, engine) */", "", {}),
+    ("", "/*+ PLACE(x, engine) */", {}),
+])  # fmt: skip
+def test_a_block_that_no_hint_places_goes_on_where_it_ran(before: str, then: str, places: dict[str, str]) -> None:
+    query, problem = after_restart(declared(SELECT.format(before)), declared(SELECT.format(then)))
+    assert (query.places, problem) == (places, "")
+
+
+@pytest.mark.parametrize(("before", "then"), [("duck", "engine"), ("engine", "duck")])
+def test_a_hint_that_wants_a_block_elsewhere_is_refused_with_what_to_do(before: str, then: str) -> None:
+    hints = [f"/*+ PLACE(x, {place}) */" for place in (before, then)]
+    with pytest.raises(ForeignStateError) as caught:
+        after_restart(*(declared(SELECT.format(hint)) for hint in hints))
+    told = str(caught.value)
+    assert f"block q.x ran in {before}, and PLACE({then}) wants it in {then}: leave that hint as it was" in told
+    assert "--fresh q" in told
+
+
+def test_another_select_list_over_a_block_of_a_database() -> None:
+    """The state of a placed block is its rows: another select list goes on with them, as in the engine."""
+    outermost = "SELECT /*+ PLACE(duck) */ {} FROM s [RANGE 3 SECONDS] GROUP BY k"
+    before, then = (declared(outermost.format(what)) for what in ("k, COUNT(*) AS n, MAX(v) AS m", "MAX(v) AS m, k"))
+    disk, found = MemoryFilesystem(), Counter[tuple[object, ...]]()
+    run = LocalRun(before, disk)
+    for batch in range(3):
+        run.step(batch, ROWS[batch])
+    run = LocalRun(then, disk)
+    for batch in range(3, len(ROWS) + 1):
+        found += oracle.bag(run.step(batch, ROWS[batch] if batch < len(ROWS) else {}).results)
+    assert run.driver.queries["q"].query.places == {"q": "duck"}
+    assert found
+    assert not found - oracle.expected(then, ROWS, {})
+
+
+# How rows are spread.
+
+
+@pytest.mark.parametrize(("sql", "is_spread"), [
+    ("SELECT /*+ PLACE(duck) */ k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k", True),
+    ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [RANGE 3 SECONDS]", False),
+    ("SELECT /*+ PLACE(duck) */ a.k, COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.k", True),
+    ("SELECT /*+ PLACE(duck) */ a.v, COUNT(*) AS n FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.v", False),
+    (SELECT.format("/*+ PLACE(x, duck) */") + ", s [NOW] t WHERE t.k = x.k", True),
+    (SELECT.format("/*+ PLACE(x, duck) */") + ", s [NOW] t WHERE t.k = x.n", False),
+])  # fmt: skip
+def test_a_block_is_spread_by_a_key_of_its_groups_or_runs_in_one_slot(sql: str, is_spread: bool) -> None:
+    found = choose_distribution(declared(sql), 3)
+    assert (found.grid.cells > 1, found.groups_span_slots) == (is_spread, False)
+
+
+# What is told of it.
+
+
+def measured(seconds: float) -> Measured:
+    return Measured(1, "here", True, seconds, {what: {1000: seconds} for what in ("in", "out", "group", "join")})
+
+
+def test_without_a_calibration_nothing_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.planning.remembered", lambda name: None)
+    assert declared(SELECT.format("")).places == {}
+
+
+@pytest.mark.parametrize(("seconds", "places"), [(0.0, {"q.x": "duck"}), (1.0, {})])
+def test_a_block_goes_where_it_is_cheaper(
+    seconds: float, places: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(seconds))
+    joined = SELECT.replace("FROM s [RANGE 3 SECONDS] GROUP BY k", "FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.k")
+    joined = joined.replace("(SELECT k,", "(SELECT a.k,")
+    assert declared(joined.format("")).places == places
+    assert declared(joined.format("/*+ PLACE(x, duck) */")).places == {"q.x": "duck"}
+    assert declared(joined.format("/*+ PLACE(x, engine) */")).places == {}
+
+
+def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(1e-6))
+    planning = Planning()
+    sql = SELECT.format("/*+ PLACE(x, duck) */")
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql}; CREATE QUERY r AS {SELECT.format('')};"))
+    told = str(planning.explain("q"))
+    assert "AGGREGATE x  duck" in told
+    assert "PROJECT      engine: a block without groups" in told
+    assert "plans looked at: 1" in told
+    assert "C_b" in told
+    assert "feasible" in told
+    assert 'q.x in duck: SELECT "key0" AS "k", "agg0" AS "n" FROM' in told
+    assert "next best: AGGREGATE x in duck" in str(planning.explain("r"))
+    found = planning.explain_json("q")["placement"]
+    assert found["chosen"]["in_database"] == ["AGGREGATE x"]
+    assert list(found["statements"]) == ["q.x"]
+    assert [each["place"] for each in found["operators"]] == ["duck", "engine"]
+
+
+# What may go elsewhere while a query runs.
+
+
+@pytest.mark.parametrize(("sql", "block", "place", "said"), [
+    (SELECT.format("/*+ PLACE(x, duck) */"), "q.y", "engine", "of these there are: q.x"),
+    (SELECT.format("/*+ PLACE(x, duck) */"), "q.x", "crm", "runs in engine or duck, not in crm"),
+    (SELECT.format(""), "q.x", "duck", "of these there are: none"),
+])  # fmt: skip
+def test_what_cannot_go_elsewhere_is_refused_by_name(sql: str, block: str, place: str, said: str) -> None:
+    run = LocalRun(declared(sql), MemoryFilesystem())
+    with pytest.raises(MigrationError, match=said):
+        run.place(block, place)
+
+
+def test_a_query_that_a_database_runs_keeps_its_plan() -> None:
+    sql = "SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM s [NOW] a, s [NOW] b, s [NOW] c WHERE a.k = b.k AND b.k = c.k"
+    run = LocalRun(declared(sql), MemoryFilesystem())
+    with pytest.raises(MigrationError, match="duck may run the query"):
+        run.migrate("(a b c)")
+
+
+# When the database fails.
+
+
+class Failing:
+    """A database that fails at every other statement."""
+
+    def __init__(self) -> None:
+        self.inner, self.asked = open_embedded("duck"), 0
+
+    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
+        self.asked += 1
+        if self.asked % 2:
+            raise QueryError("DuckDB: out of memory")
+        return self.inner.run(sql, relations)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def check_failing(shape: Shape, slots: int) -> None:
+    """The engine makes what the database does not: the same results."""
+    case = Continuous(shape)
+    single = {b.name: "duck" for b in case.query.blocks if b.name in able(case.query) and len(b.inputs) == 1}
+    run = LocalRun(placed(case.query, single, "engine"), MemoryFilesystem(), slots=slots)
+    found, failed, asked = Counter[tuple[object, ...]](), 0, 0
+    with mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Failing()):
+        for number in range(len(case.batches) + 1):
+            step = run.step(number, case.batches[number] if number < len(case.batches) else {})
+            found += oracle.bag(step.results)
+            for border in step.statistics.borders.values():
+                asked, failed = asked + border.calls, failed + border.failed
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, {}))
+    assert not problem, f"{case.sql}\n{single}\n{problem}"
+    assert failed >= asked // 2
+
+
+test_failing, test_failing_long = properties(
+    check_failing, 8, 1_000, shape=shapes(streams=1, tables=False), slots=SLOTS
+)
+
+
+def test_a_query_ends_with_its_database_unless_the_engine_makes_up_for_it() -> None:
+    query = declared("SELECT /*+ PLACE(duck) */ k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k")
+    run = LocalRun(query, MemoryFilesystem())
+    with mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Failing()):
+        run.step(0, ROWS[0])
+        run.step(1, ROWS[1])
+        with pytest.raises(QueryError, match="out of memory"):
+            run.step(2, ROWS[2])
+
+
+def test_progress_tells_what_went_over_the_border() -> None:
+    query = declared(SELECT.format("/*+ PLACE(x, duck) */"))
+    run = LocalRun(query, MemoryFilesystem())
+    for batch, rows in enumerate(ROWS):
+        step = run.step(batch, rows)
+    assert run.pipeline.commit is not None
+    (told,) = progress_of(query, run.pipeline.commit, "x", {}).borders.values()
+    assert (told.calls, told.rows_sent, told.rows_back, told.failed) == (1, 9, 3, 0), step.results
+    assert told.bytes_sent > 0
+    assert told.seconds > 0
+
+
+def test_what_to_do_about_failures_is_checked() -> None:
+    with pytest.raises(SessionError, match="fail or engine, not 'wait'"):
+        Planning(database_failure="wait")
+
+
+ODD = '''CREATE STREAM "odd one" ("a b" BIGINT, "q""u" STRING, "select" DOUBLE, "group" BIGINT, ts TIMESTAMP) TIME ts;
+CREATE QUERY q AS SELECT /*+ PLACE("order", duck) */ "order".* FROM (SELECT "group"."a b" AS "x y",
+    MAX("group"."q""u") AS "m""", COUNT("group"."select") AS "count(*)", "group"."group" AS "key0"
+    FROM "odd one" [RANGE 2 SECONDS] AS "group"
+    WHERE "group"."select" > 0 GROUP BY "group"."a b", "group"."group" HAVING COUNT(*) > 0) AS "order";
+CREATE QUERY r AS SELECT /*+ PLACE(duck) */ "Group"."a b" AS "x y", "order"."q""u" AS "y;--", RESULT_TIME AS "at 1"
+    FROM "odd one" [RANGE 2 SECONDS] AS "Group", "odd one" [RANGE 1 SECOND] AS "order"
+    WHERE "Group"."group" = "order"."group" AND "Group"."q""u" <> 'it''s';'''
+
+
+@pytest.mark.parametrize("name", ["q", "r"])
+def test_names_that_need_quotes(name: str) -> None:
+    planning = Planning()
+    planning.add_script(parse_script(ODD, planning.catalog))
+    query, found = planning.query(name).forms.written, list[Counter[tuple[object, ...]]]()
+    rows = {"a b": [1, 2, None], 'q"u': ["it's", 'x"', None], "select": [0.5, 1.5, -1], "group": [1, 1, None]}
+    assert query.places
+    for each in (query, placed(query, {})):
+        run = LocalRun(each, MemoryFilesystem())
+        found.append(Counter())
+        for batch in range(5):
+            at = pa.array([batch * SECOND_US] * 3, pa.timestamp("us"))
+            found[-1] += oracle.bag(run.step(batch, {"odd one": pa.table({**rows, "ts": at})} if batch < 4 else {}).results)
+    assert found[0] == found[1]
+    assert found[0]
