@@ -336,6 +336,30 @@ def test_a_row_that_meets_itself_was_kept_once() -> None:
     assert told.variance == pytest.approx(done.results * 0.75 * 16)
 
 
+def test_a_result_with_two_rows_that_might_have_been_shed_is_no_more_uncertain_than_itself() -> None:
+    """Each has a row of a and one of b for itself: it stands for four, and is one of four that might be there."""
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"a": 0.5, "b": 0.5}
+    rows = table([(n, 0, n, 0) for n in range(400)])
+    done = run.step(0, {"a": rows, "b": rows}).statistics
+    told = in_all(done)
+    assert done.results > 50
+    assert told.estimated == 4 * done.results
+    assert told.variance == pytest.approx(done.results * 0.75 * 16)
+
+
+def test_rows_that_are_equal_are_shed_together() -> None:
+    """Of b only the key is read, and each comes twice: what both bring, four for each key, is there or not."""
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"b": 0.5}
+    cut = {"a": table([(k, 0, k, 0) for k in range(200)]), "b": table([(n // 2, 0, n, 0) for n in range(400)])}
+    done = run.step(0, cut).statistics
+    told = in_all(done)
+    assert done.results > 50
+    assert told.estimated == 2 * done.results
+    assert told.variance == pytest.approx(done.results / 2 * 0.5 * 16)
+
+
 def test_rows_that_look_up_a_range_are_told_as_others_are() -> None:
     """Of these, only those that look up are sorted."""
     rng = np.random.default_rng(8)
