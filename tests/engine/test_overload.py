@@ -388,6 +388,20 @@ def test_inputs_over_one_stream_choose_rows_of_their_own() -> None:
     assert 60 < len(found[0] & found[1]) < 140
 
 
+def test_who_looks_up_does_not_depend_on_the_order_of_rows() -> None:
+    """Rows of a look up b in the order in which they were sorted for their own index."""
+    query, found = query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), []
+    rows = [(n * 7919 % 400, 0, n, 0) for n in range(400)]
+    for given in (rows, rows[::-1]):
+        run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+        run.step(0, {"b": table(rows)})
+        limit(run, {"a": Limit(share=0.5)})
+        run.driver.limiting.draw_salt = lambda: 9
+        found.append(sorted(run.step(1, {"a": table(given)}).results.column("x").to_pylist()))
+    assert found[0] == found[1]
+    assert 150 < len(found[0]) < 250
+
+
 def test_rows_that_are_shed_move_the_watermark() -> None:
     run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 SECOND"), MemoryFilesystem(), limiting=may_lose())
     run.driver.limiting.shed = {"a": 0.0, "b": 0.0}
