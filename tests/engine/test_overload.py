@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from anabranch.control.records import Limit, Limited, Statistics
 from anabranch.drive.local import LocalPipeline, LocalRun
+from anabranch.engine.combination import Combination
+from anabranch.engine.freshness import Oldest, fresh, oldest_times, useful_from_us
 from anabranch.engine.shared_box import SharedBox
 from anabranch.plan.migration import Strategy
 from anabranch.plan.overload import Clock
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import FOREVER_US, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
@@ -400,6 +403,22 @@ def test_who_looks_up_does_not_depend_on_the_order_of_rows() -> None:
         found.append(sorted(run.step(1, {"a": table(given)}).results.column("x").to_pylist()))
     assert found[0] == found[1]
     assert 150 < len(found[0]) < 250
+
+
+def test_a_row_as_old_as_the_user_wants_is_not_too_old() -> None:
+    box: Any = SimpleNamespace(log_of=lambda alias: SimpleNamespace(times=lambda ids: ids))
+    ids = np.array([9, 10, 11])
+    rows = fresh(box, Combination({"a": ids}, ids, ids + 1), [Oldest("a", 10, FOREVER_US)])
+    assert rows.ids["a"].tolist() == [10, 11]
+
+
+def test_rows_are_asked_for_their_times_where_one_may_be_too_old() -> None:
+    """The clock is 100, and a row of before 88 too old. What ends at 98 or later has no such row, in a window of 10."""
+    one = SimpleNamespace(alias="a", freshness_us=12, window=SimpleNamespace(length_us=10), source=SimpleNamespace(name="s"))
+    query: Any = SimpleNamespace(inputs=[one])
+    assert [bool(oldest_times(query, 100, watermark_us)) for watermark_us in (95, 96, 97, 98)] == [True, True, False, False]
+    readers: Any = [SimpleNamespace(query=name, graph=SimpleNamespace(query=query)) for name in "pq"]
+    assert useful_from_us("s", readers, {"p": 100, "q": 70}) == 58, "who is behind has use for older rows"
 
 
 def test_rows_that_are_shed_move_the_watermark() -> None:
