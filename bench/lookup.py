@@ -13,11 +13,11 @@ files, one a trigger, find the row of the table for each row, and write parquet.
 - `jdbc`: Spark's own join with the table through JDBC, which reads all of it in every batch; two batches are measured. It
   needs the driver of PostgreSQL (`--jdbc-jar`), and is left out where there is none.
 
-The first two batches of each way warm up and are not counted. A figure is the median over batches. `of by hand` is how many
-times the rows per second of `by hand` that is, with an interval of 90 % (bootstrap over batches). `worker MB` is the most
-that a Python worker took: `ours` runs over a table of `--small-rows` first, so that one sees whether that grows with the
-table.
-Figures are printed and written to `bench/out/lookup.json`. Goal: 1.5 times `by hand` at 1,000 and 10,000 keys.
+Each way has a Spark of its own. The first two batches of each warm up and are not counted. A figure is the median over
+batches. `of by hand` is how many times the rows per second of `by hand` that is, with an interval of 90 % (bootstrap over
+batches). `worker MB` is the most that a Python worker took: `ours` runs over a table of `--small-rows` first, so that one
+sees whether that grows with the table. Figures are printed and written to `bench/out/lookup.json`. Goal: 1.5 times `by
+hand` at 1,000 and 10,000 keys.
 """
 
 from __future__ import annotations
@@ -90,10 +90,7 @@ def main() -> None:
         os.environ |= server.environment  # before there is a JVM
         fill(server, "small", given.small_rows)
         fill(server, "customers", given.table_rows)
-        jars = {"spark.jars": given.jdbc_jar} if given.jdbc_jar else {}
-        spark = create_session("local[2]", jars)
-        rows = measure(spark, server, folder, given)
-        spark.stop()
+        rows = measure(server, folder, given)
     finally:
         server.delete()
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +99,7 @@ def main() -> None:
     print(f"written to {report.write('lookup', [{'settings': settings}, *rows])}")
 
 
-def measure(spark: SparkSession, server: Server, folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(server: Server, folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for keys in given.keys:
         sizes = {"small": given.small_rows, "customers": given.table_rows}
@@ -115,8 +112,10 @@ def measure(spark: SparkSession, server: Server, folder: Path, given: argparse.N
                 print("jdbc is left out: name the driver of PostgreSQL with --jdbc-jar")
                 continue
             place = Place(folder / f"{table}{keys}", folder / f"{way} {table} {keys}", table, server)
+            spark = create_session("local[2]", {"spark.jars": given.jdbc_jar} if given.jdbc_jar else {})
             with changing(server, table, sizes[table]), Watch() as watch:
                 spent = WAYS[way](spark, place)[WARM_UP:]
+            spark.stop()
             name = way if table == "customers" else f"{way}, {sizes[table]:,} rows"
             seconds[name], batch_s = spent, statistics.median(spent)
             found[name] = {

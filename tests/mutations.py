@@ -45,7 +45,30 @@ COMES = "engine/test_lineage.py engine/test_coming.py drive/test_coming.py"
 CONTAINED = "share/test_canonical.py engine/test_contained.py"
 SHARED = "engine/test_slices.py engine/test_lineage.py engine/test_shared_joins.py"
 
+LOOKUPS = "drive/test_lookups.py drive/test_shipped.py"
+SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
+
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
+    "lookups": (
+        *of("place/reading.py", LOOKUPS, ("if spent_s + lookup_s > whole_s else", "if lookup_s > whole_s else"),
+            ("Way.WHOLE if lookup_s > whole_s", "Way.WHOLE if lookup_s < whole_s"),
+            ("size.bytes > room_bytes", "size.bytes > 10 * room_bytes"), ("if whole_s > LONGEST_S:", "if False:")),
+        *of("drive/lookups.py", LOOKUPS,
+            ("theirs.read(relation, asked.columns, snapshot)", "theirs.read(relation, asked.columns)"),
+            ("theirs.lookup(asked, keys, snapshot)", "theirs.lookup(asked, keys)"),
+            ("if known.table is not None:", "if False:"),
+            ("known.was_looked_up(keys.num_rows, perf_counter() - began, costs)", "pass"),
+            ("(us >= least_us) &", "(us > least_us) &"), ("statistics[name].borders[source.name] = border", "pass")),
+        *of("drive/shipped.py", LOOKUPS, ('"right") - begins', '"left") - begins'), ("if not valid.all():", "if False:"),
+            ("if taken + bytes <= MOST_BYTES:", "if taken <= MOST_BYTES:"), (" and key[0] != run:", ":")),
+        *of("place/databases/postgresql.py", SERVER,
+            ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
+            ('self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
+            ("self._connection = None  # closing it would wait, too", "pass")),
+        *of("place/databases/settings.py", "place/test_settings.py",
+            ("for form in {secret, _quoted(secret)[1:-1], quote(secret, safe=\"\")}:", "for form in {secret}:"),
+            ("ANY_DSN.sub(\"…\", text.replace(self.dsn, \"…\"))", "text")),
+    ),
     "optimize": (
         *of("optimize/state_removal.py", "optimize", ("more / size", "more * size"), ("more / size", "more"),
             ("min(views, key=ratio)", "max(views, key=ratio)")),
@@ -257,14 +280,17 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("engine/limits.py", "engine/test_overload.py",
             ("np.square(stands_for)", "stands_for"),
             ("stands_for = np.bincount(alike, self._found[places])", "stands_for = self._found[places]"),
-            ("np.full(len(results), 1 / self._share)", "np.ones(len(results))"), ('f"probe {alias}"', '"probe"'),
+            ("np.full(len(results), 1 / self._share)", "np.ones(len(results))"),
+            ('f"probe {alias} {limits.slot}"', 'f"probe {limits.slot}"'),
+            ('f"probe {alias} {limits.slot}"', 'f"probe {alias}"'),
             ("limit.rows.get(self.slot)", "limit.rows.get(0)")),
         *of("engine/shed_fates.py", "engine/test_overload.py",
             ("self._again += float(", "self._again += 0.5 * float("), ("np.where(ids == others, 1.0, shares)", "shares"),
             ("variance += missed *", "variance +="), ("covariance += 2 * missed", "covariance += missed"),
             ("own = np.bincount(alike, sums[places])", "own = np.bincount(alike, np.sqrt(sums[places]))"),
             ("return_inverse=True)", "return_inverse=True)\n            alike = np.arange(len(places))"),
-            ("if batch in segments}", "if True}"), ("before[batch][: len(sums)] if batch in before else 0.0", "0.0")),
+            ("variance + copies * own", "variance + own"), ("if batch in segments}", "if True}"),
+            ("before[batch][: len(sums)] if batch in before else 0.0", "0.0")),
         *of("adapt/overload.py", "adapt/test_overload.py",
             ("self._queries.get(name) != query]", "name not in self._queries]"),
             ("queries.keys() - new)", "queries.keys())"),

@@ -26,15 +26,15 @@ class Completeness(msgspec.Struct, frozen=True, omit_defaults=True):
     results: int = 0
     estimated: float = 0.0
     variance: float = 0.0
-    covariance: float = 0.0
-    """How much more the sum of this batch and those before varies than they do by themselves."""
     is_known: bool = True
     """Whether there is an estimate: no row of an input that nobody looks up partners for tells what it would find."""
+    covariance: float = 0.0
+    """How much more the sum of this batch and those before varies than they do by themselves."""
 
     def __add__(self, later: Completeness) -> Completeness:
         return Completeness(
             self.since, self.results + later.results, self.estimated + later.estimated,
-            self.variance + later.variance + later.covariance, is_known=self.is_known and later.is_known,
+            self.variance + later.variance + later.covariance, self.is_known and later.is_known,
         )  # fmt: skip
 
     @property
@@ -73,7 +73,7 @@ def completeness_of(batch: int, commit: QueryCommit, is_shed: bool) -> Completen
         return None
     unseen = [alias for alias, each in limited.items() if each.rows and commit.limits.get(alias, Limit()).share == 0]
     variance, covariance = (sum(getattr(each, what) for each in limited.values()) for what in ("variance", "covariance"))
-    return Completeness(batch, results, estimated, variance, covariance, not unseen)
+    return Completeness(batch, results, estimated, variance, not unseen, covariance)
 
 
 def since_adapted(before: Completeness | None, batch: Completeness | None) -> Completeness | None:

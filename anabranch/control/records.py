@@ -218,12 +218,13 @@ class Limited(msgspec.Struct):
     """How many results all rows would have found: each result counts for as many as it was likely to be missed."""
     variance: float = 0.0
     """The square of the standard error of that."""
-    covariance: float = 0.0
-    """How much more its sum with the estimates of the batches before varies: rows that were shed are missing in all."""
     cpu_ns: int = 0
     """What looking up, and what was made of it, took."""
     arrived: int = 0
     """Rows of the input itself, after filters: an allowance counts these."""
+    covariance: float = 0.0
+    """How much more the sum of what is estimated and of the estimates of the batches before varies: rows that were shed are
+    missing in all."""
 
 
 STAGE = "stage"

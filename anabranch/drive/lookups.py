@@ -30,6 +30,7 @@ from anabranch.control.records import Border, Statistics
 from anabranch.drive.shipped import Known, Shelf, ShippedTable, shipped
 from anabranch.engine.accept import Rows, conform, in_one_piece
 from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.errors import DatabaseError
 from anabranch.place.databases.protocol import Databases, Wanted
 from anabranch.place.databases.registry import database
 from anabranch.place.reading import LookupCosts, Way, choose_way
@@ -139,17 +140,21 @@ class Lookups:
         theirs, snapshot, costs = self.databases(name), self.asking.snapshots.get(name), self.asking.costs.get(name)
         size = known.size(lambda: theirs.size(relation)) if costs is not None else None
         is_static, room = source.table.reading == STATIC, self.shelf.room(self.run)
-        way = choose_way(is_static, keys.num_rows, size, costs, known.spent_s, room)
-        began = perf_counter()
-        found = (
-            theirs.lookup(asked, keys, snapshot) if way is Way.LOOKUP else theirs.read(relation, asked.columns, snapshot)
-        )
-        spent_s = perf_counter() - began
-        border = self.borders.setdefault(source.name, Border(name))
-        sent = (keys.num_rows, keys.nbytes) if way is Way.LOOKUP else (0, 0)
-        border.count(sent, (found.num_rows, found.nbytes), spent_s)
+        refined = known.refined(costs) if costs is not None else None
+        way = choose_way(is_static, keys.num_rows, size, refined, known.spent_s, room)
+        border, began = self.borders.setdefault(source.name, Border(name)), perf_counter()
+        if way is not Way.LOOKUP:
+            try:
+                found = theirs.read(relation, asked.columns, snapshot)
+                known.was_read(found.num_rows, perf_counter() - began, costs)
+            except DatabaseError:  # it took too long, say: a lookup may do, or tells why not
+                known.forget_size()
+                way, began = Way.LOOKUP, perf_counter()
         if way is Way.LOOKUP:
-            known.spent_s += spent_s
+            found = theirs.lookup(asked, keys, snapshot)
+            known.was_looked_up(keys.num_rows, perf_counter() - began, costs)
+        sent = (keys.num_rows, keys.nbytes) if way is Way.LOOKUP else (0, 0)
+        border.count(sent, (found.num_rows, found.nbytes), perf_counter() - began)
         if way is Way.SHIPPED:
             assert size is not None, "a table of unknown size is looked up"
             self.shelf.make_room(self.run, size.bytes)

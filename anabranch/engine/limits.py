@@ -12,7 +12,9 @@ told (`Limited.estimated`; Horvitz and Thompson). Whether a row looks up decides
 standard error is that of a sample of *rows*: each row that looked up, with y results, adds (1 − p)/p² · y² to the variance,
 where y counts what is shed of all its rows. With few rows that find very many partners, errors by result would be far too
 small. Rows with equal hashes share their fate, so they count as one row that finds what all of them do: what is stored of
-rows is often only their keys and times. What rows that were shed add is told apart (`anabranch.engine.shed_fates`).
+rows is often only their keys and times. A row that is in several slots looks up in each of them, or not, by another salt:
+so slots are independent, and their variances add up. What rows that were shed add is told apart
+(`anabranch.engine.shed_fates`).
 
 Example: p is 0.25, and of four rows the third looks up and finds 3 partners. `probed` is 1, `results` 3, `estimated` 12, and
 `variance` 0.75/0.0625 · 9 = 108: 12 results, give or take 10.
@@ -87,7 +89,8 @@ class Direction:
         """Who looks up; None if all do."""
         if share < 1:
             self._hashes = _hashes(box, rows)
-            self.probing = chosen(self._hashes, share, salt_for(box.arrival.limits.salt, f"probe {alias}"))
+            limits = box.arrival.limits
+            self.probing = chosen(self._hashes, share, salt_for(limits.salt, f"probe {alias} {limits.slot}"))
         self._counts.probed += len(rows) if self.probing is None else int(np.count_nonzero(self.probing))
         self._share = share
         self._found: npt.NDArray[np.float64] | None = None

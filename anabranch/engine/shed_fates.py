@@ -9,8 +9,9 @@ counted for twice is left so (that is a little too much), but for each result wi
 A row that is stored brings results in later batches as well, and is missing in all of them if it was shed: estimates of
 batches are not independent. With S_j the sum of X_j over the batches before, the sum of all batches varies by
 2(1 − s) · S_j · X_j more than the batches do by themselves (`Limited.covariance`). Rows with equal hashes that came in one
-batch have one fate. A row in several slots is counted in each by itself, and a worker that takes a slot over begins with no
-S_j: both make what is told a little too small.
+batch have one fate. A row that is in ρ slots has one fate, too, and each slot knows its own results with it alone: as if all
+slots had as many, what it adds counts ρ times, which is never too little. A worker that takes a slot over begins with no
+S_j, so that what is told of many batches may be a little too small then.
 
 Example: half of the rows of a were kept. One row of b finds four of them: that stands for eight results, with a variance of
 4 · 0.5 · 2² = 8. If it is one row of a that four rows of b find, that stands for eight results, too, with a variance of
@@ -73,14 +74,19 @@ class ShedFates:
         variance = covariance = 0.0
         for source, log in self._logs.items():
             before = self._before.setdefault(source, {})
-            own, common = log.variances(before)
-            variance, covariance = variance + own, covariance + common
+            (own, common), copies = log.variances(before), self._copies(source)
+            variance, covariance = variance + copies * own, covariance + copies * common
             for batch, sums in log.by_batch():
                 before[batch] = sums + (before[batch][: len(sums)] if batch in before else 0.0)
         for source, before in self._before.items():
             segments = self._box.store.logs[source].segments
             self._before[source] = {batch: sums for batch, sums in before.items() if batch in segments}
         return max(0.0, variance - self._again), covariance
+
+    def _copies(self, source: str) -> int:
+        """In how many slots a row of a source is."""
+        reader = self._box.reader
+        return max(len(reader.place.grid.offsets(i.alias)) for i in reader.inputs if i.source.name == source)
 
     def _kept(self, results: Combination) -> Iterator[tuple[ShedLog, npt.NDArray[np.int64], Floats]]:
         """Of each input with such rows: its log, where its rows stand there, and how likely each was to be kept. A row that

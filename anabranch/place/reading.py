@@ -1,7 +1,8 @@
 """How rows of a table in a database come to a batch: by a lookup of its keys, or by reading the table whole.
 
 Both give the same results, so a slot chooses anew in every batch, by what was measured of the database (`anabranch calibrate
---database NAME --table … --key …`). A cost that was never measured is not trusted: then rows are looked up.
+--database NAME --table … --key …`), and by what the table itself has taken since. A cost that was never measured is not
+trusted: then rows are looked up.
 
 - A table that may change (CURRENT) is read whole in a batch in which that takes less than to look up its keys. Nothing of it
   is kept.

@@ -45,6 +45,8 @@ def _why(source: Enriched, costs: LookupCosts | None) -> str:
             f"looked up until that has taken as long as it takes to read the table whole; then it is read once and kept in "
             f"the worker, {bounds}. {figures}"
         )
+    if costs.share_at_par == float("inf"):
+        return f"looked up in every batch: a key takes no time that could be measured. {figures}"
     return (
         f"looked up, or read whole in a batch where a slot has more keys than {costs.share_at_par:.2g} of the rows of the "
         f"table, {bounds}. {figures}"

@@ -51,6 +51,11 @@ def test_sums_go_on_until_a_batch_is_exact() -> None:
     assert since_adapted(None, first) == first
     both = since_adapted(first, second)
     assert both == Completeness(3, 60, 200.0, 25.0)
+    shed = Completeness(5, 20, 40.0, 4.0, covariance=6.0)
+    assert both + shed == Completeness(3, 80, 240.0, 35.0), "rows that were shed are missing in several batches"
+    assert shed.error == 20 / 40 * 2 / 40, "by itself a batch does not vary with others"
+    counted = completeness_of(5, commit({}, a=Limited(80, 80, 20, 40.0, 4.0, covariance=6.0)), True)
+    assert counted == shed
     assert both.error == pytest.approx(0.3 * math.sqrt(25.0) / 200)
     assert since_adapted(both, None) is None
 

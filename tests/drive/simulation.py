@@ -202,8 +202,8 @@ class Left:
     kind: Kind
     files: MemoryFilesystem
     beside: dict[str, Any]
-    taken: dict[str, dict[int, list[oracle.Bag]]]
-    """What functions had taken, by query."""
+    taken: list[tuple[Query, dict[int, list[oracle.Bag]]]]
+    """What functions had taken, of which queries."""
 
     def __str__(self) -> str:
         return f"{self.kind} at put {self.ordinal}, of {self.path}"
@@ -331,8 +331,8 @@ class Simulation:
 
         def left(path: str, kind: Kind, files: MemoryFilesystem) -> Left:
             beside = {name: copy.copy(getattr(self, name)) for name in self.BESIDE}
-            functions = {name: outlet for name, outlet in self.outlets.items() if isinstance(outlet, Function)}
-            taken = {name: {n: [*bags] for n, bags in each.brought.items()} for name, each in functions.items()}
+            functions = [outlet for outlet in self.outlets.values() if isinstance(outlet, Function)]
+            taken = [(each.query, {n: [*bags] for n, bags in each.brought.items()}) for each in functions]
             return Left(len(self.world.puts) - 1, path, kind, files, beside, taken)
 
         files = self.world.inner
@@ -351,15 +351,12 @@ class Simulation:
                 self.before = {trigger: ask for trigger, ask in self.before.items() if trigger in value}
             else:
                 setattr(self, name, copy.copy(value))
-        for name, brought in left.taken.items():
-            if name not in self.outlets:
-                self.outlets[name] = self.called(self.named(name))
-            outlet = self.outlets[name]
+        for query, brought in left.taken:
+            if query.name not in self.outlets:
+                self.outlets[query.name] = self.called(query)
+            outlet = self.outlets[query.name]
             assert isinstance(outlet, Function)
             outlet.brought.update({n: [*bags] for n, bags in brought.items()})
-
-    def named(self, name: str) -> Query:
-        return next(query for query in self.queries if query.name == name)
 
     def run(self, most_lives: int = 60) -> dict[str, oracle.Bag]:
         """Driver after driver, until the input has ended and is closed; what has arrived then, by query."""
@@ -465,7 +462,7 @@ class Simulation:
         """The tasks of a batch."""
         newest = driver.newest
         self.computed.append((control.batch, newest is not None and newest.batch >= control.batch))
-        given = self.given(rows)
+        given = self.brought(rows)
         own_files = {n: o.write for n, o in self.outlets.items() if isinstance(o, Files) and o.has_own_files}
         staging = Staging(self.checkpoint, own_files)  # type: ignore[arg-type]
         # Queries with files of their own come first.
@@ -486,7 +483,7 @@ class Simulation:
                 attempts.append(attempt)
         return Computed(attempts)
 
-    def given(self, rows: Mapping[str, pa.Table]) -> dict[str, pa.RecordBatch]:
+    def brought(self, rows: Mapping[str, pa.Table]) -> dict[str, pa.RecordBatch]:
         """Rows of a batch as they come to the slots: those of a stream that looks up as those of the stream that is read."""
         found = {}
         for name, source in self.sources.items():

@@ -41,7 +41,7 @@ from tests.support.workloads import Workload, workloads
 class Growing(Simulation):
     """A simulation whose queries are those that the checkpoint says, among all versions of queries that there ever are."""
 
-    BESIDE: ClassVar[tuple[str, ...]] = (*Simulation.BESIDE, "begun", "later")
+    BESIDE: ClassVar[tuple[str, ...]] = (*Simulation.BESIDE, "versions", "begun", "later")
 
     versions: dict[str, Query] = field(default_factory=dict)
     """Queries by the digests of their texts, also those that are to come."""
@@ -62,9 +62,6 @@ class Growing(Simulation):
         named = [replace(query, name=f"{query.name}_{place}") for place, query in enumerate(self.versions.values())]
         workload = Plans(tuple(named))
         self.sources, self.columns = workload.sources, read_columns(workload)
-
-    def named(self, name: str) -> Query:
-        return next(query for query in self.versions.values() if query.name == name)
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
         """The queries that the newest commit has, and those that were about to come."""
@@ -155,14 +152,14 @@ class Growing(Simulation):
                 else:
                     of_name.append((own.text, batch, own.since, batch))
         newest = max(self.begun)
-        return {name: self.given(of_name, newest) for name, of_name in stays.items()}
+        return {name: self.due(of_name, newest) for name, of_name in stays.items()}
 
     def read_in(self, batch: int) -> set[str]:
         """The streams that some query read in a batch: of others no row was seen, and they had no floor."""
         queries = self.begun[batch].queries.values() if batch in self.begun else ()
         return {source.name for own in queries for source in self.versions[own.text].base_sources}
 
-    def given(self, stays: list[tuple[str, int, int, int]], newest: int) -> oracle.Bag:
+    def due(self, stays: list[tuple[str, int, int, int]], newest: int) -> oracle.Bag:
         found: oracle.Bag = Counter()
         for text, first, since, last in stays:
             query = self.versions[text]

@@ -141,11 +141,11 @@ def test_texts_that_queries_had_before_they_were_altered_go() -> None:
 # Drivers that die.
 
 
-def coming_back(faults: dict[int, Fault] | None = None) -> Growing:
+def coming_back() -> Growing:
     """One query stays; another comes, goes, is forgotten, and another one of its name comes and goes."""
     drawn = Workload(35, 0, batches=11)
     batches = [drawn.batch(number) for number in range(drawn.batches)]
-    case = Growing([query_of(drawn, "q0", JOIN)], batches, {}, slots=2, faults=faults or {}, release_every=2)
+    case = Growing([query_of(drawn, "q0", JOIN)], batches, {}, slots=2, release_every=2)
 
     def drop(run: Run) -> None:
         if "later" in run.queries:
@@ -198,11 +198,11 @@ def test_a_driver_dies_at_any_put_while_a_query_is_forgotten(part: Part) -> None
         check_coming_back(case, str(left))
 
 
-def never_coming(faults: dict[int, Fault] | None = None) -> Growing:
+def never_coming() -> Growing:
     """A query is asked to come, and to go before its first batch."""
     drawn = Workload(35, 0, batches=3)
     case = Growing(
-        [query_of(drawn, "q0", JOIN)], [drawn.batch(n) for n in range(3)], {}, slots=2, faults=faults or {}
+        [query_of(drawn, "q0", JOIN)], [drawn.batch(n) for n in range(3)], {}, slots=2
     )  # fmt: skip
 
     def ask(run: Run) -> None:
@@ -213,17 +213,17 @@ def never_coming(faults: dict[int, Fault] | None = None) -> Growing:
     return case
 
 
-def test_a_query_is_dropped_before_it_has_come() -> None:
+def test_a_query_is_dropped_before_it_has_come(part: Part) -> None:
     """Whoever dies when both are noted: it does not come."""
-    calm = never_coming()
-    calm.check()
-    first = next(n for n, path in enumerate(calm.world.puts) if path == "checkpoint/dropped/later")
-    for ordinal in range(first, len(calm.world.puts)):
-        if calm.world.puts[ordinal].split("/")[1] not in ("state", "staged", "progress"):
-            case = never_coming({ordinal: Fault("crash_after")})
-            case.check(f"{ordinal}")
-            assert not case.found().get("later")
-            assert not case.checkpoint.list(DROPPED)
+    deaths = never_coming().deaths("crash_after")
+    first = next(each.ordinal for each in deaths if each.path == "checkpoint/dropped/later")
+    records = [each for each in deaths if each.path.split("/")[1] not in ("state", "staged", "progress")]
+    for left in part.of([each for each in records if each.ordinal >= first]):
+        case = never_coming()
+        case.go_on(left)
+        case.check(str(left))
+        assert not case.found().get("later")
+        assert not case.checkpoint.list(DROPPED)
 
 
 def test_results_that_wait_keep_a_query_in_the_records() -> None:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from anabranch.drive.local import LocalPipeline
-from anabranch.drive.work import Kept
 from anabranch.errors import DatabaseError, SqlError, UnsupportedSqlError
 from anabranch.place.databases.protocol import TableSize
 from anabranch.place.reading import MOST_BYTES, LookupCosts
@@ -79,16 +78,22 @@ def check_case(name: str, slots: int, seed: int, costs: LookupCosts | None = Non
     return database
 
 
-def test_a_table_that_does_not_change_is_shipped_once_lookups_have_taken_as_long() -> None:
-    """Reading it takes 1 s by what was measured, and a lookup of a key 0.4 s: the third lookup would be more."""
+def test_a_table_that_does_not_change_is_shipped_once_lookups_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it takes 1 s by what was measured, and a lookup of a key 0.4 s, by that and by the clock: the third lookup
+    would be more."""
     case = Case("SELECT o.id, r.rate FROM orders [NOW] o, regions r WHERE o.place = r.code", {"r": "o"})
     query, rng = bound(case), np.random.default_rng(1)
     database = FakeDatabase("crm", table_rows(rng))
     size = database.tables["regions"].num_rows
     costs = {"crm": LookupCosts(0.0, key_s=0.4, row_s=1.0 / size)}
-    worker, disk = Kept(), MemoryFilesystem()
+    disk, clock = MemoryFilesystem(), [0.0]
+    monkeypatch.setattr("anabranch.drive.lookups.perf_counter", lambda: clock[0])
+
+    def take_time() -> None:
+        clock[0] += 0.4
+
+    database.before_lookup = take_time
     pipeline = LocalPipeline([query], disk, databases=database, lookup_costs=costs)
-    pipeline.worker = worker
     one = batches(rng, 1, 8)[0]["orders"].slice(0, 1)
     times = [pa.array([1_000_000 * n], pa.timestamp("us")) for n in range(6)]
     given = [{"orders": one.set_column(4, "ts", each).set_column(2, "place", pa.array([f"r{n % 4}"]))}
@@ -97,8 +102,6 @@ def test_a_table_that_does_not_change_is_shipped_once_lookups_have_taken_as_long
     for batch, rows in enumerate(given):
         found += oracle.bag(pipeline.step(batch, rows)["q"].results)
         borders.append(pipeline.commit.queries["q"].statistics.borders)  # type: ignore[union-attr]
-        for known in worker.shelf.known.values():  # as if the fake had taken the time
-            known.spent_s = 0.4 * len(database.lookups)
     assert (len(database.lookups), database.reads) == (2, ["regions"])
     assert [sum(border.rows_back for border in each.values()) > 0 for each in borders[3:]] == [False] * 3, "it is kept"
     (whole,) = borders[2].values()
@@ -119,6 +122,44 @@ def test_a_table_that_is_too_large_or_of_unknown_size_is_looked_up(monkeypatch: 
         pipeline.step(0, feed(query, batches(rng, 1, 9)[0]))
         assert database.lookups
         assert not database.reads, size
+
+
+def test_a_table_that_takes_longer_to_read_than_was_measured_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 200 rows was to take 0.2 s, and a lookup of a key 1 s; reading takes 100 s by the clock."""
+    query, clock = bound(CASES["one stream"]), [0.0]
+    ids = pa.array(np.arange(200), pa.int32())
+    customers = pa.table([ids, ids.cast(pa.string()), ids.cast(pa.int64()), ids.cast(pa.string())], TYPES["customers"].names)
+    database = FakeDatabase("crm", {"customers": customers})
+    monkeypatch.setattr("anabranch.drive.lookups.perf_counter", lambda: clock[0])
+
+    def take_time() -> None:
+        clock[0] += 100.0
+
+    database.before_lookup = take_time
+    costs = {"crm": LookupCosts(0.0, key_s=1.0, row_s=0.001)}
+    pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database, lookup_costs=costs)
+    for batch, rows in enumerate(batches(np.random.default_rng(4), 3, 30)):
+        pipeline.step(batch, feed(query, rows))
+    assert (len(database.reads), len(database.lookups)) == (1, 2)
+
+
+def test_a_table_that_cannot_be_read_whole_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, case = np.random.default_rng(1), CASES["joined by what is found"]
+    query, given = bound(case), batches(rng, 3, 30)
+    database, tried = FakeDatabase("crm", table_rows(rng)), []
+
+    def slow(*given: object) -> pa.Table:
+        tried.append(given)
+        raise DatabaseError("the database crm took longer than 1 s")
+
+    monkeypatch.setattr(database, "read", slow)
+    costs = {"crm": COSTS["tables are read whole at once"]}
+    pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database, lookup_costs=costs)
+    found = Counter[tuple[object, ...]]()
+    for batch, rows in enumerate([*given, {}]):
+        found += oracle.bag(pipeline.step(batch, rows)["q"].results)
+    assert expected(case, given, [dict(database.tables)] * 3) == found
+    assert (len(tried), len(database.lookups)) == (1, 3), "it is not tried again at once"
 
 
 def test_slots_that_read_a_table_whole_read_one_snapshot() -> None:
@@ -174,7 +215,9 @@ def simulated(case: Case, given: list[dict[str, pa.Table]], slots: int, **more: 
     versions: dict[int, dict[str, pa.Table]] = {}
 
     def change(batch: int) -> None:
-        database.tables = versions[batch] = table_rows(rng)
+        database.tables = table_rows(rng)
+        if not database.is_held:
+            versions[batch] = dict(database.tables)
 
     query = bound(case)
     made = Simulation(
@@ -215,6 +258,11 @@ def test_a_zombie_attempt_of_a_task_is_not_heard_of(name: str, to_files: bool) -
     """Two workers attempt each task, and the table changes between them: all results are those of one attempt."""
     given = batches(np.random.default_rng(8), 5, 14)
     simulated(CASES[name], given, 1, to_files=to_files, zombies=range(9), workers=2)
+
+
+def test_zombie_attempts_in_several_slots_read_the_snapshot_of_the_others() -> None:
+    given = batches(np.random.default_rng(8), 5, 14)
+    simulated(CASES["joined by what is found"], given, 3, to_files=True, zombies=range(9), workers=2)
 
 
 def test_other_plans_find_what_was_found() -> None:

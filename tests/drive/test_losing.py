@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -29,6 +29,7 @@ from tests.drive.test_protocol import FAILS, FAULTS, PAUSES
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
+from tests.support.fixed_scenarios import many_batches
 from tests.support.losing import with_freshness
 from tests.support.scenarios import Scenario, properties, scenarios
 from tests.support.workloads import Workload
@@ -40,6 +41,8 @@ MOVES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.just(
 class Told(Simulation):
     """Remembers every commit, whoever made it. The driver's clock is never before the rows of the trigger that is next, and
     goes on with every batch that is planned."""
+
+    BESIDE: ClassVar[tuple[str, ...]] = (*Simulation.BESIDE, "told", "begun")
 
     told: dict[int, Commit] = field(default_factory=dict)
     latest_us: Sequence[int] = ()
@@ -216,3 +219,36 @@ def test_queries_that_come_under_limits_have_them_from_their_first_batch(part: P
         case = growing()
         case.go_on(left)
         check_growing(case, str(left))
+
+
+def limited() -> Told:
+    """Three batches of a query whose results are to be fresh, some rows of which look up, and some are shed."""
+    plain = many_batches(3)
+    script = plain.script.replace("[RANGE 2 SECONDS]", "[RANGE 2 SECONDS FRESHNESS 2 SECONDS]")
+    scenario = Scenario(script, plain.plans, plain.batches)
+
+    def limiting() -> Limiting:
+        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=Clock.EVENT), draw_salt=lambda: 7)
+        made.limits = {"q": {"a": Limit(share=0.5), "b": Limit(rows={0: 6, 1: 4})}}
+        made.shed = {"c": 0.8}
+        return made
+
+    made = Told([scenario.query], scenario.arrow_batches, {}, scenario.plans, limiting=limiting)
+    made.latest_us = latest_times(scenario)
+    return made
+
+
+def test_a_driver_dies_at_every_second_put_under_limits(part: Part) -> None:
+    """By the same salts every batch gives what it gives where nobody dies. (Random cases die anywhere.)"""
+    calm = limited()
+    wanted = calm.run()["q"]
+    fresh = oracle.fresh_by_batch(calm.queries[0], calm.batches, {}, calm.clocks())
+    assert 0 < wanted.total() < sum(each.total() for each in fresh)
+    assert not wanted - sum(fresh, Counter())
+    deaths = limited().deaths("tear")
+    assert {each.path.split("/")[1] for each in deaths} >= {"control", "commit", "state", "q"}
+    for left in part.of([each for each in deaths if "/progress/" not in each.path][::2]):
+        case = limited()
+        case.go_on(left)
+        assert not (wrong := oracle.difference(case.run()["q"], wanted)), f"{left}: {wrong}"
+        case.verify()

@@ -21,6 +21,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation
 from tests.support import oracle
+from tests.support.cases import Part
 from tests.support.faulty import Crash, Fault
 from tests.support.scenarios import properties
 from tests.support.workloads import Workload
@@ -241,9 +242,9 @@ def check_changed(case: Rewriting, sim: Simulation, wanted: Sequence[Sequence[or
 
 
 @pytest.mark.parametrize(("case", "slots"), [(Rewriting(5, "join", True, 3), 2), (Rewriting(6, "join", False, 3), 1)])
-def test_crashes_at_every_put(case: Rewriting, slots: int) -> None:
+def test_crashes_at_every_put(case: Rewriting, slots: int, part: Part) -> None:
     wanted = by_batch(case)
-    for left in as_it_was(case, slots).deaths("tear", "crash_after"):
+    for left in part.of(as_it_was(case, slots).deaths("tear", "crash_after")):
         sim = as_it_was(case, slots)
         sim.go_on(left)
         check_changed(case, sim, wanted)

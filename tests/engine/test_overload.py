@@ -236,6 +236,23 @@ def test_shares_of_rows_that_were_shed_count() -> None:
     assert np.allclose(np.mean(rows, axis=0), [60, 36], rtol=0.1)
 
 
+def test_rows_in_several_slots_look_up_in_each_by_itself() -> None:
+    """Rows of a go to two of four slots, and find partners in both."""
+    rng = np.random.default_rng(3)
+    b = table([(int(k), int(j), n, 0) for n, (k, j) in enumerate(rng.integers(0, 12, (150, 2)).tolist())])
+    c = table([(0, int(j), n, 0) for n, j in enumerate(rng.integers(0, 12, 60))])
+    a = table([(int(k), 0, n, 1) for n, k in enumerate(rng.integers(0, 12, 80))])
+    query = query_of("SELECT a.x, c.x AS z FROM a [NOW], b [RANGE 1 DAY], c [RANGE 1 DAY] WHERE a.k = b.k AND b.j = c.j")
+    exact, run = (LocalRun(query, MemoryFilesystem(), "(a b c)", slots=4, limiting=each) for each in (None, may_lose()))
+    for each in (exact, run):
+        each.step(0, {"b": b, "c": c})
+    true = exact.step(1, {"a": a}).results.num_rows
+    limit(run, {"a": Limit(share=0.4)})
+    told = [run.step(batch, {"a": a}).statistics.limited["a"] for batch in range(1, BATCHES + 1)]
+    assert told[0].rows == 2 * a.num_rows
+    check_estimates(told, true)
+
+
 def in_all(statistics: Statistics) -> Limited:
     """What is told of all directions together."""
     found = Limited()
@@ -267,6 +284,21 @@ def test_a_few_shed_rows_that_are_found_by_most(kept: dict[str, float], share: f
         told.append(in_all(run.step(batch, cut).statistics))
     check_estimates(told, true)
     assert not any(each.covariance for each in told), "batches have no rows in common"
+
+
+def test_shed_rows_that_would_be_in_several_slots() -> None:
+    """Rows of a are in two of four slots, and are found in both by rows of c: from few to hundreds."""
+    rng = np.random.default_rng(13)
+    b = [(int(k), int(j), n) for n, (k, j) in enumerate(zip(np.minimum(rng.zipf(1.6, 120), 30), range(120), strict=True))]
+    a, c = [*range(1, 31)], [*range(120)]
+    query = query_of("SELECT a.x, c.x AS z FROM a, b, c WHERE a.k = b.k AND b.j = c.j WINDOW 1 SECOND")
+    run, told = LocalRun(query, MemoryFilesystem(), "(a b c)", slots=4, limiting=may_lose()), []
+    run.driver.limiting.shed = {"a": 0.5}
+    for batch in range(BATCHES // 3):
+        at_us = batch * 10_000_000
+        rows = {"a": table([(k, 0, k, at_us) for k in a]), "b": table([(k, j, n, at_us) for k, j, n in b])}
+        told.append(in_all(run.step(batch, {**rows, "c": table([(0, j, j, at_us) for j in c])}).statistics))
+    check_estimates(told, len(b))
 
 
 def test_rows_that_were_shed_are_missing_in_later_batches_too() -> None:

@@ -46,3 +46,9 @@ def test_what_is_wrong_with_a_setting_is_said_without_it() -> None:
         assert "canary" not in str(error.value)
     with pytest.raises(DatabaseError, match="cannot name a database"):
         settings_of("no; name")
+
+
+def test_options_of_tls_are_passed_on() -> None:
+    settings = told(HOST="h", SSLMODE="verify-full", SSLROOTCERT="/my certs/root.crt", TIMEOUT="7", RETRIES="1")
+    assert settings.dsn == "host='h' sslmode='verify-full' sslrootcert='/my certs/root.crt'"
+    assert (settings.limits.timeout_s, settings.limits.retries) == (7.0, 1)

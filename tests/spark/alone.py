@@ -128,7 +128,7 @@ def _limited(spark: SparkSession, folder: str, batches: int) -> str:
     feed.run(spark, sink, plan=1, slots=2)  # type: ignore[arg-type]
     session_start.Limiting = Limiting  # type: ignore[misc]
     limiting = Limiting(LIMITED, draw_salt=count().__next__)
-    twin = LocalRun(scenario.query, MemoryFilesystem(), scenario.plans[1], limiting=limiting)
+    twin = LocalRun(scenario.query, MemoryFilesystem(), scenario.plans[1], slots=2, limiting=limiting)
     limiting.limits = {twin.name: {alias: Limit(share=share) for alias, share in LIMITED.allowances.items()}}
     told = []
     for number in range(batches):

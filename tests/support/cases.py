@@ -31,7 +31,7 @@ QUICK_EXAMPLES = 3
 QUICK_SEEDS = 1
 """And so many seeds of a test that is parametrized by them."""
 
-QUICK_PARTS = 5
+QUICK_PARTS = 20
 """And one of so many parts of what a test goes through by itself."""
 
 

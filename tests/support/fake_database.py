@@ -30,6 +30,11 @@ class FakeDatabase:
             raise DatabaseError(f"there is no database {name}")
         return self
 
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody holds a snapshot: changes are not seen by whoever reads that."""
+        return bool(self._snapshots)
+
     def describe(self, table: str) -> tuple[tuple[str, pa.DataType], ...]:
         return tuple((f.name, f.type) for f in self.tables[table].schema)
 
