@@ -75,8 +75,10 @@ class FakeDatabase:
     def export_snapshot(self) -> Iterator[str]:
         name = f"snapshot {len(self._snapshots)} of {len(self.lookups)}"
         self._snapshots[name] = dict(self.tables)
-        yield name
-        del self._snapshots[name]
+        try:
+            yield name
+        finally:  # whoever holds it may die
+            del self._snapshots[name]
 
     def cancel(self) -> None:
         pass
