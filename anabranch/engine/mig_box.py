@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from anabranch.control.records import Border
 from anabranch.engine import bounds
+from anabranch.engine.accept import in_one_piece
 from anabranch.engine.aggregation import Aggregator, instant_of
 from anabranch.engine.arrival import delta_of, ends_of
 from anabranch.engine.box import Box
@@ -194,12 +195,11 @@ class MigBox(Box):
         asked, began, back = self.reader.graph.query.statement, perf_counter(), (0, 0)
         assert asked is not None, "a block of a database has a statement"
         border = self.statistics.borders.setdefault(self.name, Border(asked.database))
-        sent = sum(rows.num_rows for rows in relations.values()), sum(rows.nbytes for rows in relations.values())
         try:
             given = self._database().run(asked.sql, relations)
             back = given.num_rows, given.nbytes
         finally:
-            border.count(sent, back, perf_counter() - began)
+            border.count(_size(relations), back, perf_counter() - began)
         if given.num_columns < len(asked.types):
             raise QueryError(f"DATABASE {asked.database} gives {given.num_columns} columns: start the query anew")
         return given.combine_chunks()
@@ -306,16 +306,25 @@ class JoinMigBox(MigBox):
         self._spent("database", began)
 
     def _results(self, relations: Mapping[str, pa.Table], began_ns: int) -> Iterator[Found]:
-        """What the database finds, in pieces."""
-        given, schema = self._run_there(relations), self.reader.graph.query.output_schema
-        self._spent("database", began_ns)
-        if not given.num_rows:
-            return
-        columns = [_in_type(column, wanted) for column, wanted in zip(given.columns, schema.types, strict=True)]
-        results = pa.RecordBatch.from_arrays(columns, schema=schema)
-        self.statistics.results += results.num_rows
-        for first in range(0, results.num_rows, bounds.RESULT_ROWS):
-            yield self.reader.query, results.slice(first, bounds.RESULT_ROWS)
+        """What the database finds, in pieces, as it finds them."""
+        query = self.reader.graph.query
+        asked, schema, sent = query.statement, query.output_schema, _size(relations)
+        assert asked is not None, "a block of a database has a statement"
+        border, began = self.statistics.borders.setdefault(self.name, Border(asked.database)), perf_counter()
+        rows = nbytes = 0
+        seconds = 0.0
+        try:
+            for piece in self._database().pieces(asked.sql, relations, bounds.RESULT_ROWS):
+                seconds += perf_counter() - began
+                rows, nbytes = rows + piece.num_rows, nbytes + piece.nbytes
+                columns = [_in_type(column, wanted) for column, wanted in zip(piece.columns, schema.types, strict=True)]
+                self.statistics.results += piece.num_rows
+                self._spent("database", began_ns)
+                yield self.reader.query, pa.RecordBatch.from_arrays(columns, schema=schema)
+                began, began_ns = perf_counter(), thread_time_ns()
+        finally:
+            border.count(sent, (rows, nbytes), seconds + perf_counter() - began)
+            self._spent("database", began_ns)
 
 
 def _with_validity(
@@ -324,7 +333,12 @@ def _with_validity(
     return rows.append_column(VALID[0], pa.array(starts)).append_column(VALID[1], pa.array(ends))
 
 
-def _in_type(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
+def _size(relations: Mapping[str, pa.Table]) -> tuple[int, int]:
+    """The rows and bytes of relations."""
+    return sum(rows.num_rows for rows in relations.values()), sum(rows.nbytes for rows in relations.values())
+
+
+def _in_type(column: pa.ChunkedArray | pa.Array, wanted: pa.DataType) -> pa.Array:
     """A column that a database gave, in the type that it has here."""
-    whole = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
+    whole = in_one_piece(column)
     return whole if whole.type == wanted else whole.cast(wanted)

@@ -7,7 +7,7 @@ hands one to them (`anabranch.place.databases.embedded`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +81,11 @@ class Embedded(Protocol):
 
     def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
         """The rows that a statement gives; `QueryError`, if it fails."""
+        ...
+
+    def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
+        """The same in pieces of at most so many rows, as they are found: nobody holds all of them. The database is asked
+        nothing else before the last was taken."""
         ...
 
     def close(self) -> None: ...

@@ -289,6 +289,7 @@ def _border_pairs(step: Progress) -> dict[str, Any]:
         "database_rows_back": sum(border.rows_back for border in every),
         "database_bytes_back": sum(border.bytes_back for border in every),
         "database_seconds": f"{sum(border.seconds for border in every):.3f}",
+        "database_failed": sum(border.failed for border in every) or None,
     }
 
 

@@ -437,6 +437,8 @@ def test_an_altered_query_is_limited_as_one_that_is_new() -> None:
     assert machine.limiting.limits["q"].keys() == {"a", "b"}, "it is the same query"
     served(machine, {"q": 7})
     assert machine.limiting.limits["q"] == {"b": Limit(share=0.5)}
+    assert not machine.loop.state.allowances, "what was known is of the query that it was"
+    assert not machine.loop.state.costs
     assert [event for _, event, _ in machine.journal[told:]] == ["limiting"]
     assert machine.journal[-1][2] == "as asked, 50 % of rows of b look up their partners"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from anabranch.control.records import Limit, Limited, Statistics
 from anabranch.drive.local import LocalPipeline, LocalRun
+from anabranch.engine.combination import Combination
+from anabranch.engine.freshness import Oldest, fresh, oldest_times, useful_from_us
 from anabranch.engine.shared_box import SharedBox
 from anabranch.plan.migration import Strategy
 from anabranch.plan.overload import Clock
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import FOREVER_US, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
@@ -272,7 +275,7 @@ def test_a_few_shed_rows_that_are_found_by_most(kept: dict[str, float], share: f
     """Rows of b are found by from one to hundreds of rows of a. Each batch brings the same rows, far later, and sheds and
     limits others of them. If only keys are read, rows of one key share their fate."""
     rng = np.random.default_rng(11)
-    keys = {"a": np.minimum(rng.zipf(1.4, 300), 60).tolist(), "b": [*range(1, 61)] * 2}
+    keys = {"a": np.minimum(rng.zipf(1.4, 300), 60).tolist(), "b": [*range(1, 61)] * 3}
     true = sum(Counter(keys["b"])[k] for k in keys["a"])
     query = query_of(f"SELECT {select} FROM a, b WHERE a.k = b.k WINDOW 1 SECOND")
     run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
@@ -326,6 +329,19 @@ def test_rows_that_were_shed_are_missing_in_later_batches_too() -> None:
     assert all(len(box.fates._before["b"]) < 50 for box in run.slot.boxes.values()), "rows that are over are forgotten"
 
 
+def test_results_that_have_no_row_in_common_vary_by_themselves() -> None:
+    """Each result has a row of a and one of b, half of which were kept, and a quarter of those of a look up."""
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose(2))
+    run.driver.limiting.shed = {"a": 0.5, "b": 0.5}
+    run.step(0, {"b": table([(n, 0, n, 0) for n in range(600)])})
+    limit(run, {"a": Limit(share=1 / 4)})
+    done = run.step(1, {"a": table([(n, 0, n, 0) for n in range(600)])}).statistics
+    told = in_all(done)
+    assert done.results > 20
+    assert told.estimated == 16 * done.results
+    assert told.variance == pytest.approx(done.results * (1 - 1 / 16) * 16**2)
+
+
 def test_a_row_that_meets_itself_was_kept_once() -> None:
     query = query_of("SELECT a.x FROM a, a AS b WHERE a.k = b.k WINDOW 1 DAY")
     run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
@@ -334,6 +350,30 @@ def test_a_row_that_meets_itself_was_kept_once() -> None:
     told = in_all(done)
     assert told.estimated == 4 * done.results
     assert told.variance == pytest.approx(done.results * 0.75 * 16)
+
+
+def test_a_result_with_two_rows_that_might_have_been_shed_is_no_more_uncertain_than_itself() -> None:
+    """Each has a row of a and one of b for itself: it stands for four, and is one of four that might be there."""
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"a": 0.5, "b": 0.5}
+    rows = table([(n, 0, n, 0) for n in range(400)])
+    done = run.step(0, {"a": rows, "b": rows}).statistics
+    told = in_all(done)
+    assert done.results > 50
+    assert told.estimated == 4 * done.results
+    assert told.variance == pytest.approx(done.results * 0.75 * 16)
+
+
+def test_rows_that_are_equal_are_shed_together() -> None:
+    """Of b only the key is read, and each comes twice: what both bring, four for each key, is there or not."""
+    run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose())
+    run.driver.limiting.shed = {"b": 0.5}
+    cut = {"a": table([(k, 0, k, 0) for k in range(200)]), "b": table([(n // 2, 0, n, 0) for n in range(400)])}
+    done = run.step(0, cut).statistics
+    told = in_all(done)
+    assert done.results > 50
+    assert told.estimated == 2 * done.results
+    assert told.variance == pytest.approx(done.results / 2 * 0.5 * 16)
 
 
 def test_rows_that_look_up_a_range_are_told_as_others_are() -> None:
@@ -362,6 +402,36 @@ def test_inputs_over_one_stream_choose_rows_of_their_own() -> None:
         found.append(set(run.step(batch, {"a": rows}).results.column("x").to_pylist()))
     assert 150 < len(found[0]) < 250
     assert 60 < len(found[0] & found[1]) < 140
+
+
+def test_who_looks_up_does_not_depend_on_the_order_of_rows() -> None:
+    """Rows of a look up b in the order in which they were sorted for their own index."""
+    query, found = query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), []
+    rows = [(n * 7919 % 400, 0, n, 0) for n in range(400)]
+    for given in (rows, rows[::-1]):
+        run = LocalRun(query, MemoryFilesystem(), limiting=may_lose())
+        run.step(0, {"b": table(rows)})
+        limit(run, {"a": Limit(share=0.5)})
+        run.driver.limiting.draw_salt = lambda: 9
+        found.append(sorted(run.step(1, {"a": table(given)}).results.column("x").to_pylist()))
+    assert found[0] == found[1]
+    assert 150 < len(found[0]) < 250
+
+
+def test_a_row_as_old_as_the_user_wants_is_not_too_old() -> None:
+    box: Any = SimpleNamespace(log_of=lambda alias: SimpleNamespace(times=lambda ids: ids))
+    ids = np.array([9, 10, 11])
+    rows = fresh(box, Combination({"a": ids}, ids, ids + 1), [Oldest("a", 10, FOREVER_US)])
+    assert rows.ids["a"].tolist() == [10, 11]
+
+
+def test_rows_are_asked_for_their_times_where_one_may_be_too_old() -> None:
+    """The clock is 100, and a row of before 88 too old. What ends at 98 or later has no such row, in a window of 10."""
+    one = SimpleNamespace(alias="a", freshness_us=12, window=SimpleNamespace(length_us=10), source=SimpleNamespace(name="s"))
+    query: Any = SimpleNamespace(inputs=[one])
+    assert [bool(oldest_times(query, 100, watermark_us)) for watermark_us in (95, 96, 97, 98)] == [True, True, False, False]
+    readers: Any = [SimpleNamespace(query=name, graph=SimpleNamespace(query=query)) for name in "pq"]
+    assert useful_from_us("s", readers, {"p": 100, "q": 70}) == 58, "who is behind has use for older rows"
 
 
 def test_rows_that_are_shed_move_the_watermark() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.control.progress import read_progress
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
+from anabranch.errors import QueryError
+from anabranch.place.databases.embedded import open_embedded
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation
 from tests.support import oracle
@@ -77,3 +80,15 @@ def test_what_a_block_reads_and_gives_is_told() -> None:
     assert {border.database for border in borders} == {"duck"}
     assert all(border.calls and border.rows_sent and border.bytes_sent and border.seconds > 0 for border in borders)
     assert any(border.rows_back and border.bytes_back for border in borders)
+
+
+def test_what_a_statement_finds_comes_in_pieces_and_leaves_nothing_behind() -> None:
+    database, rows = open_embedded("duck"), pa.table({"x": range(1000)})
+    pieces = [*database.pieces("SELECT a.x FROM t a, t b WHERE a.x < 100", {"t": rows}, 5_000)]
+    assert sum(piece.num_rows for piece in pieces) == 100_000
+    assert max(piece.num_rows for piece in pieces) <= 5_000
+    with pytest.raises(QueryError, match=r"DuckDB: .*Could not convert string"):
+        [*database.pieces("SELECT CAST(CASE WHEN x = 999 THEN 'q' ELSE '1' END AS INT) FROM t", {"t": rows}, 10)]
+    with pytest.raises(QueryError, match="Table with name t does not exist"):
+        database.run("SELECT * FROM t", {})
+    database.close()

@@ -73,8 +73,22 @@ class DuckDb:
         try:
             return self._over(relations, lambda: self._connection.sql(sql).to_arrow_table())
         except duckdb.Error as error:
-            told = _told(sql, error)
-            raise QueryError(f"DuckDB: {told.message}" + (f": {told.hint}" if told.hint else "")) from None
+            raise _failed(sql, error) from None
+
+    def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
+        """`TIMEOUT_S` is for a piece: what is done with it between two of them takes its own time."""
+        try:
+            with self._registered(relations):
+                with self._in_time():
+                    found = self._connection.sql(sql).to_arrow_reader(most_rows)
+                while (piece := self._next(found)) is not None:
+                    yield piece
+        except (duckdb.Error, OSError, pa.ArrowException) as error:  # a reader hands on errors of DuckDB as Arrow's
+            raise _failed(sql, error) from None
+
+    def _next(self, found: pa.RecordBatchReader) -> pa.RecordBatch | None:
+        with self._in_time():
+            return next(found, None)
 
     def close(self) -> None:
         self._connection.close()
@@ -88,11 +102,15 @@ class DuckDb:
         return None
 
     def _over(self, relations: Mapping[str, pa.Table], ask: Callable[[], Given]) -> Given:
+        with self._registered(relations), self._in_time():
+            return ask()
+
+    @contextmanager
+    def _registered(self, relations: Mapping[str, pa.Table]) -> Iterator[None]:
         for name, rows in relations.items():
             self._connection.register(name, rows)
         try:
-            with self._in_time():
-                return ask()
+            yield
         finally:
             for name in relations:
                 self._connection.unregister(name)
@@ -113,6 +131,11 @@ def _unstable() -> frozenset[str]:
     """The functions whose result is not one of their arguments alone."""
     with duckdb.connect(":memory:") as connection:
         return frozenset(name for (name,) in connection.execute(UNSTABLE).fetchall())
+
+
+def _failed(sql: str, error: Exception) -> QueryError:
+    told = _told(sql, error)
+    return QueryError(f"DuckDB: {told.message}" + (f": {told.hint}" if told.hint else ""))
 
 
 def _told(sql: str, error: Exception) -> StatementError:
