@@ -27,8 +27,10 @@ import glob
 import json
 import os
 import shutil
+import signal
 import socket
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -85,6 +87,7 @@ def main() -> None:
         vars(given).update(QUICK)
     if reason := why_not():
         raise SystemExit(reason)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server is not left behind
     server, folder = Server(free_port()), Path(tempfile.mkdtemp(prefix="ab-lookup-"))
     try:
         os.environ |= server.environment  # before there is a JVM
