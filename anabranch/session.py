@@ -361,7 +361,7 @@ class Session:
 
     def _ground(self, holder: Holder, trigger: Mapping[str, Any]) -> Ground:
         idle_s = None if self._idle_us is None else self._idle_us / 1e6
-        limiting = partial(limiting_of, trigger, int(self.spark.sparkContext.defaultParallelism), self.clock)
+        limiting = partial(limiting_of, trigger, lambda: int(self.spark.sparkContext.defaultParallelism), self.clock)
         return Ground(
             self.spark, self.checkpoint, checkpoint_id(self.checkpoint), holder, self._sources, self.cache, self.clock,
             self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes, self._queries.slicer, limiting,

@@ -197,15 +197,15 @@ def _require_published(checkpoint: Folder, pipeline: KnownPipeline) -> None:
 
 
 def limiting_of(
-    trigger: Mapping[str, Any], cores: int, clock: Callable[[], float],
+    trigger: Mapping[str, Any], cores: Callable[[], int], clock: Callable[[], float],
     overload: Overload, queries: Mapping[str, Query], slots: int,
 ) -> Limiting:  # fmt: skip
     """What queries of a pipeline may lose, and who decides about it. Unless a clock was asked for, freshness is told by the
-    wall clock where batches come by it."""
+    wall clock where batches come by it. Spark is asked for its `cores` only where somebody decides by them."""
     interval = trigger.get("processingTime")
     if overload.clock is None:
         overload = replace(overload, clock=Clock.EVENT if interval is None else Clock.WALL)
     if overload.policy is Policy.FALL_BEHIND:
         return Limiting(overload)
     interval_s = (parse_duration(interval) / 1e6 if interval is not None else 0) or None
-    return Limiting(overload, OverloadLoop(overload, queries, interval_s, slots, min(slots, cores), clock))
+    return Limiting(overload, OverloadLoop(overload, queries, interval_s, slots, min(slots, cores()), clock))
