@@ -19,7 +19,7 @@ from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import QueryCommit
 from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
-from anabranch.cost.facts import EMPTY, Facts, Given
+from anabranch.cost.facts import EMPTY, Facts, Given, window_s
 from anabranch.cost.units import DEFAULT, unit_costs
 from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
@@ -71,7 +71,7 @@ from anabranch.show.figures import listed
 from anabranch.show.lookups import lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
-from anabranch.show.placement import placement_json, placement_text
+from anabranch.show.placement import Folding, placement_json, placement_text
 from anabranch.show.routes import routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
 from anabranch.sql import BoundQuery, Catalog, Script
@@ -261,7 +261,7 @@ class Planning:
         more = [*self._company(name), *self._fixed_text(name), *shares, *self._budgeted(name)]
         if (overloaded := overload_text(written, self.overload_of(name), self._apart(name))) is not None:
             more.append(overloaded)
-        if (places := placement_text(self.placement(name), written, verbose)) is not None:
+        if (places := placement_text(self.placement(name), written, verbose, self._folding(written))) is not None:
             more.append(places)
         if (found := lookups_text(written, lookup_costs_of)) is not None:
             more.append(found)
@@ -285,7 +285,7 @@ class Planning:
             "contained": taking_in_json(self.query(name).taking_in),
             "budget": self._budget_json(name),
             "overload": overload_json(written, self.overload_of(name), self._apart(name)),
-            "placement": placement_json(self.placement(name), written),
+            "placement": placement_json(self.placement(name), written, self._folding(written)),
             "lookups": lookups_json(written, lookup_costs_of),
         }
 
@@ -311,18 +311,42 @@ class Planning:
         """Where the operators of a query run, if there is a database that may run some: the one that it is placed in, else
         the first that leaves a choice. A query that has run is shown as its newest commit has it."""
         written, own = self.query(name).forms.written, self._committed(name)
-        home = frozenset(own.execution.home) if own is not None else frozenset[str]()
-        return self.choose_places(written, self.facts, frozenset(written.places) - home)
+        known, home = frozenset(written.places), frozenset[str]()
+        if own is not None:
+            known, home = known | {each.block for each in own.execution.woken}, frozenset(own.execution.home)
+        return self.choose_places(written, self.facts, known - home, known)
 
-    def choose_places(self, query: Query, facts: Given, ran: frozenset[str] | None = None) -> Choice | None:
-        """Where operators run best by some facts; or, if blocks `ran` in the database, that beside what would be best."""
+    def _folding(self, query: Query) -> dict[str, Folding]:
+        """What it takes the engine to fold the window of a block over one stream that a database may run, where the rate of
+        the stream is known."""
+        found = {}
+        for block in query.blocks:
+            if block.name in query.places and len(block.inputs) == 1:
+                rows = self.facts.rates.get(block.inputs[0].source.name, 0.0) * window_s(block.inputs[0])
+                if rows:
+                    found[block.name] = Folding(rows, rows * self.units.fold)
+        return found
+
+    def moving_places(self, query: Query) -> bool:
+        """Whether blocks of a query may go to a database or to the engine by themselves: there is one that no hint keeps
+        where it is, and the database was measured."""
+        if query.places:
+            return bool(query.places.keys() - query.hinted)
+        choice = self.choose_places(query, self.facts, frozenset())
+        return choice is not None and choice.decision is not None and choice.other is not None
+
+    def choose_places(
+        self, query: Query, facts: Given, ran: frozenset[str] | None = None, logged: frozenset[str] = frozenset()
+    ) -> Choice | None:
+        """Where operators run best by some facts; or, if blocks `ran` in the database, that beside what would be best. Rows
+        of blocks that are `logged` are kept anyway."""
         used = set(query.places.values())
         named = {each: abilities for each, abilities in self.databases.items() if not used or each in used}
         joins = dict(joining_blocks(query)) if named else {}
         join_cpu = {each: decide(JoinGraph(b), facts, self.units).cost.cpu for each, b in joins.items()}
         slots = self.slots or machine_slots().count
         choices = (
-            choose_places(query, facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran)
+            choose_places(query, facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran, logged)
             for each, abilities in named.items()
         )
         return next(filter(None, choices), None)

@@ -25,6 +25,7 @@ from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Strategy, why_not_raise
 from anabranch.plan.overload import Overload
 from anabranch.plan.selects import raise_selects
+from anabranch.plan.statement import FAIL
 from anabranch.settings import strategy_of
 from anabranch.show.explain import PlanText
 from anabranch.spark.pipeline import Pipeline
@@ -50,6 +51,8 @@ class Run:
     """Held by whoever has a query come or go: a pipeline may be started anew meanwhile."""
     command_error: Exception | None = None
     """Why commands could not be looked for, the last time that failed."""
+    database_failure: str = FAIL
+    """What becomes of statements that fail, of blocks that go to a database while their queries run."""
 
     @property
     def queries(self) -> dict[str, Steering]:
@@ -129,10 +132,11 @@ class Run:
 
     def place(self, name: str, block: str, place: str) -> None:
         """Has a block of a query that a database may run (`explain` says which) run there from the next batch on, or in the
-        "engine"; without a result lost or repeated. `block` is the alias of a subquery, or the name of the query."""
+        "engine"; without a result lost or repeated. `block` is the alias of a subquery, or the name of the query. A block
+        over one stream that began in the engine goes when the rows of its window are kept: the journal says when."""
         query = self._query(name)
         called = block if block == name else f"{name}.{block}"
-        action = PlaceBlock(called, plain_name(place), query.execution.plan)
+        action = PlaceBlock(called, plain_name(place), query.execution.plan, failure=self.database_failure)
         query.request(Proposal(action, "by request"))
 
     def add_query(

@@ -336,7 +336,7 @@ class Session:
             holder.acquire()
         except OSError as error:
             raise LocationError(f"the checkpoint {self.checkpoint} cannot be used: {error}") from error
-        run = Run(holder, draw=self.planning.draw)
+        run = Run(holder, draw=self.planning.draw, database_failure=self.planning.database_failure)
         try:
             self.planning.warn()
             ground = self._ground(holder, trigger)

@@ -112,7 +112,8 @@ class SessionQueries:
         settings = self.adapt.settings(bounds)
         knowledge = Knowledge(forms.graphs[None], planning.units, bounds, planning.facts, self.slots, settings)
         loop = GroupingLoop(forms, knowledge)
-        if not forms.written.places.keys() - forms.written.hinted:
+        if not planning.moving_places(forms.written):
             return loop
-        choose = planning.choose_places
-        return PlacingLoop(loop, forms, PlacingKnowledge(choose, planning.units, planning.facts, settings.window))
+        choose, failure = planning.choose_places, planning.database_failure
+        known = PlacingKnowledge(choose, planning.units, planning.facts, settings.window, failure)
+        return PlacingLoop(loop, forms, known)

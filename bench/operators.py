@@ -74,7 +74,7 @@ def write_stream(folder: Path, rows: int, batches: int) -> None:
             "g": pa.array(np.array(["a", "b", "c"])[rng.integers(0, 3, rows)]),
             "ts": pa.array(times, pa.timestamp("us", "UTC")),
         })  # fmt: skip
-        _write(folder / f"{number:06d}.parquet", table, number)
+        write_file(folder / f"{number:06d}.parquet", table, number)
 
 
 def write_plugs(folder: Path, rate: int) -> None:
@@ -91,10 +91,10 @@ def write_plugs(folder: Path, rate: int) -> None:
         first, begin_us = first + rows, begin_us + seconds * SECOND_US
         table = pa.table({"plug": plug[places], "household": household[places], "load": load[places],
                           "ts": pa.array(times, pa.timestamp("us", "UTC"))})  # fmt: skip
-        _write(folder / f"{number:06d}.parquet", table, number)
+        write_file(folder / f"{number:06d}.parquet", table, number)
 
 
-def _write(path: Path, table: pa.Table, number: int) -> None:
+def write_file(path: Path, table: pa.Table, number: int) -> None:
     pq.write_table(table, path, compression="snappy", row_group_size=100_000)
     os.utime(path, (EARLIEST_MTIME_S + number, EARLIEST_MTIME_S + number))
 

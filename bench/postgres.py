@@ -14,6 +14,10 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 USER, PASSWORD, NAME = "looker", "canary-pässword 'x'", "shop"
@@ -110,6 +114,27 @@ class Server:
         """Runs statements as the owner, by `psql`; what they print."""
         where = ["-h", str(self.socket), "-p", str(self.port), "-U", SUPERUSER, "-d", database]
         return self._run("psql", *where, "-v", "ON_ERROR_STOP=1", "-qAt", "-f", "-", text=text)
+
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """Has another session hold a table locked meanwhile."""
+        hold = f"BEGIN; LOCK TABLE {table}; SELECT pg_sleep(20)"
+
+        def holds() -> None:
+            with suppress(RuntimeError):  # the session is ended
+                self.sql(hold)
+
+        holding = threading.Thread(target=holds)
+        holding.start()
+        is_held = f"""SELECT count(*) FROM pg_locks
+                      WHERE mode = 'AccessExclusiveLock' AND granted AND relation = '{table}'::regclass"""
+        while self.sql(is_held).strip() == "0":
+            time.sleep(0.02)
+        try:
+            yield
+        finally:
+            self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(20)%'")
+            holding.join()
 
     def delete(self) -> None:
         subprocess.run(self._command(["pg_ctl", "-D", self._data, "-m", "immediate", "stop"]), capture_output=True)

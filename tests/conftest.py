@@ -77,7 +77,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _take_few(config: pytest.Config, items: list[pytest.Item]) -> None:
     taken: Counter[str] = Counter()
     kept, left_out = [], []
-    for item in items:
+    for item in _without_dear_cases(items, left_out):
         test = _hypothesis_test(item)
         if test is not None:
             draw(test, min(QUICK_EXAMPLES, examples_of(test)))
@@ -86,6 +86,21 @@ def _take_few(config: pytest.Config, items: list[pytest.Item]) -> None:
         taken[name] += is_seeded
         (left_out if is_seeded and taken[name] > QUICK_SEEDS else kept).append(item)
     _keep(config, items, kept, left_out)
+
+
+def _without_dear_cases(items: list[pytest.Item], left_out: list[pytest.Item]) -> list[pytest.Item]:
+    """Of a parametrized test that is marked `few(n)` only n cases, spread over all of them."""
+    of_test: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") is not None:
+            of_test.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in of_test.values():
+        mark = cases[0].get_closest_marker("few")
+        assert mark is not None
+        taken = {len(cases) * place // mark.args[0] for place in range(mark.args[0])}
+        left_out += [case for place, case in enumerate(cases) if place not in taken]
+    dropped = set(left_out)
+    return [item for item in items if item not in dropped]
 
 
 def _take_part(config: pytest.Config, items: list[pytest.Item]) -> None:

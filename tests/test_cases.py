@@ -31,6 +31,11 @@ def test_drawn(value):
 def test_seed(seed):
     note(f"seed {{seed}}")
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("kind", "abcdef")
+def test_dear(kind):
+    note(f"dear {{kind}}")
+
 def test_puts(part):
     for put in part.of(range(9)):
         note(f"put {{put}}")
@@ -83,8 +88,9 @@ def test_all_parts_together_are_all_cases(tmp_path: Path) -> None:
 
 def test_a_quick_run_takes_the_first_few_of_the_fixed_cases(tmp_path: Path) -> None:
     few, usual = run(tmp_path, "-m", "not long", "--quick"), run(tmp_path, "-m", "not long")
-    assert kinds(few) == {"drawn": 3, "seed": 1, "put": 1}
-    assert kinds(usual) == {"drawn": 25, "seed": 5, "put": 9}
+    assert kinds(few) == {"drawn": 3, "seed": 1, "dear": 2, "put": 1}
+    assert {"dear a", "dear d"} < set(few), "spread over all of them"
+    assert kinds(usual) == {"drawn": 25, "seed": 5, "dear": 6, "put": 9}
     assert set(few) < set(usual)
 
 

@@ -91,6 +91,7 @@ sys.exit(main(["--debug", *sys.argv[1:]]))
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [[], ["--json", "--slots", "3"], ["--draw", "plan.svg"]])
 def test_explain_needs_no_spark(script: Path, options: list[str]) -> None:
     script.write_text(script.read_text() + SECOND)

@@ -1,11 +1,13 @@
-"""The loop of a query with a block that a database may run, if no hint keeps it there: where the block runs, beside its plan
-(what 004 leaves to future work).
+"""The loop of a query with a block that a database may run, if no hint keeps it where it is: where the block runs, beside
+its plan (what 004 leaves to future work).
 
 Now and then, when rates are known over a window of batches, the placement that runs is set beside the others
 (`anabranch.place.choice`), by what was measured of the streams. Another one must be worth it as another plan must
 (`anabranch.adapt.arbiter`): by enough less CPU, and by as much as the way there costs. Into the engine that is the rows of
-the window, folded once; into the database nothing, for it reads the log. A block that has just moved stays for a while, and
-one that joins goes nowhere by itself: what it would have to hand over is not known.
+the window, folded once; into the database nothing, for it reads the log. A block that began in the engine has no log: what
+keeping one takes is part of the price of the database, and the block goes when its rows are there
+(`anabranch.drive.waking`). A block that has just moved stays for a while, and one that joins goes nowhere by itself: what it
+would have to hand over is not known.
 
 Example: for DuckDB a statement costs as much as folding a thousand rows, and a row half as much as folding it; the window
 slides by its whole length, a second. At 100,000 rows a second the block runs in DuckDB. At 10 rows a second it goes to the
@@ -14,7 +16,7 @@ engine, and back when rows come faster again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from anabranch.adapt.arbiter import Change
@@ -28,6 +30,7 @@ from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import ENGINE, Query
+from anabranch.plan.statement import FAIL
 
 STAYS_BATCHES = 32
 """A block that has moved stays where it is for so many batches with rows, at least."""
@@ -35,8 +38,9 @@ STAYS_BATCHES = 32
 LIFE_S = 600.0
 """For so long, at least, rates are taken to stay as they are when a block moves."""
 
-Choose = Callable[[Query, Given, frozenset[str]], Choice | None]
-"""The placement of a query by some facts, while some blocks run in the database, beside the next best."""
+Choose = Callable[[Query, Given, frozenset[str], frozenset[str]], Choice | None]
+"""The placement of a query by some facts, while some blocks run in the database and the rows of some are kept, beside the
+next best."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class PlacingKnowledge:
     otherwise: Given
     window: int = 8
     """Rates are those of so many batches."""
+    failure: str = FAIL
+    """What becomes of statements that fail."""
 
 
 class PlacingLoop:
@@ -65,7 +71,7 @@ class PlacingLoop:
             self.monitor, self.since = self.monitor.after(observation), self.since + 1
         if isinstance(said, Proposal):
             # What a database may run as a whole keeps its plan.
-            return None if self.forms.written.keeps_log else said
+            return None if self.forms.written.name in self._may_go(execution) else said
         is_known = len(self.monitor.observations) > self.known.window and self.monitor.span_s > 0
         if not is_known or self.since % self.known.window or not execution.is_settled:
             return said
@@ -81,7 +87,8 @@ class PlacingLoop:
             return None
         written = self.forms.written
         facts = measured_facts(self.forms, execution, self.monitor, self.known.otherwise)
-        choice = self.known.choose(written, facts, frozenset(written.places) - execution.home)
+        known = frozenset(self._may_go(execution))
+        choice = self.known.choose(written, facts, known - execution.home, known)
         if choice is None or choice.decision is None or choice.other is None:
             return None
         now, then = choice.decision.use.total, choice.other.use.total
@@ -101,19 +108,24 @@ class PlacingLoop:
             "cpu": cpu, "cpu_before": before, "c_u": then, "c_u_before": now, "cost_cpu_s": cost_s,
             "gain_cpu_s": change.gain_s(LIFE_S),
         }  # fmt: skip
-        return Proposal(PlaceBlock(block, place, execution.plan), text, details)
+        return Proposal(PlaceBlock(block, place, execution.plan, failure=self.known.failure), text, details)
+
+    def _may_go(self, execution: Execution) -> Mapping[str, str]:
+        """The databases of blocks whose rows are kept for them, wherever the blocks run."""
+        return {**self.forms.written.places, **{each.block: each.database for each in execution.woken}}
 
     def _moves(self, choice: Choice, execution: Execution) -> Iterator[tuple[str, str]]:
         """What the next best placement has elsewhere, of the blocks that can go there."""
         assert choice.other is not None
         there = {each.block for each in choice.root if each.name in choice.other.in_database}
+        kept = self._may_go(execution)
         for block in self.forms.written.blocks:
-            database = self.forms.written.places.get(block.name)
-            if database is None or len(block.inputs) > 1:
+            if len(block.inputs) > 1:
                 continue
-            if block.name in there and block.name in execution.home:
-                yield block.name, database
-            elif block.name not in there and block.name not in execution.home:
+            is_there = block.name in kept and block.name not in execution.home
+            if block.name in there and not is_there:
+                yield block.name, kept.get(block.name, choice.database)
+            elif block.name not in there and is_there:
                 yield block.name, ENGINE
 
     def _folded(self, name: str, facts: Given) -> float:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.control.records import ExecutionRecord, LeavingRecord, MigrationRecord, QueryCommit, SelectRecord
+from anabranch.control.records import (
+    ExecutionRecord,
+    LeavingRecord,
+    MigrationRecord,
+    QueryCommit,
+    SelectRecord,
+    WokenRecord,
+)
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse, show
-from anabranch.plan.migration import Execution, Leaving, Migration, Strategy
+from anabranch.plan.migration import Execution, Leaving, Migration, Strategy, Woken
+from anabranch.plan.query import BEGINNING_US
 from anabranch.plan.selects import above_text, raise_selects
 
 
@@ -23,8 +31,12 @@ def execution_record(execution: Execution, forms: Forms) -> ExecutionRecord:
         left = LeavingRecord(leaving.grouped_input, plan, leaving.until_us, leaving.since)
     selects = {str(s.predicate): SelectRecord(above_text(s, forms.written), s.until_us) for s in execution.selects}
     plan, company = show(execution.plan, graph), execution.company
+    woken = tuple(
+        WokenRecord(w.block, w.database, w.since, None if w.is_covered else w.until_us, w.is_going, w.failure)
+        for w in execution.woken
+    )
     return ExecutionRecord(
-        plan, under_way, execution.grouped_input, left, selects, company, tuple(sorted(execution.home))
+        plan, under_way, execution.grouped_input, left, selects, company, tuple(sorted(execution.home)), woken
     )
 
 
@@ -41,17 +53,27 @@ def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
     raised = raise_selects(forms.written, {text: select.above for text, select in record.selects.items()})
     selects = tuple(replace(s, until_us=record.selects[str(s.predicate)].until_us) for s in raised)
     plan, company = parse(record.plan, graph), record.company
-    return Execution(plan, migration, record.grouped_input, leaving, selects, company, frozenset(record.home))
+    woken = tuple(
+        Woken(w.block, w.database, w.since, BEGINNING_US if w.until_us is None else w.until_us, w.is_going, w.failure)
+        for w in record.woken
+    )
+    return Execution(plan, migration, record.grouped_input, leaving, selects, company, frozenset(record.home), woken)
 
 
 def execution_after(commit: QueryCommit, forms: Forms) -> Execution:
     """The execution of the batch after a commit: a migration ends when every slot is ready for its target, a form is left
     when the groups at all instants that its rows count at have been handed out, and a select is down when no row is left
-    that was stored before it was."""
+    that was stored before it was. A block goes to a database when rows that were not kept for it have ended."""
     execution = execution_of(commit.execution, forms)
     if execution.target is not None and commit.statistics.preparing.left == 0:
         execution = replace(execution, plan=execution.target, migration=None)
     if execution.leaving is not None and commit.watermark_us >= execution.leaving.until_us:
         execution = replace(execution, leaving=None)
     waiting = tuple(s for s in execution.selects if s.until_us is None or commit.watermark_us < s.until_us)
-    return execution if waiting == execution.selects else replace(execution, selects=waiting)
+    execution = execution if waiting == execution.selects else replace(execution, selects=waiting)
+    for each in execution.woken:
+        if not each.is_covered and commit.watermark_us >= each.until_us:
+            woken = tuple(replace(w, until_us=BEGINNING_US, is_going=False) if w is each else w for w in execution.woken)
+            home = execution.home - {each.block} if each.is_going else execution.home
+            execution = replace(execution, woken=woken, home=home)
+    return execution

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
+from anabranch.plan.statement import FAIL
 from anabranch.storage.container import Segment
 
 
@@ -411,6 +412,18 @@ class SelectRecord(msgspec.Struct, frozen=True):
     until_us: int | None = None
 
 
+class WokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A block that a database may run since somebody asked for that: see `anabranch.plan.migration.Woken`."""
+
+    block: str
+    database: str
+    since: int = 0
+    until_us: int | None = None
+    """None: all that its windows reach back to is there."""
+    is_going: bool = False
+    failure: str = FAIL
+
+
 class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a batch runs of a query: see `anabranch.plan.migration.Execution`."""
 
@@ -425,6 +438,8 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Queries that name different ones run their joins apart, whatever they have in common."""
     home: tuple[str, ...] = ()
     """The blocks that the engine runs, of those that a database may."""
+    woken: tuple[WokenRecord, ...] = ()
+    """The blocks that a database may run since somebody asked for that."""
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Protocol
@@ -73,6 +73,8 @@ class Given:
     table_rows: Mapping[str, float] = field(default_factory=dict)
     distinct: Mapping[str, float] = field(default_factory=dict)
     """By key term as the query writes it (`a.k`), or by class (the text of its first term)."""
+    passing: Mapping[str, float] = field(default_factory=dict)
+    """By block (`q`, `q.x`): the share of its combinations that pass its predicates over several inputs, beside keys."""
     estimated: frozenset[str] = frozenset()
     """The sources and terms among these that nobody gave: their figures were worked out from assumed ones."""
 
@@ -81,6 +83,9 @@ class Given:
             for name, value in values.items():
                 if not value >= 0 or math.isinf(value):
                     raise FactsError(f"the {what} of {name} is {value}: give a number that is not negative")
+        for name, value in self.passing.items():
+            if not 0 < value <= 1:
+                raise FactsError(f"{value} of the combinations of {name} pass: give a share above 0, and 1 at most")
         for name, value in self.distinct.items():
             if not value >= 1:
                 raise FactsError(f"{name} has {value} distinct values: give a number of at least 1")
@@ -97,7 +102,15 @@ class Given:
                     members.setdefault(place, self._distinct(str(term), str(terms[0]), streams))
             if len(members) > 1:
                 classes.append(KeyClass(tuple(sorted(members.items())), known))
-        return StreamGraph(streams, classes)
+        return StreamGraph(streams, self._passed(query.query.name, classes))
+
+    def _passed(self, block: str, classes: list[KeyClass]) -> list[KeyClass]:
+        """Predicates beside keys are taken as if the first key had more values: as few combinations are found."""
+        share = self.passing.get(block, 1.0)
+        if share == 1.0 or not classes:
+            return classes
+        distinct = tuple((place, values / share) for place, values in classes[0].distinct)
+        return [replace(classes[0], distinct=distinct), *classes[1:]]
 
     def _stream(self, query: JoinGraph, i: Input) -> StreamFacts:
         if isinstance(i.source, Stream):

@@ -505,12 +505,14 @@ class Driver:
         led = set[str]()
         self._led = running, led
         for query in self.queries.values():
-            query.followers = ()
+            query.followers, query.is_led = (), False
         for company in companies(running):
             followers = [self.queries[name] for name in company.names[1:]]
             names = [company.names_of(place + 1) for place in range(len(followers))]
             self.queries[company.lead.query.name].followers = [*zip(followers, names, strict=True)]
             led |= {follower.name for follower in followers}
+            for follower in followers:
+                follower.is_led = True
         return led
 
 

@@ -155,10 +155,11 @@ class LocalPipeline(Driven):
         self.tables, self._slots, workload = dict(tables or {}), slots, Workload(tuple(queries))
         for query in queries:
             self._require_tables(query)
-        self._read_by(workload)
+        spread = self._spread(workload, slots)
+        self._read_by(workload, spread)
         self._stored = {name: table_file(name) for name in self.tables if name in self._sources}
         asked, self._texts, self._notes = plans or {}, texts, MemoryFilesystem()
-        steerings, spread = [], self._spread(workload, slots)
+        steerings = []
         for query in queries:
             distribution = ONE_SLOT if slots == 1 else spread[query.name]
             execution = Execution(_plan(query, asked.get(query.name)), company=(companies or {}).get(query.name, ""))
@@ -186,9 +187,9 @@ class LocalPipeline(Driven):
             if isinstance(source, Table) and source.name not in self.tables:
                 raise StateError(f"query {query.name} reads table {source.name}; hand in its rows with tables=")
 
-    def _read_by(self, workload: Workload) -> None:
-        """Has the columns at hand that some query reads."""
-        self._sources, self._columns = workload.sources, read_columns(workload)
+    def _read_by(self, workload: Workload, spread: Mapping[str, Distribution]) -> None:
+        """Has the columns at hand that some query reads, or is spread by."""
+        self._sources, self._columns = workload.sources, read_columns(workload, spread)
 
     def _steering(self, query: Query, execution: Execution, distribution: Distribution) -> Steering:
         return Steering(query, execution, distribution, Steady(), Journal(self._notes, query.name), self._texts)
@@ -212,8 +213,9 @@ class LocalPipeline(Driven):
         self.driver.coming[query.name] = coming
         stored = [source.name for source in query.base_sources if isinstance(source, Table)]
         self.driver.tables |= {name: table_file(name) for name in stored}
-        left = [other.query for name, other in queries.items() if name != query.name]
-        self._read_by(Workload((*left, *(each.query.query for each in self.driver.coming.values()))))
+        stay = [other for name, other in queries.items() if name != query.name]
+        stay += [each.query for each in self.driver.coming.values()]
+        self._read_by(Workload(tuple(each.query for each in stay)), {each.name: each.distribution for each in stay})
 
     def drop(self, name: str) -> None:
         """Has a query leave with the next batch."""
@@ -268,10 +270,9 @@ class LocalPipeline(Driven):
         """Has a block of a query run elsewhere from the next batch on: in the engine, or in the database that may run it."""
         query = self.driver.queries[name]
         action = PlaceBlock(block, place, query.execution.plan)
-        after = transition(query.forms, query.execution, action, self.last_batch + 1, {})
-        if isinstance(after, Refusal):
-            raise MigrationError(after.reason)
-        query.execution = after
+        if reason := query.why_not(action):
+            raise MigrationError(reason)
+        query.place(action, "by request", self.last_batch + 1, self.commit)
 
     def step(self, batch: int, rows: Mapping[str, Rows], take: Take | None = None) -> dict[str, Step]:
         """Runs a batch: the next one, or the newest again. A batch without rows is a closing step. If `take` is given it is

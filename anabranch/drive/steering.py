@@ -10,7 +10,7 @@ left to prepare: the journal says *migrated*, and batch 11 runs `(a b c)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
@@ -23,8 +23,9 @@ from anabranch.control.loop import Loop, Observed, Proposal, Recut
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.transition import Refusal, stands, transition, why_not
+from anabranch.drive.waking import places
 from anabranch.errors import MigrationError, StateError
-from anabranch.plan.actions import ChangePlan, PlaceBlock
+from anabranch.plan.actions import Action, ChangePlan, PlaceBlock
 from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
@@ -76,6 +77,8 @@ class Steering:
         self._approved_cuts: list[Recut] = []
         self.followers: Sequence[tuple[Steering, Mapping[str, str]]] = ()
         """The queries that run its join with it and go where it goes, with the names that they have for its inputs."""
+        self.is_led = False
+        """Whether it runs the join of another, and goes where that goes."""
         self._requests: SimpleQueue[Proposal] = SimpleQueue()
         self._running: Running | None = None
         self._record: tuple[Execution, ExecutionRecord] | None = None
@@ -168,6 +171,10 @@ class Steering:
             self.execution = after
             way = f", on the way to {show(after.target, self.graph)}" if after.target is not None else ""
             self.tell(batch, "resumed", f"after batch {batch}, plan {self.plan_text}{way}", **facts)
+            told = self.journal.last_of("placing", "placed")
+            if told is not None and told.event == "placing":
+                # A run before this one ended before it could tell that the block has gone.
+                self._tell_placed(commit, frozenset(own.execution.home) - after.home)
             if after.is_settled and self._left_migrating():
                 record = own.execution.migration
                 self._ended(commit, record.since if record is not None else batch, own.execution.plan, None)
@@ -204,7 +211,7 @@ class Steering:
         batch, execution = begun.batch, self._begun(begun)
         if begun.runs >= MOST_FAILED_RUNS:
             now = self.execution
-            proven = Execution(self.plan, grouped_input=now.grouped_input, company=now.company, home=now.home)
+            proven = replace(now, migration=None, leaving=None, selects=())
             own = base.queries.get(self.name) if base is not None else None
             if own is not None and own.identity == self.identity:  # else it comes with this batch
                 proven = execution_after(own, self.forms)
@@ -238,9 +245,15 @@ class Steering:
 
     def request(self, proposal: Proposal) -> None:
         """Asks for another plan from the next batch on; may be called from any thread."""
-        if reason := why_not(self.forms, self.execution, proposal.action, self.may_lose):
+        if reason := self.why_not(proposal.action):
             raise MigrationError(reason)
         self._requests.put(proposal)
+
+    def why_not(self, action: Action) -> str | None:
+        """Why an action cannot be followed now; None if it can."""
+        if isinstance(action, PlaceBlock) and (self.followers or self.is_led) and action.block == self.name:
+            return "the query shares its join with others, which stays in the engine"
+        return why_not(self.forms, self.execution, action, self.may_lose, self.distribution)
 
     def approve(self) -> bool:
         """Agrees to the change that waits; False if none does."""
@@ -274,7 +287,7 @@ class Steering:
         """Goes over to another plan from a batch on."""
         before, action, text = self.execution, proposal.action, proposal.text
         if isinstance(action, PlaceBlock):
-            self._place(action, text, batch)
+            self.place(action, text, batch, base)
             return
         seen, (grouped_input, selects) = base.largest_time_us if base is not None else {}, stands(before, action)
         old, target = self.plan_text, shown(action.plan, self.forms, grouped_input, selects)
@@ -296,18 +309,44 @@ class Steering:
         told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
         self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
 
-    def _place(self, action: PlaceBlock, text: str, batch: int) -> None:
-        """Has a block run elsewhere from a batch on."""
-        after = transition(self.forms, self.execution, action, batch, {}, self.may_lose)
-        if isinstance(after, Refusal):
-            self.tell(batch - 1, "kept", f"{action.block} cannot go to {action.place} any more: {after.reason}")
-        elif after != self.execution:
-            self.execution = after
-            self.tell(batch - 1, "placed", f"{action.block} in {action.place} from batch {batch} on: {text}",
-                      block=action.block, place=action.place)  # fmt: skip
+    def place(self, action: PlaceBlock, text: str, batch: int, base: Commit | None) -> None:
+        """Has a block run elsewhere from a batch on, or from the batch on in which all that it reads is kept."""
+        seen, before = base.largest_time_us if base is not None else {}, self.execution
+        reason = self.why_not(action)
+        after = transition(self.forms, before, action, batch, seen, self.may_lose, self.distribution)
+        if isinstance(after, Refusal) or reason:
+            reason = after.reason if isinstance(after, Refusal) else reason
+            self.tell(batch - 1, "kept", f"{action.block} cannot go to {action.place}: {reason}")
+            return
+        if after == before:
+            return
+        self.execution, told = after, {"block": action.block, "place": action.place}
+        known, known_before = after.woken_as(action.block), before.woken_as(action.block)
+        if known is not None and known.is_going:
+            kept = f"its rows are kept from batch {known.since} on, and it goes when its window has no others"
+            self.tell(batch - 1, "placing", f"{action.block} is to run in {action.place}: {text}; {kept}", **told)
+        elif known_before is not None and known_before.is_going:
+            self.tell(batch - 1, "placed", f"{action.block} stays in {action.place}: {text}", **told)
+        else:
+            self.tell(batch - 1, "placed", f"{action.block} in {action.place} from batch {batch} on: {text}", **told)
+
+    def _follow_placing(self, commit: Commit) -> None:
+        """A block goes to its database when all that it reads there is kept."""
+        if all(each.is_covered for each in self.execution.woken):
+            return
+        before, after = self.execution, execution_after(commit.queries[self.name], self.forms)
+        self.execution = replace(before, woken=after.woken, home=after.home)
+        self._tell_placed(commit, before.home - after.home)
+
+    def _tell_placed(self, commit: Commit, blocks: Iterable[str]) -> None:
+        for block in blocks:
+            database = places(self.query, self.execution)[block]
+            text = f"{block} in {database} from batch {commit.batch + 1} on: all rows of its window are kept"
+            self.tell(commit.batch, "placed", text, block=block, place=database)
 
     def _follow_migration(self, commit: Commit) -> None:
         """A migration that every slot is ready for ends, and what it took is told."""
+        self._follow_placing(commit)
         began, own = self._began, commit.queries[self.name]
         self._waited_s = max(self._waited_s, own.statistics.preparing.slowest_ns / 1e9)
         if not self.execution.is_settled:

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from anabranch.drive.waking import moved, places, why_not_wake, woken
 from anabranch.plan.actions import Action, MoveGroups, MoveSelects, PlaceBlock
+from anabranch.plan.distribution import Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import (
     Execution,
@@ -27,6 +29,9 @@ from anabranch.plan.migration import (
 from anabranch.plan.query import ENGINE
 from anabranch.plan.selects import Selects
 
+ONE_SLOT = Distribution()
+"""All rows in one slot."""
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -36,15 +41,18 @@ class Refusal:
 
 
 def transition(
-    forms: Forms, execution: Execution, action: Action, batch: int, seen: Mapping[str, int], may_lose: bool = False
-) -> Execution | Refusal:
+    forms: Forms, execution: Execution, action: Action, batch: int, seen: Mapping[str, int], may_lose: bool = False,
+    spread: Distribution = ONE_SLOT,
+) -> Execution | Refusal:  # fmt: skip
     """The execution from a batch on that an action leads to. A migration under way is given up for it. `seen` are the
-    largest event times so far, by source; `may_lose`: the policy of the query may lose results."""
+    largest event times so far, by source; `may_lose`: the policy of the query may lose results; `spread` says how its rows
+    are over slots."""
     if isinstance(action, PlaceBlock):
-        reason = why_not(forms, execution, action, may_lose)
-        away = execution.home - {action.block}
-        home = away | {action.block} if action.place == ENGINE else away
-        return Refusal(reason) if reason else replace(execution, home=home)
+        if reason := why_not(forms, execution, action, may_lose, spread):
+            return Refusal(reason)
+        if action.block not in places(forms.written, execution):
+            return woken(forms.written, execution, action, batch, seen)
+        return moved(execution, action, action.place == ENGINE)
     grouped_input, selects = stands(execution, action)
     if (grouped_input, action.plan, selects) == (execution.grouped_input, execution.plan, execution.selects):
         return replace(execution, migration=None)
@@ -61,16 +69,21 @@ def transition(
     return replace(execution, migration=Migration(action.plan, strategy, batch, action.pause_us))
 
 
-def _why_not_place(forms: Forms, execution: Execution, action: PlaceBlock) -> str | None:
+def _why_not_place(
+    forms: Forms, execution: Execution, action: PlaceBlock, may_lose: bool, spread: Distribution
+) -> str | None:
     """Why a block cannot go to a database, or come back; None if it can."""
-    places, name = forms.written.places, action.block.removeprefix(f"{forms.written.name}.")
-    if action.block not in places:
-        able = ", ".join(places) or "none"
-        return f"{name} runs where it does: a block goes elsewhere if a database may run it, and of these there are: {able}"
-    if action.place not in (ENGINE, places[action.block]):
-        return f"{name} runs in {ENGINE} or {places[action.block]}, not in {action.place}"
-    if not execution.is_settled:
+    known, name = places(forms.written, execution), action.block.removeprefix(f"{forms.written.name}.")
+    if action.block not in (blocks := [block.name for block in forms.written.blocks]):
+        return f"query {forms.written.name} has no block {name}: it has {', '.join(blocks)}"
+    if action.block in known and action.place not in (ENGINE, known[action.block]):
+        return f"{name} runs in {ENGINE} or {known[action.block]}, not in {action.place}"
+    if action.block not in known and action.place == ENGINE:
+        return f"{name} runs in the engine already"
+    if not replace(execution, woken=()).is_settled:
         return "another change is under way: ask again when it has ended"
+    if action.block not in known:
+        return why_not_wake(forms.written, execution, action, spread, may_lose)
     return None
 
 
@@ -95,13 +108,15 @@ def stands(execution: Execution, action: Action) -> tuple[str | None, Selects]:
     return grouped_input, action.selects if isinstance(action, MoveSelects) else execution.selects
 
 
-def why_not(forms: Forms, execution: Execution, action: Action, may_lose: bool = False) -> str | None:
+def why_not(
+    forms: Forms, execution: Execution, action: Action, may_lose: bool = False, spread: Distribution = ONE_SLOT
+) -> str | None:
     """Why an action cannot be followed from an execution; None if it can."""
     graph = forms.graphs[execution.grouped_input]
     if isinstance(action, PlaceBlock):
-        return _why_not_place(forms, execution, action)
-    if (asked := forms.written.statement) is not None:
-        return f"{asked.database} may run the query: it keeps the plan that it has"
+        return _why_not_place(forms, execution, action, may_lose, spread)
+    if (database := places(forms.written, execution).get(forms.written.name)) is not None:
+        return f"{database} may run the query: it keeps the plan that it has"
     if may_lose and (reason := _why_not_limited(action)):
         return reason
     if isinstance(action, MoveGroups) and action.grouped_input != execution.grouped_input:

@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.drive.local import LocalRun
+from anabranch.engine.bounds import CHUNK_PAIRS
 from anabranch.engine.kernels.cells import coordinates, route_bytes, route_words
+from anabranch.engine.kernels.probing import beginning, probe, probe_ranges
+from anabranch.engine.run import run_table
 from anabranch.plan.expression import Call, Column
 from anabranch.plan.query import Equality, Field, Input, Query, Stream, range_window
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -49,6 +52,7 @@ def warm_up() -> None:
             table = pa.table({name: pa.array(values, types[name]) for name, values in rows.items()})
             run.step(batch, dict.fromkeys("abc", table))
     _warm_ranges()
+    _warm_reaches()
     _warm_cells()
 
 
@@ -63,6 +67,13 @@ def _warm_ranges() -> None:
         run.step(
             batch, dict.fromkeys("ab", pa.table({"k": [1, 2], "ts": pa.array([batch, batch], pa.timestamp("us"))}))
         )
+
+
+def _warm_reaches() -> None:
+    """Probes whose rows do not look back as far as the window are compiled apart."""
+    rows, given = np.zeros((0, 4), np.uint64), (run_table([]), 100, np.zeros(0, np.int64), 0, beginning(), CHUNK_PAIRS)
+    probe(rows, *given)
+    probe_ranges(rows, np.zeros(0, np.uint64), *given)
 
 
 def _warm_cells() -> None:

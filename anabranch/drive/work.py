@@ -25,6 +25,7 @@ from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord,
 from anabranch.control.table_files import get_table
 from anabranch.drive.lookups import NOT_ASKING, Asking, Lookups
 from anabranch.drive.shipped import Shelf
+from anabranch.drive.waking import with_statements
 from anabranch.engine.accept import Rows
 from anabranch.engine.blame import errors_of
 from anabranch.engine.cells import source_mask
@@ -161,7 +162,7 @@ Executions = dict[str, tuple[ExecutionRecord, Execution]]
 def _execution(name: str, record: ExecutionRecord, forms: Mapping[str, Forms], known: Executions) -> Execution:
     """The execution that a record names: mostly the one of the batch before."""
     if name not in known or known[name][0] != record:
-        known[name] = record, execution_of(record, forms[name])
+        known[name] = record, with_statements(execution_of(record, forms[name]), forms[name].written)
     return known[name][1]
 
 

@@ -97,19 +97,19 @@ class Lookup:
 
     def _reaches_us(
         self, ordered: Words, rows: Combination, target: Aliases, window_us: int
-    ) -> npt.NDArray[np.int64]:
+    ) -> npt.NDArray[np.int64] | None:
         """How far back each of the sorted rows looks in a slice: no further than rows of the slice are valid for the box,
-        and in a shared join no further than the longest window of the members that want the row. Nothing, if that is as far
+        and in a shared join no further than the longest window of the members that want the row. None, if that is as far
         as the window of the input."""
         lineage, sets = self.box.reader.lineage, rows.sets
         if len(target) > 1:
-            return NONE
+            return None
         longest_us = self._longest_us(target)
         if lineage is None or sets is None or sets.ndim == 2:
-            return NONE if window_us >= longest_us else np.full(len(ordered), window_us)
+            return None if window_us >= longest_us else np.full(len(ordered), window_us)
         reaches_us = np.minimum(lineage.longest_us(target[0], sets), window_us)
         if not len(reaches_us) or reaches_us.min() >= longest_us:
-            return NONE
+            return None
         found: npt.NDArray[np.int64] = reaches_us[ordered[:, 1].view(np.int64)]
         return found
 

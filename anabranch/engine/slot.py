@@ -160,7 +160,12 @@ class Tenant:
             own = execution if is_whole else Execution(left_deep(JoinGraph(block)))
             where = Place(grid_of(query, grid, place), cell, parted)
             mine = {source.name: spans[source.name] for source in block.sources if source.name in spans}
-            made = block.at_home if block.name in self.execution.home else block
+            made = block
+            if (woken := self.execution.woken_as(block.name)) is not None:
+                made = block.asking(woken.statement)
+                if woken.since:  # others may have kept rows before, but of these not all that it needs
+                    mine = {source.name: (woken.since, ENDLESS) for source in block.sources} | mine
+            made = made.at_home if block.name in self.execution.home else made
             found.append(Block(name, made, own, where, is_whole, mine))
         return found
 
@@ -393,11 +398,11 @@ class Slot:
     def _come_home(self, there: Box, box: Box) -> None:
         """What a database had of a block becomes groups: stored rows, or what it joins them to. A join without groups keeps
         nothing but rows."""
-        if box.aggregator is None:
+        if box.aggregator is None or not isinstance(there, MigBox):
             return
         if len(box.reader.inputs) == 1:
             self._fold_rows(box)
-        elif isinstance(there, MigBox) and (found := there.combinations()) is not None:
+        elif (found := there.combinations()) is not None:
             box.aggregator.take(*found)
             box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
 
@@ -605,6 +610,7 @@ def _is_for(reader: Reader, block: Block, tenant: Tenant) -> bool:
     read = {source.name for source in reader.sources if isinstance(source, Table)}
     same = all(reader.versions.get(name, 0) == tenant.versions.get(name, 0) for name in read)
     same = same and reader.is_placed == (block.query.statement is not None)
+    same = same and reader.graph.query.keeps_log == block.query.keeps_log
     shared = reader.lineage.shared if reader.lineage is not None else None
     is_since = reader.lineage is not None or reader.since == tenant.since
     return same and is_since and (reader.execution, reader.spans, shared) == (block.execution, block.spans, block.shared)

@@ -2,7 +2,8 @@
 
 Each figure is taken at several sizes, and is seconds for a row: what a statement takes beyond one that does nothing, by the
 rows that it read. Of an embedded database, which scans rows where they lie, *in* is a scan, *out* what it hands back,
-*group* a sum by key, *join* an equality with as many rows. Of a server, which runs no blocks, there is the round trip, the
+*group* a sum by key, *probe* an equality with few rows, *join* one with as many: what that takes beyond a probe is the price
+of the rows that are kept. Of a server, which runs no blocks, there is the round trip, the
 rows that come back, and a key looked up in a table with an index.
 
 Figures stand beside those of the engine (`anabranch.cost.units`), a file for each database and machine. No setting of the
@@ -30,7 +31,7 @@ from anabranch.place.cost import DatabaseCosts
 from anabranch.place.databases.protocol import Wanted
 from anabranch.place.operators import Kind
 
-FORMAT = 2
+FORMAT = 3
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 TIMES = 5
 """Each figure is the median of so many runs."""
@@ -43,6 +44,7 @@ NOTHING = "SELECT 1 AS x"
 SCAN = "SELECT max(v) AS x FROM r"
 OUT = "SELECT k, v FROM r"
 GROUP = "SELECT k, sum(v) AS x FROM r GROUP BY k"
+PROBE = "SELECT count(*) AS x FROM r JOIN s ON r.k = s.n"
 JOIN = "SELECT count(*) AS x FROM r JOIN s ON r.n = s.n"
 
 
@@ -54,23 +56,31 @@ class Measured(msgspec.Struct, frozen=True):
     is_embedded: bool
     round_trip_s: float
     row_s: dict[str, dict[int, float]]
-    """Of *in*, *out*, *group*, *join*, *lookup*, as far as the database does that."""
+    """Of *in*, *out*, *group*, *probe*, *join*, *lookup*, as far as the database does that."""
 
     def per_row_s(self, what: str) -> float:
         """Over all sizes."""
         return median(self.row_s[what].values())
 
+    def per_row_of_many_s(self, what: str) -> float:
+        """At the largest size, which is that of windows. What few rows take is less than round trips differ by, so that
+        their figure may be nothing at all, or ten times that of many."""
+        sizes = self.row_s[what]
+        return sizes[max(sizes)]
+
     def costs(self) -> DatabaseCosts | None:
         """What operators take there; None if it runs none."""
-        if not {"in", "out", "group", "join"} <= self.row_s.keys():
+        if not {"in", "out", "group", "probe", "join"} <= self.row_s.keys():
             return None
-        entering = self.per_row_s("in")
+        entering, probe = self.per_row_of_many_s("in"), self.per_row_of_many_s("probe")
+        build = max(0.0, 2 * self.per_row_of_many_s("join") - probe)  # a join has a kept row for each that is looked up
         per_row_s = {
-            Kind.SELECT: entering, Kind.PROJECT: entering, Kind.JOIN: self.per_row_s("join"),
-            Kind.AGGREGATE: self.per_row_s("group"),
+            Kind.SELECT: entering, Kind.PROJECT: entering, Kind.JOIN: probe,
+            Kind.AGGREGATE: self.per_row_of_many_s("group"),
         }  # fmt: skip
         is_in_place = 0.0 if self.is_embedded else entering
-        return DatabaseCosts(self.round_trip_s, is_in_place, self.per_row_s("out"), per_row_s, self.is_embedded)
+        leaving = self.per_row_of_many_s("out")
+        return DatabaseCosts(self.round_trip_s, is_in_place, leaving, per_row_s, self.is_embedded, build)
 
 
 class Runs(Protocol):
@@ -99,15 +109,17 @@ def measure_blocks(database: Runs, sizes: Sequence[int] = SIZES, times: int = TI
     """What an embedded database takes for parts of a block."""
     rng = np.random.default_rng(4)
     round_trip = _seconds(times, lambda: database.run(NOTHING, {}))
-    found: dict[str, dict[int, float]] = {"in": {}, "out": {}, "group": {}, "join": {}}
+    found: dict[str, dict[int, float]] = {"in": {}, "out": {}, "group": {}, "probe": {}, "join": {}}
+    few = pa.table({"n": np.arange(KEYS)})
     for size in sizes:
         rows = pa.table({"n": np.arange(size), "k": rng.integers(0, KEYS, size), "v": rng.random(size)})
         for what, sql, more in (
-            ("in", SCAN, {}), ("out", OUT, {}), ("group", GROUP, {}), ("join", JOIN, {"s": rows.select(["n"])}),
+            ("in", SCAN, {}), ("out", OUT, {}), ("group", GROUP, {}), ("probe", PROBE, {"s": few}),
+            ("join", JOIN, {"s": rows.select(["n"])}),
         ):  # fmt: skip
             relations = {"r": rows, **more}
             spent = _seconds(times, lambda sql=sql, relations=relations: database.run(sql, relations))  # type: ignore[misc]
-            found[what][size] = max(0.0, spent - round_trip) / (size * len(relations))
+            found[what][size] = max(0.0, spent - round_trip) / (2 * size if what == "join" else size)
     return Measured(FORMAT, socket.gethostname(), True, round_trip, found)
 
 

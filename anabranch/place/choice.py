@@ -59,11 +59,13 @@ def choose_places(
     measured: Measured | None,
     cores: float = 1.0,
     ran: frozenset[str] | None = None,
+    logged: frozenset[str] = frozenset(),
 ) -> Choice | None:
     """The places of a query's operators between the engine and one database; None if there is no choice.
 
     `join_cpu` has what the joins of each block take by their plan, by operator (`anabranch.place.tree.joining_blocks`). The
-    blocks `ran` are where they are, in the database, and all others in the engine; None: they may go anywhere.
+    blocks `ran` are where they are, in the database, and all others in the engine; None: they may go anywhere. The rows of
+    blocks that are `logged` are kept wherever these run.
     """
     root = operators_of(query, facts, abilities)
     if not any(Place.DATABASE in each.places for each in root):
@@ -74,8 +76,9 @@ def choose_places(
     if there is None:
         return Choice(database, root, candidates[0] if held is None else held)
     costs = Costs(engine_costs(root, units, join_cpu), there, engine_cores=cores)
-    logging_s = units.accept if ran is None else 0.0  # what ran there keeps its log, wherever it goes
-    uses = {each: use_of(root, each, costs) + Use(database=_logged_per_s(root, each) * logging_s) for each in candidates}
+    kept = logged | (ran or frozenset())
+    logging = {each: _logged_per_s(root, each, kept) * units.accept for each in candidates}
+    uses = {each: use_of(root, each, costs) + Use(database=logging[each]) for each in candidates}
     best, *others = sorted(candidates, key=lambda each: (held is not None and each != held, rank(uses[each], costs)))
 
     def decision(placed: frozenset[str]) -> Decision:
@@ -84,9 +87,10 @@ def choose_places(
     return Choice(database, root, best, decision(best), decision(others[0]) if others else None)
 
 
-def _logged_per_s(root: Operator, in_database: frozenset[str]) -> float:
+def _logged_per_s(root: Operator, in_database: frozenset[str], logged: frozenset[str]) -> float:
     """Rows per second that are logged because a database reads them, and for no join."""
-    alone = [each for each in root if each.name in in_database and each.kind is Kind.AGGREGATE]
+    there = [each for each in root if each.name in in_database and each.block not in logged]
+    alone = [each for each in there if each.kind is Kind.AGGREGATE]
     return sum(size_of(each.inputs[0]).rate_per_s for each in alone if _is_stream(each.inputs[0]))
 
 

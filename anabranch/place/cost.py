@@ -120,6 +120,9 @@ class DatabaseCosts:
     """For each row of a relation that an operator of a statement reads."""
     is_embedded: bool = True
     """Whether it uses the cores of the slots; else those of a server."""
+    build_s: float | None = None
+    """For each row of the inputs of a join but the largest: a hash join keeps those, and looks the rows of the largest up.
+    None: as much as for one that is looked up."""
 
     def __post_init__(self) -> None:
         if min(self.round_trip_s, self.in_s, self.out_s, *self.per_row_s.values()) < 0:
@@ -165,10 +168,12 @@ def _price(operator: Operator, costs: Costs) -> Price:
     database = costs.database
     given = [size_of(i, costs.corrections) for i in operator.inputs]
     executions = executions_per_s(operator)
+    rows = [i.rows for i in given]
+    kept = sum(rows) - max(rows) if operator.kind is Kind.JOIN and database.build_s is not None else 0.0
     return Price(
         engine_u=costs.engine.u(operator, sum(i.rate_per_s for i in given)),
         entering_u=tuple(i.rate_per_s * database.in_s for i in given),
-        statement_u=executions * sum(i.rows for i in given) * database.per_row_s[operator.kind],
+        statement_u=executions * ((sum(rows) - kept) * database.per_row_s[operator.kind] + kept * (database.build_s or 0.0)),
         leaving_u=executions * database.round_trip_s + size_of(operator, costs.corrections).rate_per_s * database.out_s,
     )
 

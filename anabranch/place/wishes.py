@@ -69,7 +69,8 @@ def places_kept(query: Query, before: Places) -> Places:
 
 def why_not_in(query: Query, block: str, abilities: Abilities) -> str:
     """Why a block of a query cannot run in a database; "" if it can."""
-    return next(each.why_engine for each in operators_of(query, abilities=abilities) if each.block == block)
+    found = (each.why_engine for each in operators_of(query, abilities=abilities) if each.block == block)
+    return next(found, "it has no groups")
 
 
 def _called(block: str, query: Query) -> str:

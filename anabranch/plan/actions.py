@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Strategy
 from anabranch.plan.selects import Selects
+from anabranch.plan.statement import FAIL
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class ShedRows:
 @dataclass(frozen=True)
 class PlaceBlock:
     """A block that a database may run is run there from the next batch on, or by the engine (`place` is `ENGINE`): its
-    stored rows become groups then."""
+    stored rows become groups then. One whose rows were not kept goes to the database when enough of them are."""
 
     block: str
     place: str
@@ -86,6 +87,8 @@ class PlaceBlock:
     """The plan that the query has, and keeps."""
     strategy: Strategy = Strategy.MOVING_STATE
     pause_us: int = 0
+    failure: str = FAIL
+    """What becomes of statements that fail, of a block that began in the engine."""
 
 
 Action = ChangePlan | MoveGroups | MoveSelects | PlaceBlock

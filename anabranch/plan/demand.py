@@ -6,9 +6,10 @@ that can be of use, and the columns that must be looked at, stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.expression import Call, Expr, columns_of
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import JoinGraph
@@ -32,8 +33,10 @@ def stored_columns(query: Query, source: Stream | Table) -> set[str]:
     return found
 
 
-def read_columns(workload: Workload) -> dict[str, tuple[str, ...]]:
-    """The columns of each stream and table that some block of some query reads, in declared order."""
+def read_columns(workload: Workload, spread: Mapping[str, Distribution] | None = None) -> dict[str, tuple[str, ...]]:
+    """The columns of each stream and table that some block of some query reads, or by which its rows are spread over slots,
+    in declared order. Rows of a query may be spread by a column that it does not read, for the sake of another query that
+    has left since."""
     read: dict[str, set[str]] = {}
     for block in _blocks(workload):
         graph = JoinGraph(block)
@@ -41,6 +44,11 @@ def read_columns(workload: Workload) -> dict[str, tuple[str, ...]]:
             read.setdefault(source.name, set()).update(stored_columns(block, source))
         for i in block.inputs:
             read[i.source.name] |= {c.name for f in asked_of(graph, i.alias) for c in columns_of(f)}
+    spread_queries = [(query, spread[query.name].grid) for query in workload.queries] if spread is not None else []
+    for query, grid in spread_queries:
+        for i in all_inputs(query).inputs:
+            terms = [grid.dimensions[place].term_of(i.alias) for place in grid.own(i.alias)]
+            read[i.source.name] |= {c.name for term in terms if term is not None for c in columns_of(term)}
     return {name: tuple(f.name for f in s.fields if f.name in read[name]) for name, s in workload.sources.items()}
 
 

@@ -15,7 +15,7 @@ at once, and down again by moving state, which filters what is stored (chapter 1
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from anabranch.errors import MigrationError
@@ -24,6 +24,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, joins_of
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream
 from anabranch.plan.selects import Raised, Selects
+from anabranch.plan.statement import FAIL, Statement
 
 
 class Strategy(StrEnum):
@@ -58,12 +59,39 @@ class Leaving:
 
 
 @dataclass(frozen=True)
+class Woken:
+    """A block that the engine ran when its query began, and that a database may run since somebody asked for that: its rows
+    are kept since a batch. They are all that its windows reach back to once the watermark has come to `until_us`.
+
+    Example: a block over `s [RANGE 10 SECONDS]` is asked for in batch 7, when rows of s are there up to second 20. Rows are
+    kept from batch 7 on; when the watermark has come to second 30, no older row is valid any more, and the block goes.
+    """
+
+    block: str
+    database: str
+    since: int = 0
+    """The first batch whose rows are kept for it; 0: they were kept all along, as those of a join are."""
+    until_us: int = BEGINNING_US
+    """`BEGINNING_US`: all that its windows reach back to is there."""
+    is_going: bool = False
+    """Whether it goes to the database as soon as that is so."""
+    failure: str = FAIL
+    """What becomes of a statement that fails (`anabranch.plan.statement.Statement`)."""
+    statement: Statement | None = field(default=None, compare=False)
+    """What the database is asked for, where blocks are run (`anabranch.drive.waking`)."""
+
+    @property
+    def is_covered(self) -> bool:
+        return self.until_us == BEGINNING_US
+
+
+@dataclass(frozen=True)
 class Execution:
     """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `grouped_input`
     names the form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both
     plans. Queries run a join together only if they name the same `company`: nobody's, unless it was decided that some are
-    to run theirs apart (`anabranch.share.taking_in`). Of the blocks that a database may run (`Query.places`), those at
-    `home` are run by the engine."""
+    to run theirs apart (`anabranch.share.taking_in`). Of the blocks that a database may run (`Query.places`, and those
+    that are `woken`), those at `home` are run by the engine."""
 
     plan: Plan
     migration: Migration | None = None
@@ -72,10 +100,18 @@ class Execution:
     selects: Selects = ()
     company: str = ""
     home: frozenset[str] = frozenset()
+    woken: tuple[Woken, ...] = ()
 
     def is_like(self, other: Execution) -> bool:
         """Whether another execution is in the same form, leaves the same one, and has blocks run where this one does."""
-        return (self.grouped_input, self.leaving, self.home) == (other.grouped_input, other.leaving, other.home)
+        mine, theirs = (
+            (each.grouped_input, each.leaving, each.home, [(w.block, w.since) for w in each.woken]) for each in (self, other)
+        )
+        return mine == theirs
+
+    def woken_as(self, block: str) -> Woken | None:
+        """The block of a name, if it is one that a database may run since somebody asked for that."""
+        return next((each for each in self.woken if each.block == block), None)
 
     @property
     def own(self) -> Execution:
@@ -86,7 +122,8 @@ class Execution:
     def is_settled(self) -> bool:
         """Whether nothing is on its way."""
         is_down = all(s.until_us is None for s in self.selects)
-        return self.migration is None and self.leaving is None and is_down
+        is_going = any(each.is_going for each in self.woken)
+        return self.migration is None and self.leaving is None and is_down and not is_going
 
     @property
     def target(self) -> Plan | None:
@@ -105,12 +142,12 @@ def switched(
     if reason := why_not_switch(forms, execution, grouped_input, strategy):
         raise MigrationError(reason)
     if strategy is Strategy.MOVING_STATE:
-        return Execution(plan, None, grouped_input, company=execution.company, home=execution.home)
+        return replace(execution, plan=plan, migration=None, grouped_input=grouped_input, leaving=None, selects=())
     grouped = forms.grouped(execution.grouped_input, grouped_input)
     largest_us = seen.get(grouped.source.name)
     until_us = BEGINNING_US if largest_us is None else largest_us + grouped.window.length_us
     leaving = Leaving(execution.grouped_input, execution.plan, until_us, batch)
-    return Execution(plan, None, grouped_input, leaving, company=execution.company, home=execution.home)
+    return replace(execution, plan=plan, migration=None, grouped_input=grouped_input, leaving=leaving, selects=())
 
 
 def why_not_switch(forms: Forms, execution: Execution, grouped_input: str | None, strategy: Strategy) -> str | None:

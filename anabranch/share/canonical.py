@@ -82,7 +82,7 @@ class Running:
     def way(self) -> tuple[object, ...] | None:
         """All that queries must have in common to run their join together, beyond the join; None if it must run alone."""
         execution, grid = self.execution, self.distribution.grid
-        if execution.grouped_input is not None or execution.leaving is not None or execution.selects:
+        if execution.grouped_input is not None or execution.leaving is not None or execution.selects or execution.woken:
             return None
         names = {alias: f"i{place}" for place, alias in enumerate(self.order)}
         migration = execution.migration

@@ -41,10 +41,10 @@ from anabranch.share.slice_cost import SET_S
 HANDED_S = 2.7e-9
 """A result handed to a member of a shared join: roughly, by `python -m bench.handing_out`, and not calibrated."""
 
-MEMBER_S = 15e-6
+MEMBER_S = 9e-6
 """A batch handed to a member of a shared join, however few results it has for it: by the same."""
 
-RESIDUAL_S = 3e-9
+RESIDUAL_S = 2e-9
 """A predicate over several inputs that a member has for itself, evaluated for a combination: roughly, by the same."""
 
 Logs = Mapping[str, float]

@@ -30,7 +30,7 @@ from anabranch.cost.facts import HORIZON_S
 from anabranch.cost.model import Cost, UnitCosts
 from anabranch.plan.query import FOREVER_US
 
-SLICE_S = 300e-6
+SLICE_S = 160e-6
 """A slice of an index, for each batch: a spine is kept, and each lookup of a batch visits it (`python -m bench.slices`)."""
 
 SET_S = 8e-9

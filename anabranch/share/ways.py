@@ -35,7 +35,7 @@ from anabranch.share.mem_opt import mem_opt
 from anabranch.share.slice_cost import NOTHING, SET_S, SourceLoad, slice_cost
 from anabranch.share.source_chain import BYTE_CORES, CPU_OPT, MEM_OPT, PULL_UP, chain_of, limits_of, priced, worth
 
-PREDICATE_S = 5e-9
+PREDICATE_S = 4e-9
 """A predicate evaluated for a row (`python -m bench.slices`)."""
 
 PIPELINE_S = 0.25

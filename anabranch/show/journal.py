@@ -22,7 +22,7 @@ from anabranch.show.trees import told
 
 DECISIONS = (
     "migrating", "migrated", "effect", "kept", "proposed", "replanned", "cancelled", "given up", "left", "skipping",
-    "placed", "slicing", "sliced", "limiting", "lifted", "shedding", "cannot help",
+    "placing", "placed", "slicing", "sliced", "limiting", "lifted", "shedding", "cannot help",
 )  # fmt: skip
 """The events that are decisions, and what came of them; others tell of starts and ends."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from textwrap import wrap
+from types import MappingProxyType
 from typing import Any
 
 from anabranch.place.choice import Choice
 from anabranch.place.operators import Operator, Place
 from anabranch.place.placement import Decision
 from anabranch.plan.query import Query
+from anabranch.plan.statement import IN_ENGINE
 from anabranch.show.explain import WIDTH
 
 UNTRUSTED = (
@@ -17,9 +21,23 @@ UNTRUSTED = (
 )
 
 
-def placement_text(choice: Choice | None, query: Query, verbose: bool = False) -> str | None:
+@dataclass(frozen=True)
+class Folding:
+    """What the engine does when it takes a block over from a database, or makes the groups of an instant in its place."""
+
+    rows: float
+    cpu_s: float
+
+
+NOT_KNOWN: Mapping[str, Folding] = MappingProxyType({})
+
+
+def placement_text(
+    choice: Choice | None, query: Query, verbose: bool = False, folding: Mapping[str, Folding] = NOT_KNOWN
+) -> str | None:
     """A paragraph; None if there is no choice. Where all is in the engine because nobody ever measured the database, there
-    is little to tell: only if it is asked for."""
+    is little to tell: only if it is asked for. `folding` is what blocks take on their way to the engine, as far as it is
+    known."""
     if choice is None or not (verbose or choice.in_database or choice.decision is not None):
         return None
     width = max(len(each.name) for each in choice.root)
@@ -33,7 +51,16 @@ def placement_text(choice: Choice | None, query: Query, verbose: bool = False) -
     for name, sql in _printed(query).items():
         lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
                       break_on_hyphens=False)  # fmt: skip
+        if (found := folding.get(name)) is not None:
+            lines += wrap(f"{_when(query)} the engine folds {found.rows:,.0f} rows of {name}: {found.cpu_s:.2g} s of CPU",
+                          WIDTH - 2, subsequent_indent="  ")  # fmt: skip
     return "\n  ".join(["places", *lines])
+
+
+def _when(query: Query) -> str:
+    """When the engine folds rows of a block that a database runs."""
+    fails = ", and at an instant at which that fails," if query.database_failure == IN_ENGINE else ","
+    return f"to take over from the database{fails}"
 
 
 def _printed(query: Query) -> dict[str, str]:
@@ -61,7 +88,9 @@ def _where(choice: Choice, found: Decision) -> str:
     return f"{', '.join(moved)} in {choice.database}" if moved else "all in the engine"
 
 
-def placement_json(choice: Choice | None, query: Query) -> dict[str, Any] | None:
+def placement_json(
+    choice: Choice | None, query: Query, folding: Mapping[str, Folding] = NOT_KNOWN
+) -> dict[str, Any] | None:
     """The same as plain values."""
     if choice is None:
         return None
@@ -75,6 +104,7 @@ def placement_json(choice: Choice | None, query: Query) -> dict[str, Any] | None
             for each in choice.root
         ],
         "statements": _printed(query),
+        "folding": {name: asdict(each) for name, each in folding.items()},
         "chosen": _plain(choice.decision),
         "next": _plain(choice.other),
     }  # fmt: skip

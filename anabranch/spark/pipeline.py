@@ -154,6 +154,7 @@ class Pipeline:
         stored = {name: source for name, source in workload.sources.items() if isinstance(source, Table)}
         tables = {name: self._store_table(table, columns[name], filesystem) for name, table in stored.items()}
         spread, comes = self._spread(filesystem, tables), self._comes()
+        columns = read_columns(workload, {**comes, **spread})
         carried = carried_columns(workload.sources, columns)
         packing = packing_of(carried, {name: ground.sources.schema(source) for name, source in workload.sources.items()})
         driver = Driver(

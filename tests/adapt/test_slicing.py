@@ -22,8 +22,8 @@ from tests.support import oracle
 SECOND_US = 1_000_000
 LIMITS = {"short": 2 * SECOND_US, "long": 20 * SECOND_US}
 KEYS = 20_000
-DEAR = 2e-9
-"""A price of bytes at which a slice is worth some 150 KB."""
+DEAR = 1e-9
+"""A price of bytes at which a slice is worth some 160 KB."""
 
 
 def queries() -> list[Query]:

@@ -34,6 +34,7 @@ def test_what_is_noted_is_read_by_others() -> None:
     assert read_progress(MemoryFilesystem()) == {}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("queries", [("q",), ("q", "r", "s"), tuple("q123456789") * 4])
 def test_nothing_grows_without_bound(queries: tuple[str, ...]) -> None:
     disk, most = MemoryFilesystem(), 0

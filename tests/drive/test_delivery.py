@@ -13,7 +13,7 @@ from anabranch.control.ledger import commits_in
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit, SlotCommit
 from anabranch.drive.delivery import LEAST_BYTES, Delivery, Results
 from anabranch.drive.staging import FOLDER, Staging, read_staged, staged_name
-from anabranch.errors import DamagedStateError, SinkError
+from anabranch.errors import DamagedStateError, SinkError, StateError
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support.feeding import wait_until
 
@@ -203,3 +203,33 @@ def test_a_record_of_an_arrival_that_a_crash_has_torn_is_none() -> None:
     world.disk.put(f"delivered/q/{name}", [whole[:-5]])
     world.again()
     assert world.outlets["q"].taken == [3, 3], "it is delivered again"
+
+
+def test_a_driver_that_has_lost_its_checkpoint_calls_no_sink() -> None:
+    is_held = threading.Event()
+
+    def require_held() -> None:
+        if not is_held.is_set():
+            raise StateError("another driver has taken the checkpoint over")
+
+    world = World(0.05, q=Outlet())
+    world.delivery.require_held = require_held
+    world.batch(0, q=(0,))
+    assert not world.outlets["q"].calls
+    assert world.delivery.first_waiting == 0
+    is_held.set()
+    world.delivery.finish()
+    assert world.outlets["q"].taken == [0]
+
+
+def test_what_arrives_after_a_stop_is_not_noted() -> None:
+    """The next driver may have begun to deliver the same: it is told by nobody else that it has arrived."""
+    world = World(None, q=Outlet(lambda results: world.delivery.stop()))
+    world.batch(0, q=(0,))
+    assert world.outlets["q"].taken == [0]
+    assert not world.disk.list("delivered/q")
+    assert world.staged
+    world.outlets["q"].before = lambda results: None
+    world.again(None).finish()
+    assert world.outlets["q"].taken == [0, 0]
+    assert len(world.disk.list("delivered/q")) == 1

@@ -115,3 +115,24 @@ def test_a_start_does_without_what_only_the_commit_before_needs() -> None:
     run = LocalRun(query, disk, sweep_grace_s=0.0)
     assert litter.rpartition("/")[2] in disk.list("state/0"), "nothing is deleted on half of what is needed"
     run.step(5, {})
+
+
+def test_a_driver_whose_checkpoint_was_taken_over_while_it_committed_ends() -> None:
+    """The other may have looked before the commit was there: so this one looks again when it is."""
+    script = "CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts; CREATE QUERY q AS SELECT k FROM a [NOW]"
+    run = LocalRun(parse_script(script).queries[0].query, MemoryFilesystem())
+    rows = pa.table({"k": [1], "ts": pa.array([0], pa.timestamp("us"))})
+    run.step(0, {"a": rows})
+
+    class Taken:
+        epoch = 0
+
+        def require_held(self) -> None:
+            if run.driver.commits.read(run.driver.standing.batch).batch == 1:
+                raise StateError("another driver has taken the checkpoint over")
+
+    run.driver.holder = Taken()
+    with pytest.raises(StateError, match="taken the checkpoint over"):
+        run.step(1, {"a": rows})
+    assert run.driver.newest is not None
+    assert run.driver.newest.batch == 1

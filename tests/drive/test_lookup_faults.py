@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -142,18 +141,8 @@ def slow(shop: Shop) -> Iterator[None]:
 
 @contextmanager
 def locked(shop: Shop) -> Iterator[None]:
-    sql = "BEGIN; LOCK TABLE customers; SELECT pg_sleep(20)"
-    holding = threading.Thread(target=lambda: _quietly(lambda: shop.server.sql(sql)))
-    holding.start()
-    is_held = """SELECT count(*) FROM pg_locks
-                 WHERE mode = 'AccessExclusiveLock' AND granted AND relation = 'customers'::regclass"""
-    while shop.server.sql(is_held).strip() == "0":
-        time.sleep(0.02)
-    try:
+    with shop.server.locked("customers"):
         yield
-    finally:
-        shop.server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(20)%'")
-        holding.join()
 
 
 @contextmanager
@@ -199,13 +188,6 @@ def forbidden(shop: Shop) -> Iterator[None]:
         yield
     finally:
         shop.server.sql("GRANT SELECT ON customers TO looker")
-
-
-def _quietly(ask: Callable[[], object]) -> None:
-    try:
-        ask()
-    except RuntimeError:
-        return  # its session was ended
 
 
 FAULTS: dict[str, tuple[Fault, str, float]] = {
@@ -254,11 +236,13 @@ def run(shop: Shop, case_name: str, slots: int, strike: Fault, told: str, timeou
     assert theirs, "a case without results tells nothing"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_in_one_batch(shop: Shop, fault: str) -> None:
     run(shop, "two streams", 1, *FAULTS[fault])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("fault", ["killed within", "sessions ended", "dropped"])
 def test_a_fault_where_slots_read_one_snapshot(shop: Shop, fault: str) -> None:
     strike, told, timeout_s = FAULTS[fault]

@@ -19,6 +19,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation
 from tests.support import oracle
+from tests.support.cases import Part
 from tests.support.fake_database import FakeDatabase
 from tests.support.faulty import Fault
 from tests.support.lookups import CASES, TYPES, Case, batches, bound, expected, feed, select_all, table_rows
@@ -45,6 +46,7 @@ COSTS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("name", ["two streams", "joined by what is found", "a chain of tables", "two keys", "groups"])
 def test_tables_that_are_read_whole_give_the_same(name: str, cost: str) -> None:
@@ -233,16 +235,16 @@ def simulated(case: Case, given: list[dict[str, pa.Table]], slots: int, **more: 
 
 @pytest.mark.parametrize("to_files", [True, False])
 @pytest.mark.parametrize("kind", ["lose", "tear", "crash_after"])
-def test_a_driver_that_dies_at_any_put(kind: Any, to_files: bool) -> None:
+def test_a_driver_that_dies_at_any_put(kind: Any, to_files: bool, part: Part) -> None:
     """A batch without commit looks up again, and finds what is there then; one with a commit is only delivered, although the
     tables have changed."""
     case, given = CASES["joined by what is found"], batches(np.random.default_rng(5), 3, 8)
     puts = len(simulated(case, given, 2, to_files=to_files).world.puts)
     again = 0
-    for fault in range(puts):
+    for fault in part.of(range(puts)):
         made = simulated(case, given, 2, to_files=to_files, faults={fault: Fault(kind)})
         again += len(made.computed) > len({batch for batch, _ in made.computed})
-    assert again, "no batch was computed twice"
+    assert again or part.count > 1, "no batch was computed twice"
 
 
 @pytest.mark.parametrize("fails", ["before", "after", "fails before", "fails after"])

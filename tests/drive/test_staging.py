@@ -43,6 +43,7 @@ def test_mixed_results_arrive_in_the_files_of_their_queries(found, is_small):
         wanted = [x for name, values in found if name == query for x in values]
         if query in "pq":
             assert own.get(query, []) == wanted
+            assert sizes.get(query, 0) == len(wanted)
             continue
         there = list(read_staged(disk, "f", query)) if query in sizes else []
         assert [x for piece in there for x in piece.column("x").to_pylist()] == wanted

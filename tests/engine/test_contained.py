@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -10,10 +11,14 @@ from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline
 from anabranch.engine.shared_box import SharedBox
+from anabranch.engine.store import Store
+from anabranch.plan.identity import ViewKey
+from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
+from tests.support.cases import Part
 from tests.support.coming import check_coming
 from tests.support.contained import Contained, contained
 from tests.support.scenarios import properties
@@ -139,20 +144,20 @@ def test_rows_go_by_the_watermark_of_each_who_wants_them() -> None:
     assert len(run.slot.store.logs["b"].segments) == 12, "the whole wants them all"
 
 
-def test_a_stream_that_is_silent_for_a_thousand_batches() -> None:
+def test_a_stream_that_is_silent_for_a_thousand_batches(part: Part) -> None:
     """No row of c comes, so the watermark of the whole never moves. Rows that only the part wants go by the part's own
     watermark: what the logs keep of a and b does not grow, and the part is exact."""
-    whole, part = queries(WHOLE.replace("WHERE", "WHERE a.x < 0 AND b.x < 0 AND"), PART)
-    run, found, most = LocalPipeline([whole, part], MemoryFilesystem()), Counter(), 0
-    batches = [rows(second, "ab", count=3) for second in range(1_000)]
+    whole, narrow = queries(WHOLE.replace("WHERE", "WHERE a.x < 0 AND b.x < 0 AND"), PART)
+    run, found, most = LocalPipeline([whole, narrow], MemoryFilesystem()), Counter(), 0
+    batches = [rows(second, "ab", count=3) for second in range(part.share(1_000))]
     for number, each in enumerate(batches):
-        found += oracle.bag(run.step(number, each)[part.name].results)
+        found += oracle.bag(run.step(number, each)[narrow.name].results)
         slot = run.slot()
         assert slot is not None
         most = max(most, *(slot.store.logs[name].rows for name in "ab"))
     assert isinstance(slot.boxes[whole.name], SharedBox)
     assert most <= 3 * (2 + 2), "two seconds, the batch that comes, and one that is to be purged"
-    assert not (wrong := oracle.difference(found, oracle.expected(part, batches, {}))), wrong
+    assert not (wrong := oracle.difference(found, oracle.expected(narrow, batches, {}))), wrong
     assert found
 
 
@@ -167,6 +172,103 @@ def test_a_part_gives_a_result_once_whatever_the_grid_of_the_whole(slots: int) -
     assert grids[1].fixed
     checked(run, [rows(number, count=12) for number in range(4)])
     assert isinstance(run.slot.boxes["q0"], SharedBox)
+
+
+def test_a_part_comes_to_a_whole_whose_late_rows_somebody_else_keeps() -> None:
+    """The fourth stream is behind: rows of a that are late for the whole are stored for who waits for it. With the part
+    the sets of rows tell who is late, which those that were known before it came do not."""
+    lateness = CREATE.replace("STREAM d (k BIGINT, j BIGINT, i BIGINT, x BIGINT, ts TIMESTAMP) TIME ts",
+                              "STREAM d (k BIGINT, j BIGINT, i BIGINT, x BIGINT, ts TIMESTAMP) TIME ts LATENESS 20 SECONDS")
+    whole = WHOLE.replace("3 SECONDS", "5 SECONDS")
+    behind = "SELECT m.x, n.x AS y FROM a AS m, d AS n WHERE m.k = n.k WINDOW 5 SECONDS"
+    *first, part = queries(whole, whole.replace("WHERE", "WHERE a.x > 4 AND"), behind, PART, create=lateness)
+    run, whole_found = Together(first, pa.table({})), Counter[tuple[object, ...]]()
+    batches = [rows(5), rows(3, "a", 20), rows(6, "bc"), rows(7, "abc")]
+    for number, each in enumerate([*batches, {}]):
+        if number == 2:
+            run.pipeline.add(part)
+            run.queries.append(part)
+        whole_found += run.step(each)["q0"]
+    box = run.slot.boxes["q0"]
+    assert isinstance(box, SharedBox)
+    assert set(box.members) == {"q0", "q1", "q3"}
+    own = [{name: table for name, table in each.items() if name in "abc"} for each in batches]
+    assert not (wrong := oracle.difference(whole_found, oracle.expected(first[0], own, {}))), wrong
+
+
+def test_a_part_whose_streams_are_idle_is_behind_the_whole() -> None:
+    """While a and b are idle, the watermark of the whole follows c, that of the part stays. So rows of a and b that come
+    then are late for the whole, and are the part's: in the batch in which they come, and when they are looked up later."""
+    now, idle = 0, CREATE.replace("TIME ts", "TIME ts IDLE 5 SECONDS")
+    whole, part = queries(WHOLE, PART, create=idle)
+    run, found = LocalPipeline([whole, part], MemoryFilesystem(), clock=lambda: float(now)), Counter[tuple[object, ...]]()
+    batches = [(0, rows(1, "abc", 9)), (10, rows(20, "c", 9)), (14, rows(2, "ab", 9)), (15, rows(3, "ab", 9)), (16, {})]
+    late = []
+    for number, (now, each) in enumerate(batches):  # noqa: B007
+        steps = run.step(number, each)
+        found += oracle.bag(steps[part.name].results)
+        late.append([steps[query.name].statistics.sources["a"].late_rows for query in (whole, part) if "a" in each])
+    assert late == [[0, 0], [], [9, 0], [9, 0], []]
+    slot = run.slot()
+    assert slot is not None
+    assert isinstance(slot.boxes[whole.name], SharedBox)
+    own = [{name: table for name, table in each.items() if name in "ab"} for _, each in batches]
+    assert not (wrong := oracle.difference(found, oracle.expected(part, own, {}))), wrong
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_part_gives_a_result_once_while_views_of_its_inputs_are_computed_anew(strategy: Strategy) -> None:
+    run, found = Together(queries(WHOLE, PART), pa.table({})), Counter[tuple[object, ...]]()
+    batches = [rows(number, "abc", 12) for number in range(9)]
+    for number, each in enumerate([*batches, {}]):
+        if number in (2, 4):
+            run.pipeline.change("q0", "(a b c)" if number == 2 else "((a b) c)", strategy)
+        found += run.step(each)["q1"]
+        assert set(run.slot.boxes) == {"q0"}
+    own = [{name: table for name, table in each.items() if name in "ab"} for each in batches]
+    assert not (wrong := oracle.difference(found, oracle.expected(run.queries[1], own, {}))), wrong
+
+
+def test_what_only_a_part_wants_goes_no_further() -> None:
+    """No trade is the whole's: nothing that has met one is looked up in the third stream."""
+    made = queries(WHOLE.replace("WHERE", "WHERE a.x < 0 AND"), PART)
+    pipeline, probes = LocalPipeline(made, MemoryFilesystem()), Counter[str]()
+    for number in range(3):
+        for step in pipeline.step(number, rows(number, "abc")).values():
+            for each in step.statistics.steps:
+                probes[each.target] += each.probes
+    assert probes["a"] == probes["b"] == 3 * 40
+    assert not probes["c"]
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_who_comes_takes_over_a_view_that_has_all_it_wants(history: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows are kept for the sake of a query by itself, the view of a and b for two others who want few of them. Who
+    comes wants all; if it comes with history, of the rows that are there too: then the view is computed anew."""
+    taken = list[ViewKey]()
+    inherit = Store.inherit_view
+    monkeypatch.setattr(Store, "inherit_view", lambda store, old, new: (taken.append(new), inherit(store, old, new)))
+    wheres = (WHOLE.replace("WHERE", f"WHERE a.x {few} AND") for few in ("> 10", "< 3"))
+    *first, comes = queries(*wheres, WHOLE, WHOLE)
+    run = Together(first, pa.table({}), companies={"q0": "", "q1": "", "q2": "itself"})
+    found: oracle.Bag = Counter()
+    batches = [rows(number, "abc", 12) for number in range(5)]
+    for number, each in enumerate([*batches, {}]):
+        if number == 2:
+            assert not taken
+            run.pipeline.add(comes, history=history)
+            coming = run.pipeline.driver.coming[comes.name].query
+            coming.execution = replace(coming.execution, company="")
+            run.queries.append(comes)
+        found += run.step(each).get(comes.name, Counter())
+    assert {name: set(box.members) for name, box in run.slot.boxes.items() if isinstance(box, SharedBox)} == {
+        min(run.slot.boxes): {"q0", "q1", "q3"}
+    }
+    assert bool(taken) == (not history)
+    since = run.pipeline.driver.queries[comes.name].since
+    assert since == (0 if history else 2)
+    wanted = oracle.expected_of_stay(comes, batches, {}, 2, since, True)
+    assert not (wrong := oracle.difference(found, wanted)), wrong
 
 
 FOUND = [

@@ -67,6 +67,7 @@ FUTURES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("future", FUTURES)
 @pytest.mark.parametrize(("sql", "plan"), [(TWO, None), (BETWEEN, None), (THREE, None), (THREE, "((b c) a)")])
 def test_a_row_from_the_future_keeps_its_own_segments_alone(sql, plan, future):

@@ -137,6 +137,7 @@ def test_a_view_that_another_target_joins_otherwise_is_begun_anew() -> None:
     check_migrations(scenario, actions, 1)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("what", ["crash", "again", "turn"])
 @pytest.mark.parametrize("strategy", Strategy)
 @pytest.mark.parametrize("inputs", [3, 4])

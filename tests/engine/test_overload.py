@@ -266,6 +266,7 @@ def in_all(statistics: Statistics) -> Limited:
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("kept", "share", "select"),
     [({"b": 0.3}, 1.0, "a.x, b.x AS y"), ({"b": 0.5}, 0.4, "a.x, b.x AS y"), ({"a": 0.4, "b": 0.6}, 0.5, "a.x, b.x AS y"),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from anabranch.control.records import Manifest, SlotState
 from anabranch.drive.local import SLOT, LocalRun
+from anabranch.drive.work import Kept
 from anabranch.engine.aggregation import Partials, PartialTable
 from anabranch.engine.columns import AddressTables, row_bytes
 from anabranch.engine.log import Log
@@ -32,7 +33,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.container import ContainerWriter
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
-from tests.support.local_runs import state_of
+from tests.support.local_runs import files, state_of
 from tests.support.small_pieces import SMALL, small_pieces
 
 LARGEST_PEAK_MB = 700
@@ -216,6 +217,7 @@ def peak_of(*arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["join", "inner step", "groups"])
 def test_memory_does_not_follow_the_results(name: str) -> None:
     """4000 rows meet 4000: 16 million combined rows (36 million took 2.4 GB when they were held)."""
@@ -369,3 +371,32 @@ def test_rows_that_end_while_a_plan_changes_are_no_error(strategy: Strategy) -> 
             run.migrate("(a (b c))", strategy)
         found += oracle.bag(run.step(number, rows).results)
     assert found == oracle.expected(query, batches, {})
+
+
+def test_sets_of_predicates_that_no_segment_has_are_forgotten() -> None:
+    """Queries with other filters may come and go for ever: sets of filters that nobody has any more do not stay."""
+    sql = "SELECT a.s, b.s AS t FROM a, b WHERE a.k = b.k AND a.s <> 'x' WINDOW 2 SECONDS"
+    query, disk = query_of(sql), MemoryFilesystem()
+    run, found = LocalRun(query, disk), Counter[Any]()
+    batches = [{s: rows_of([s, "x"], n * SECOND_US) for s in "ab"} for n in range(5)]
+    for number, rows in enumerate(batches):
+        if number == 2:
+            assert run.slot is not None
+            before = run.slot.checkpoint._predicates
+            before |= {frozenset({f"filter {n}"}): len(before) + n for n in range(9)}
+        if number == 4:
+            run = LocalRun(query, disk)
+        found += oracle.bag(run.step(number, rows).results)
+    assert len(state_of(run).predicates) == 2
+    assert found == oracle.expected(query, batches, {})
+
+
+def test_a_slot_that_changes_hands_names_files_that_are_there() -> None:
+    """A worker that catches up with what another has written has runs of its own, whose files may be gone."""
+    query, disk = query_of("SELECT a.s, b.s AS t FROM a [UNBOUNDED], b [NOW] WHERE a.k = b.k"), MemoryFilesystem()
+    run, workers = LocalRun(query, disk, release_every=1, sweep_grace_s=0.0), [Kept(), Kept()]
+    for number in range(24):
+        run.worker = workers[number % 5 > 2]
+        run.step(number, {s: rows_of([f"{s}{number}"] * 3, number * SECOND_US) for s in "ab"})
+        assert run.slot is not None
+        assert state_of(run).files() <= files(disk), number

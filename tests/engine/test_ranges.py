@@ -91,6 +91,7 @@ def every_row():
     return mock.patch.object(JoinGraph, "range_between", return_value=None)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("where", PREDICATES)
 def test_ranges_find_what_every_row_finds(where):
     query, batches = band_query(where), batches_of(11)
@@ -112,6 +113,7 @@ def test_ranges_over_views(plan):
     assert found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["a.n BETWEEN b.n - 1 AND b.n + 1", "a.edge BETWEEN b.edge - 1 AND b.edge + 1"])
 def test_many_batches_alive_together(where):
     """Runs are merged over several tiers, though all their words may lie in one part of a merge."""
@@ -170,6 +172,7 @@ def grouped_query(where: str) -> Query:
     return parse_script(f"{script} CREATE QUERY q AS {sql}").queries[0].query
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("where", GROUPED)
 def test_ranges_among_the_rows_of_a_key(where):
     query, batches = grouped_query(where), batches_of(7, "a", count=20)

@@ -26,6 +26,7 @@ def checkpoint(bucket: Bucket, folder: Path | None) -> Filesystem:
     return remote if folder is None else CachedFilesystem(remote, str(remote), Cache(str(folder), 1 << 20))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("seed", SCENARIOS)
 def test_restarts(bucket: Bucket, tmp_path: Path, seed: int, is_cached: bool) -> None:
@@ -38,6 +39,7 @@ def test_restarts(bucket: Bucket, tmp_path: Path, seed: int, is_cached: bool) ->
     assert_same(found, scenario)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["lose", "tear", "crash_after"])
 def test_crashes(bucket: Bucket, tmp_path: Path, kind: str, part: Part) -> None:
     """Every fifth put fails; whoever goes on has the cache of the machine, with all that failed attempts wrote."""

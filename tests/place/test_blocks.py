@@ -48,6 +48,7 @@ test_blocks, test_blocks_long = properties(
 )  # fmt: skip
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("query", QUERIES)
 def test_each_query(query: str) -> None:
     shape = Shape(query, seed=3, batches=8, rows=8, a=4, b=6, slide=1, late=2, gap=False)

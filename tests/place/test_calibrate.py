@@ -11,7 +11,15 @@ import pytest
 
 from anabranch.cli import main
 from anabranch.errors import DatabaseError
-from anabranch.place.calibrate import measure_blocks, measure_lookups, path_of, remember, remembered
+from anabranch.place.calibrate import (
+    FORMAT,
+    Measured,
+    measure_blocks,
+    measure_lookups,
+    path_of,
+    remember,
+    remembered,
+)
 from anabranch.place.databases.protocol import Wanted
 from anabranch.place.databases.registry import close_all
 from anabranch.place.operators import Kind
@@ -61,13 +69,23 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_embedded_database_is_measured_for_all_that_a_block_does() -> None:
     measured = measure_blocks(Duck(), SIZES, times=1)
     assert {what: tuple(sizes) for what, sizes in measured.row_s.items()} == dict.fromkeys(
-        ("in", "out", "group", "join"), SIZES
+        ("in", "out", "group", "probe", "join"), SIZES
     )
     costs = measured.costs()
     assert costs is not None
     assert (costs.is_embedded, costs.in_s) == (True, 0.0), "rows are scanned where they lie"
-    assert costs.per_row_s[Kind.AGGREGATE] == measured.per_row_s("group")
+    assert costs.per_row_s[Kind.AGGREGATE] == measured.row_s["group"][SIZES[-1]]
     assert set(costs.per_row_s) == set(Kind)
+
+
+def test_rows_of_a_window_are_priced_as_many_rows() -> None:
+    """A thousand rows take less than round trips differ by: with the median of all sizes a window would cost nothing."""
+    row_s = {1_000: 0.0, 10_000: 0.0, 100_000: 1e-9, 1_000_000: 2e-8}
+    costs = Measured(FORMAT, "here", True, 4e-3, dict.fromkeys(("in", "out", "group", "probe", "join"), row_s)).costs()
+    assert costs is not None
+    assert costs.out_s == 2e-8
+    assert set(costs.per_row_s.values()) == {2e-8}
+    assert costs.build_s == 2e-8, "a join has a kept row for each that is looked up"
 
 
 def test_what_was_measured_is_remembered_by_name() -> None:
@@ -76,7 +94,7 @@ def test_what_was_measured_is_remembered_by_name() -> None:
     remember("duck", measured)
     assert remembered("duck") == measured
     assert remembered("other") is None
-    path_of("duck").write_bytes(path_of("duck").read_bytes().replace(b'"format":2', b'"format":1'))
+    path_of("duck").write_bytes(path_of("duck").read_bytes().replace(b'"format":3', b'"format":1'))
     assert remembered("duck") is None
     path_of("duck").write_bytes(b"torn")
     assert remembered("duck") is None

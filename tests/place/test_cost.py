@@ -72,3 +72,12 @@ def test_costs_below_zero_are_refused() -> None:
         DatabaseCosts(-1.0, 0.0, 0.0, {})
     with pytest.raises(PlanError, match="0 or more"):
         Window("w", -1.0, 0.0)
+
+
+def test_a_join_keeps_its_lesser_inputs_and_looks_the_rows_of_the_largest_up() -> None:
+    inputs = tuple(Window(name, rows, rows) for name, rows in (("few", 10.0), ("many", 1000.0)))
+    join = Operator("join", Kind.JOIN, inputs, selectivity=0.1)
+    for build_s, wanted in ((None, 1010e-8), (5e-7, 1000e-8 + 10 * 5e-7)):
+        database = DatabaseCosts(0.0, 0.0, 0.0, {Kind.JOIN: 1e-8}, build_s=build_s)
+        price = prices_of(join, Costs(EngineCosts({Kind.JOIN: 1e-6}), database))["join"]
+        assert price.statement_u == pytest.approx(wanted)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.loop import Observed, Proposal, Wish
 from anabranch.control.progress import progress_of
+from anabranch.control.records import Commit
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
 from anabranch.errors import ForeignStateError, MigrationError, QueryError, SessionError
@@ -96,6 +97,37 @@ def moved(run: LocalRun) -> None:
             run.place(block.name, "duck" if block.name in steering.execution.home else "engine")
 
 
+def check_woken(
+    shape: Shape, block: int, stops: Sequence[int], turns: Sequence[int], slots: int, moves: Sequence[int]
+) -> None:
+    """Batches in several slots, with new processes after some of them, and workers that take turns. No block is in DuckDB at
+    first; before some batches one of them is asked to go where it is not, while it is on its way as well."""
+    case, disk = Continuous(shape), MemoryFilesystem()
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in case.query.base_sources}}
+    names = able(case.query) or [case.query.name]
+    name = names[block % len(names)]
+    run = LocalRun(case.query, disk, tables=tables, slots=slots)
+    workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
+    for number in range(len(case.batches) + 1):
+        run.worker = workers[turns[number % len(turns)]]
+        if number in moves:
+            with suppress(MigrationError):
+                run.place(name, "engine" if is_there(run, name) else "duck")
+        found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
+        run.verify()
+        if number in stops:
+            run, workers = LocalRun(case.query, disk, tables=tables, slots=slots), defaultdict(Kept)
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
+    assert not problem, f"{case.sql}\n{name}\n{problem}"
+
+
+def is_there(run: LocalRun, name: str) -> bool:
+    """Whether a block that began in the engine is in DuckDB, or on its way there."""
+    execution = run.driver.queries["q"].execution
+    woken = execution.woken_as(name)
+    return woken is not None and (woken.is_going or name not in execution.home)
+
+
 SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
 NEVER = st.just(())
 STOPS, TURNS = st.lists(st.integers(0, 8), max_size=2), st.lists(st.integers(0, 2), min_size=1, max_size=5)
@@ -121,11 +153,29 @@ test_joins, test_joins_long = properties(
     moves=st.lists(st.integers(0, 8), max_size=3),
 )  # fmt: skip
 
+WAKES = st.lists(st.integers(0, 8), min_size=1, max_size=5)
+test_woken_alone, test_woken_alone_long = properties(
+    check_woken, 12, 4_000, shape=shapes(streams=1, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
+    slots=SLOTS, moves=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)  # fmt: skip
+test_woken, test_woken_long = properties(
+    check_woken, 12, 4_000, shape=shapes(groups=True, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
+    slots=SLOTS, moves=WAKES,
+)  # fmt: skip
+test_woken_below, test_woken_below_long = properties(
+    check_woken, 8, 3_000, shape=shapes(subquery=True), block=st.integers(0, 3), stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=WAKES,
+)  # fmt: skip
+test_woken_joins, test_woken_joins_long = properties(
+    check_woken, 6, 3_000, shape=shapes(groups=False, tables=False), block=st.just(0), stops=STOPS, turns=TURNS, slots=SLOTS,
+    moves=WAKES,
+)  # fmt: skip
+
 
 def check_beside(workload: Workload, seed: int, slots: int, restarts: frozenset[int], moves: frozenset[int]) -> None:
     """Queries in one pipeline, of which some have blocks in DuckDB: each gives in every batch what it gives alone in the
     engine."""
-    queries = [some_placed(query, seed + n) if (seed + n) % 3 else query for n, query in enumerate(workload.queries)]
+    queries = [some_placed(query, seed + n) if (seed + n) % 2 else query for n, query in enumerate(workload.queries)]
     together = Together(queries, workload.table, slots)
     alone = {query.name: Together([query], workload.table) for query in workload.queries}
     for number in range(workload.batches + 1):
@@ -133,9 +183,11 @@ def check_beside(workload: Workload, seed: int, slots: int, restarts: frozenset[
             together.restart()
         for query in queries if number in moves else ():
             for block in query.blocks:
-                home = together.pipeline.driver.queries[query.name].execution.home
+                execution = together.pipeline.driver.queries[query.name].execution
+                may_go = block.name in query.places or execution.woken_as(block.name) is not None
+                is_there = may_go and block.name not in execution.home
                 with suppress(MigrationError):
-                    together.pipeline.place(query.name, block.name, "duck" if block.name in home else "engine")
+                    together.pipeline.place(query.name, block.name, "engine" if is_there else "duck")
         rows = workload.batch(number) if number < workload.batches else {}
         for name, found in together.step(rows).items():
             problem = oracle.difference(found, alone[name].step(rows)[name])
@@ -149,17 +201,19 @@ test_beside, test_beside_long = properties(
 
 
 class Mover:
-    """A loop that has a block go where it is not, after some batches."""
+    """A loop that has a block go where it is not, after some batches: one that DuckDB may run, or else one that is to begin
+    in the engine."""
 
     def __init__(self, forms: Forms, batches: Collection[int]) -> None:
         self.query, self.batches = forms.written, batches
+        self.blocks = list(forms.written.places) or able(forms.written)
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | None:
-        able = list(self.query.places)
-        if observed.batch not in self.batches or not able:
+        if observed.batch not in self.batches or not self.blocks:
             return None
-        place = "duck" if able[0] in execution.home else "engine"
-        return Proposal(PlaceBlock(able[0], place, execution.plan), "it is time")
+        name = self.blocks[0]
+        is_there = name not in execution.home and (name in self.query.places or execution.woken_as(name) is not None)
+        return Proposal(PlaceBlock(name, "engine" if is_there else "duck", execution.plan), "it is time")
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
@@ -170,8 +224,8 @@ def check_crashes(
     pauses: frozenset[int], moves: frozenset[int],
 ) -> None:  # fmt: skip
     case = Continuous(shape)
-    query = some_placed(case.query, seed)
-    if query.places:
+    query = some_placed(case.query, seed) if seed else case.query
+    if able(query):
         loop = partial(Mover, batches=moves)
         Simulation([query], case.batches, {}, (), slots, to_files, faults, fails=fails, pauses=pauses, loop=loop).check()
 
@@ -180,6 +234,11 @@ test_crashes, test_crashes_long = properties(
     check_crashes, 6, 1_500, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS, to_files=st.booleans(),
     faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
     moves=st.frozensets(st.integers(0, 8), max_size=5),
+)  # fmt: skip
+test_crashes_woken, test_crashes_woken_long = properties(
+    check_crashes, 6, 1_500, shape=shapes(streams=1, tables=False), seed=st.just(0), slots=SLOTS, to_files=st.booleans(),
+    faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
+    moves=st.frozensets(st.integers(0, 8), min_size=1, max_size=5),
 )  # fmt: skip
 
 
@@ -270,7 +329,7 @@ def test_a_block_is_spread_by_a_key_of_its_groups_or_runs_in_one_slot(sql: str, 
 
 
 def measured(seconds: float) -> Measured:
-    return Measured(1, "here", True, seconds, {what: {1000: seconds} for what in ("in", "out", "group", "join")})
+    return Measured(1, "here", True, seconds, {what: {1000: seconds} for what in ("in", "out", "group", "probe", "join")})
 
 
 def test_without_a_calibration_nothing_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,14 +372,170 @@ def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("sql", "block", "place", "said"), [
-    (SELECT.format("/*+ PLACE(x, duck) */"), "q.y", "engine", "of these there are: q.x"),
+    (SELECT.format("/*+ PLACE(x, duck) */"), "q.y", "engine", "query q has no block y: it has q.x, q"),
     (SELECT.format("/*+ PLACE(x, duck) */"), "q.x", "crm", "runs in engine or duck, not in crm"),
-    (SELECT.format(""), "q.x", "duck", "of these there are: none"),
+    (SELECT.format("/*+ PLACE(x, duck) */"), "q", "duck", "one block of a query may be in a database, and q.x is the one"),
+    (SELECT.format(""), "q.y", "duck", "query q has no block y: it has q.x, q"),
+    (SELECT.format(""), "q.x", "engine", "x runs in the engine already"),
+    (SELECT.format(""), "q.x", "crm", "x runs in the engine, and there is no database crm that could run it"),
+    (SELECT.format(""), "q", "duck", "q cannot run in duck: rows of one stream meet no others"),
+    (SELECT.format("").replace("COUNT(*)", "STDDEV(v)"), "q.x", "duck", "x cannot run in duck: .*STDDEV"),
+    (SELECT.format("").replace("RANGE 3 SECONDS", "UNBOUNDED"), "q.x", "duck", "rows of s are valid for ever"),
 ])  # fmt: skip
 def test_what_cannot_go_elsewhere_is_refused_by_name(sql: str, block: str, place: str, said: str) -> None:
     run = LocalRun(declared(sql), MemoryFilesystem())
     with pytest.raises(MigrationError, match=said):
         run.place(block, place)
+
+
+@pytest.mark.parametrize(("sql", "slots", "may_go"), [
+    ("SELECT k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k", 3, True),
+    ("SELECT COUNT(*) AS n FROM s [RANGE 3 SECONDS]", 1, True),
+    ("SELECT COUNT(*) AS n FROM s [RANGE 3 SECONDS]", 3, False),
+    (SELECT.format("") + ", s [NOW] t WHERE t.k = x.k", 3, True),
+    (SELECT.format("").replace("k, COUNT(*) AS n", "v AS k, COUNT(*) AS n").replace("GROUP BY k", "GROUP BY v")
+     + ", s [NOW] t, s [NOW] u WHERE t.k = u.k AND t.v > x.k", 3, False),
+])  # fmt: skip
+def test_a_block_goes_to_a_database_if_its_groups_are_whole_in_each_slot(sql: str, slots: int, may_go: bool) -> None:
+    run = LocalRun(declared(sql), MemoryFilesystem(), slots=slots)
+    steering = run.driver.queries["q"]
+    block = steering.query.blocks[0].name
+    why = steering.why_not(PlaceBlock(block, "duck", steering.execution.plan))
+    assert why is None if may_go else "are made in several slots" in str(why), why
+
+
+MORE = [
+    {"s": pa.table({"k": [b % 2, 1, 2], "v": [b, 1, 2], "ts": pa.array([b * SECOND_US] * 3, pa.timestamp("us"))})}
+    for b in range(14)
+]
+
+
+def where(run: LocalRun) -> tuple[str, bool, bool]:
+    """Who runs the block x now, whether it is on its way to DuckDB, and whether rows are kept for it."""
+    execution = run.driver.queries["q"].execution
+    woken = execution.woken_as("q.x")
+    is_there = woken is not None and "q.x" not in execution.home
+    return "duck" if is_there else "engine", woken is not None and woken.is_going, woken is not None
+
+
+def test_a_block_goes_when_rows_that_were_not_kept_have_ended() -> None:
+    """Rows up to second 3 came before batch 4, and their window is 3 seconds: they have ended when the watermark is at 6."""
+    query, disk = declared(SELECT.format("")), MemoryFilesystem()
+    run, found, asked = LocalRun(query, disk), Counter[tuple[object, ...]](), list[int]()
+    for batch, rows in enumerate([*MORE, {}]):
+        if batch == 4:
+            assert where(run) == ("engine", False, False)
+            run.place("q.x", "duck")
+        step = run.step(batch, rows)
+        found += oracle.bag(step.results)
+        asked += [batch] if step.statistics.borders else []
+        if 4 <= batch < 7:
+            assert where(run) == ("engine", True, True), batch
+            run = LocalRun(query, disk)  # what is on its way stands in the records
+    assert (where(run), asked) == (("duck", False, True), [*range(8, len(MORE) + 1)])
+    assert not oracle.difference(found, oracle.expected(query, MORE, {}))
+    told = [entry.event for entry in run.driver.queries["q"].journal.entries()]
+    assert told[-1] == "placed"
+
+
+def test_a_block_on_its_way_may_stay_and_goes_later_at_once() -> None:
+    query = declared(SELECT.format(""))
+    run, found = LocalRun(query, MemoryFilesystem()), Counter[tuple[object, ...]]()
+    said = {4: "duck", 6: "engine", 10: "duck", 12: "engine"}
+    ran = {4: "engine", 6: "engine", 9: "engine", 10: "duck", 12: "engine", 13: "engine"}
+    for batch, rows in enumerate([*MORE, {}]):
+        if batch in said:
+            run.place("q.x", said[batch])
+        found += oracle.bag(run.step(batch, rows).results)
+        if batch in ran:
+            assert where(run)[0] == ran[batch], batch
+    assert not oracle.difference(found, oracle.expected(query, MORE, {}))
+    told = [(entry.event, entry.text) for entry in run.driver.queries["q"].journal.entries()]
+    assert [event for event, _ in told] == ["started", "placing", "placed", "placed", "placed"]
+    assert "its rows are kept from batch 4 on" in told[1][1]
+    assert told[2][1] == "q.x stays in engine: by request"
+
+
+def test_a_block_that_is_asked_for_and_stays_before_rows_came_keeps_them_all_the_same() -> None:
+    query = declared(SELECT.format(""))
+    run, found = LocalRun(query, MemoryFilesystem()), Counter[tuple[object, ...]]()
+    for batch, rows in enumerate([{}, *MORE, {}]):
+        if batch == 1:
+            run.place("q.x", "duck")
+            run.place("q.x", "engine")
+        if batch == 6:
+            run.place("q.x", "duck")
+        found += oracle.bag(run.step(batch, rows).results)
+        assert where(run)[0] == ("duck" if batch >= 6 else "engine"), batch
+    assert not oracle.difference(found, oracle.expected(query, [{}, *MORE], {}))
+
+
+def test_rows_that_others_kept_before_are_not_read() -> None:
+    """Another query keeps rows of s for longer, without the column that the block filters by."""
+    counts = SELECT.format("").replace("GROUP BY", "WHERE v > 1 GROUP BY")
+    joins = "SELECT a.k FROM s [RANGE 20 SECONDS] a, s [NOW] b WHERE a.k = b.k"
+    planning = Planning()
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {counts}; CREATE QUERY r AS {joins};"))
+    queries = {name: planning.query(name).forms.written for name in "qr"}
+    together, found = Together([*queries.values()], None), {name: Counter[tuple[object, ...]]() for name in "qr"}
+    said = {4: "duck", 10: "engine", 11: "duck"}
+    for batch, rows in enumerate([*MORE, {}]):
+        if batch in said:
+            together.pipeline.place("q", "q.x", said[batch])
+        found = {name: found[name] + given for name, given in together.step(rows).items()}
+    for name, query in queries.items():
+        assert not oracle.difference(found[name], oracle.expected(query, MORE, {}))
+
+
+def test_another_select_list_of_a_block_that_began_in_the_engine() -> None:
+    """Records name the block and its database: what this is asked for follows from the query as it is written now."""
+    selects = ("k, COUNT(*) AS n, MAX(v) AS m", "MAX(v) + 1 AS m, k")
+    before, then = (declared(f"SELECT {what} FROM s [RANGE 3 SECONDS] GROUP BY k") for what in selects)
+    disk, found = MemoryFilesystem(), Counter[tuple[object, ...]]()
+    run = LocalRun(before, disk)
+    for batch in range(10):
+        if batch == 2:
+            run.place("q", "duck")
+        run.step(batch, MORE[batch])
+    run = LocalRun(then, disk)
+    for batch in range(10, len(MORE) + 1):
+        step = run.step(batch, MORE[batch] if batch < len(MORE) else {})
+        assert step.statistics.borders
+        found += oracle.bag(step.results)
+    assert found
+    assert not found - oracle.expected(then, MORE, {})
+
+
+def test_a_query_that_shares_its_join_stays_in_the_engine() -> None:
+    sql = "SELECT a.k, b.v FROM s [RANGE {} SECONDS] a, s [RANGE 3 SECONDS] b WHERE a.k = b.k"
+    planning = Planning()
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql.format(2)}; CREATE QUERY r AS {sql.format(3)};"))
+    together = Together([planning.query(name).forms.written for name in "qr"], None)
+    together.step(ROWS[0])
+    for name in "qr":
+        with pytest.raises(MigrationError, match="shares its join with others"):
+            together.pipeline.place(name, name, "duck")
+
+
+def newest(together: Together) -> Commit:
+    assert together.pipeline.commit is not None
+    return together.pipeline.commit
+
+
+def test_a_query_that_goes_to_a_database_shares_its_join_with_nobody() -> None:
+    sql = "SELECT a.k, b.v FROM s [RANGE {} SECONDS] a, s [RANGE 3 SECONDS] b WHERE a.k = b.k"
+    planning = Planning()
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql.format(2)}; CREATE QUERY r AS {sql.format(3)};"))
+    queries = {name: planning.query(name).forms.written for name in "qr"}
+    together, found = Together([*queries.values()], None), {name: Counter[tuple[object, ...]]() for name in "qr"}
+    asked = set[str]()
+    together.pipeline.place("q", "q", "duck")
+    for rows in [*MORE, {}]:
+        found = {name: found[name] + given for name, given in together.step(rows).items()}
+        asked |= {name for name, query in newest(together).queries.items() if query.statistics.borders}
+    assert asked == {"q"}
+    for name, query in queries.items():
+        assert not oracle.difference(found[name], oracle.expected(query, MORE, {}))
 
 
 def test_a_query_that_a_database_runs_keeps_its_plan() -> None:

@@ -179,12 +179,10 @@ def test_a_lock_held_by_another_and_a_server_that_hangs(postgres: Server) -> Non
     postgres.sql("CREATE TABLE locked (id int); INSERT INTO locked VALUES (1); GRANT SELECT ON locked TO looker")
     shop = PostgreSQL(settings_of("shop", {**postgres.environment, "ANABRANCH_DATABASE_SHOP_TIMEOUT": "1"}))
     asked, keys = wanted(shop, "locked", "id"), pa.table({"k": [1]})
-    holding = threading.Thread(target=postgres.sql, args=["BEGIN; LOCK TABLE locked; SELECT pg_sleep(3)"])
-    holding.start()
-    time.sleep(1)
-    with pytest.raises(DatabaseError, match=r"took longer than 1 s: .* ANABRANCH_DATABASE_SHOP_TIMEOUT"):
+    with postgres.locked("locked"), pytest.raises(
+        DatabaseError, match=r"took longer than 1 s: .* ANABRANCH_DATABASE_SHOP_TIMEOUT"
+    ):
         shop.lookup(asked, keys)
-    holding.join()
     assert shop.lookup(asked, keys).num_rows == 1
     pids = [int(pid) for pid in postgres.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'looker'").split()]
     for pid in pids:

@@ -14,6 +14,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution, Migration, Strategy
 from anabranch.plan.query import Query
+from anabranch.plan.shared_join import shared_join
 from anabranch.share.canonical import Running, companies, shape_of, shared_joins
 from anabranch.share.common_plan import Starting, common_plans
 from anabranch.share.taking_in import Pricing
@@ -255,6 +256,34 @@ def test_what_a_member_asks_for_more_than_the_join() -> None:
     assert shared.members_over("c") == (0, 1)
     assert shared.wanted(("a", "b")) == (), "what only the part wants is not kept"
     assert [str(f) for f in shared.filters_in("b", ("a", "b"))] == ["not(is_null(b.k))", "not(is_null(b.j))"]
+
+
+def test_predicates_over_several_inputs_of_a_whole_and_its_part() -> None:
+    """The join asks what all ask who have the inputs. A predicate on the time of a result is decided on whole results, of
+    which those of a part are others: the part asks it for itself."""
+    inside, timed = "AND a.x < b.x", "AND RESULT_TIME > TIMESTAMP '2026-01-01 00:00:00'"
+    for whole, part, common, own in (
+        (inside, inside, 1, [0, 0]), (inside, "", 0, [1, 0]), ("", inside, 0, [0, 1]), (timed, timed, 1, [0, 1]),
+        (timed, "", 1, [0, 0]),
+    ):  # fmt: skip
+        texts = f"{CHAIN} {whole}", f"a, b WHERE a.k = b.k {part}"
+        selects = (f"SELECT a.x FROM {each} WINDOW 2 SECONDS" for each in texts)
+        shared = shared_join(queries(*selects), [("a", "b", "c"), ("a", "b", "")])
+        assert (len(shared.join.residuals), [len(each) for each in shared.own_residuals]) == (common, own), (whole, part)
+
+
+def test_a_view_tells_by_whose_watermark_rows_are_in_it() -> None:
+    """Also if the lead wants all: what was late for it may be there for a part that has other streams."""
+    four = "a, b, c, d WHERE a.k = b.k AND b.k = c.k AND c.j = d.j"
+    create = CREATE + "CREATE STREAM d (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;"
+    texts = [f"SELECT a.x FROM {each} WINDOW 2 SECONDS" for each in (four, "a, b, c WHERE a.k = b.k AND b.k = c.k")]
+    script = create + "".join(f"CREATE QUERY q{n} AS {text};" for n, text in enumerate(texts))
+    one, two = (declared.query for declared in parse_script(script).queries)
+    (shared,) = shared_joins([running(one, "(((a b) c) d)"), running(two, "((a b) c)")])
+    assert [each.asked for each in shared.wanted(("a", "b"))] == [
+        "[2000000]; [2000000]", "[2000000]; [2000000] accepted by (a b c)",
+    ]  # fmt: skip
+    assert shared.wanted(("a", "b", "c")) == ()
 
 
 def test_a_part_goes_with_a_join_that_goes_over_to_another_plan() -> None:

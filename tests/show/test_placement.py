@@ -17,8 +17,8 @@ SOURCES = "CREATE STREAM plugs (plug BIGINT, load DOUBLE, ts TIMESTAMP) TIME ts;
 MEANS = "(SELECT plug, AVG(load) AS mean FROM plugs [RANGE {} MINUTES] GROUP BY plug)"
 SELECT = f"SELECT {{}} f.plug, f.mean FROM {MEANS.format(5)} f, {MEANS.format(1)} o WHERE f.plug = o.plug"
 FACTS = Given(rates={"plugs": 2000.0})
-FREE = Measured(FORMAT, "here", True, 1e-9, {each: {1000: 1e-15} for each in ("in", "out", "group", "join")})
-DEAR = Measured(FORMAT, "here", True, 1.0, {each: {1000: 1e-3} for each in ("in", "out", "group", "join")})
+FREE = Measured(FORMAT, "here", True, 1e-9, {each: {1000: 1e-15} for each in ("in", "out", "group", "probe", "join")})
+DEAR = Measured(FORMAT, "here", True, 1.0, {each: {1000: 1e-3} for each in ("in", "out", "group", "probe", "join")})
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +72,21 @@ def test_a_log_that_only_the_database_reads_has_its_price() -> None:
     assert there.other is not None
     assert there.decision is not None
     assert there.decision.use.total < there.other.use.total, "what runs there has its log already"
+
+
+@pytest.mark.parametrize(("failure", "when"), [
+    ("fail", "to take over from the database, the engine"),
+    ("engine", "to take over from the database, and at an instant at which that fails, the engine"),
+])  # fmt: skip
+def test_what_it_takes_the_engine_to_take_over_is_told(failure: str, when: str) -> None:
+    found = Planning(facts=FACTS, slots=2, database_failure=failure)
+    found.units = replace(found.units, fold=1e-6)
+    found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {SELECT.format('/*+ PLACE(f, duck) */')};"))
+    told = " ".join(found.explain("q").split())
+    assert f"{when} folds 600,000 rows of q.f: 0.6 s of CPU" in told
+    assert found.explain_json("q")["placement"]["folding"] == {"q.f": {"rows": 600_000.0, "cpu_s": pytest.approx(0.6)}}
+    found.facts = replace(FACTS, rates={})
+    assert "folds" not in found.explain("q")
 
 
 def test_a_hint_decides_against_the_costs() -> None:

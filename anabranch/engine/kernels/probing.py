@@ -124,10 +124,10 @@ def probe(rows, table, window_us, reaches_us, expected, place, enough):
     `rows` are in sorted form, so every run is read from its beginning to its end. Returns an array of 4 × matches words
     (position of the row, id of the entry, start and end of the pair), and how many lookups were made: one for each row and
     each run whose hashes it falls into. `place` says where to begin and is set to where to go on (`beginning`). A row finds
-    no entry that began `reaches_us` before it, or earlier; nothing is given if all reach as far as the window. Where it is
-    given, rows and entries are of streams: what has always been valid has no age.
+    no entry that began `reaches_us` before it, or earlier; None if all reach as far as the window: for that the kernel is
+    compiled apart, and asks nothing of a pair. Where it is given, rows and entries are of streams: what has always been
+    valid has no age.
     """
-    is_far = len(reaches_us) == 0
     capacity = min(max(np.int64(expected), np.int64(64)), np.int64(enough))
     out = np.empty((4, capacity), np.int64)
     hashes, places = np.empty(BLOCK_ROWS, np.uint64), np.empty(BLOCK_ROWS + 1, np.uint64)
@@ -153,7 +153,7 @@ def probe(rows, table, window_us, reaches_us, expected, place, enough):
             entries = words_at(table[r, ENTRIES], table[r, ROWS] * words)
             layout = layout_of(table, r)
             count = _candidates(hashes, first, last, directory, prefix_bits, bits, places)
-            if not is_far:
+            if reaches_us is not None:
                 count = _reaching(rows, block, places, count, reaches_us, table[r, NEWEST_START])
             for c in range(count):
                 begins[c] = _begin(hashes[places[c]], directory, prefix_bits, bits)
@@ -175,7 +175,10 @@ def probe(rows, table, window_us, reaches_us, expected, place, enough):
                     end = entry_end(entries, low, layout, begun_us, window_us)
                     start = max(begun_us, np.int64(rows[row, 2]))
                     end = min(end, np.int64(rows[row, 3]))
-                    if start < end and (is_far or start - begun_us < reaches_us[row]):
+                    is_pair = start < end
+                    if reaches_us is not None:
+                        is_pair = is_pair and start - begun_us < reaches_us[row]
+                    if is_pair:
                         if found == capacity:
                             if capacity == enough:
                                 place[BLOCK], place[RUN], place[ROW], place[ENTRY] = block, r, c, low
@@ -221,7 +224,6 @@ def probe_ranges(rows, highs, table, window_us, reaches_us, expected, place, eno
     Returns what `probe` does. Rows are sorted by the beginning of their range, so that in every run a lookup begins where
     the one before it began.
     """
-    is_far = len(reaches_us) == 0
     capacity = min(max(np.int64(expected), np.int64(64)), np.int64(enough))
     out = np.empty((4, capacity), np.int64)
     shown = visible_rows(table, 0, 65536)
@@ -250,7 +252,10 @@ def probe_ranges(rows, highs, table, window_us, reaches_us, expected, place, eno
                     end = entry_end(entries, at, layout, begun_us, window_us)
                     start = max(begun_us, np.int64(rows[row, 2]))
                     end = min(end, np.int64(rows[row, 3]))
-                    if start < end and (is_far or start - begun_us < reaches_us[row]):
+                    is_pair = start < end
+                    if reaches_us is not None:
+                        is_pair = is_pair and start - begun_us < reaches_us[row]
+                    if is_pair:
                         if found == capacity:
                             if capacity == enough:
                                 place[BLOCK], place[RUN], place[ROW], place[ENTRY] = block, r, row, at

@@ -1,24 +1,32 @@
-"""`python -m bench.papers.federation [--quick] [--part search|model|measured]`: see the package."""
+"""`python -m bench.papers.federation [--quick] [--part search|model|measured|spark] [--query CQ1]`: see the package."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from bench import report
 from bench.papers import federation
-from bench.papers.federation import figures, plots, tables, verdicts
+from bench.papers.federation import figures, measured, on_spark, plots, tables, verdicts
 from bench.papers.federation.published import BEYOND, RATES
+from bench.papers.federation.queries import CQ
 
 TIMES, QUICK_TIMES = 10, 1
 """The paper took the median of ten."""
-PARTS = ("search", "model", "measured")
+PARTS = ("search", "model", "measured", "spark")
+USUAL = PARTS[:3]
+"""The parts that need no Spark."""
 
 
-def run(parts: Sequence[str], times: int) -> dict[str, list[dict[str, Any]]]:
+def run(
+    parts: Sequence[str], is_quick: bool = False, names: Sequence[str] = tuple(CQ)
+) -> dict[str, list[dict[str, Any]]]:
     """All tables by name, the verdicts last; written, printed and drawn."""
     found: dict[str, list[dict[str, Any]]] = {}
+    times = QUICK_TIMES if is_quick else TIMES
     told: list[dict[str, Any]] = []
     if "search" in parts:
         found |= {"2": tables.table_2(times), "3": tables.table_3(times), "bounds": tables.chains()}
@@ -28,11 +36,16 @@ def run(parts: Sequence[str], times: int) -> dict[str, list[dict[str, Any]]]:
         told += verdicts.of_figures(found["5_6"])
         print(f"drawn to {plots.draw(found['5_6'])}")
     if "measured" in parts:
-        print("MEASURED PLACEMENTS ARE LEFT OUT: blocks of a query cannot be placed in a database yet")
+        found["measured"] = measured.measured(replace(measured.QUICK if is_quick else measured.Sizes(), names=names))
+        found["measured_summary"] = measured.summary(found["measured"])
+        told += verdicts.of_measured(found["measured"])
+        print(f"drawn to {plots.draw_measured(found['measured'])}")
+    if "spark" in parts:
+        found["spark"] = on_spark.on_spark(replace(on_spark.QUICK if is_quick else on_spark.Sizes(), names=names))
     if told:
         found["verdicts"] = told
     for name, table in found.items():
-        print(f"\n{report.table(table, list(table[0]))}")
+        print(f"\n{report.table(table, list(dict.fromkeys(chain.from_iterable(table))))}")
         print(f"written to {report.write(f'federation_{name}', table)}")
     return found
 
@@ -41,10 +54,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=federation.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # fmt: skip
-    parser.add_argument("--quick", action="store_true", help="each search once")
+    parser.add_argument("--quick", action="store_true", help="each search once, few rows")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part, or these")
+    parser.add_argument("--query", choices=CQ, action="append", help="measure only this query, or these")
     given = parser.parse_args()
-    run(given.part or PARTS, QUICK_TIMES if given.quick else TIMES)
+    run(given.part or USUAL, given.quick, given.query or tuple(CQ))
 
 
 if __name__ == "__main__":

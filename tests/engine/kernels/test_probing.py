@@ -20,8 +20,9 @@ def pieces_of(kernel, rows, given, window_us, expected, enough, reaches_us=()):
     """What a kernel finds, call by call until all rows are looked up: the matches as a multiset (kernels owe no order), and
     the number of lookups."""
     place, matches, lookups = probing.beginning(), Counter(), 0
+    reaches = np.array(reaches_us, np.int64) if len(reaches_us) else None
     while place[probing.BLOCK] < len(rows):
-        found, looked_up = kernel(*given, window_us, np.array(reaches_us, np.int64), expected, place, enough)
+        found, looked_up = kernel(*given, window_us, reaches, expected, place, enough)
         assert found.shape[1] == enough or (found.shape[1] < enough and place[probing.BLOCK] == len(rows))
         matches.update(Match(*column) for column in found.T.tolist())
         lookups += looked_up

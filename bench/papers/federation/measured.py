@@ -1,0 +1,298 @@
+"""Placements of CQ1 to CQ6 that run, engine-local: CPU per row of each beside the one that the optimizer chooses.
+
+One slot in one process, without Spark; batches of a second go through the whole protocol, state is written to a folder.
+The optimizer chooses by costs that are measured first (`anabranch calibrate`, for the engine and for DuckDB), in a cache of
+this run's own, and is told the rate, how many plugs and households there are, and which share of rows CQ1 and CQ2 count.
+The chosen placement and another one then take turns, a batch each, at least seven pairs; told is the median of the ratios of
+their CPU time with its 90 % interval.
+
+Windows of five minutes are full when measuring begins. The instants of the filling are passed over in all placements alike
+(in DuckDB each would look at its whole window, 300 times): rows are taken in, logged and folded as always, and nothing is
+asked. Results of all batches that are measured are compared with those of the chosen placement.
+
+A placement of which three pairs show more than `HOPELESS` times the chosen one's CPU is given up, and left out at higher
+rates.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter, process_time
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch.cost import units
+from anabranch.cost.facts import Given
+from anabranch.drive.calibrate import calibrate
+from anabranch.drive.local import LocalRun
+from anabranch.drive.warm import warm_up
+from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.mig_box import MigBox
+from anabranch.place.calibrate import SIZES, measure_blocks, remember
+from anabranch.place.choice import Choice
+from anabranch.place.databases.embedded import DUCK, open_embedded
+from anabranch.planning import Planning
+from anabranch.storage.filesystem import LocalFilesystem
+from bench.compare import LEAST_PAIRS, interval
+from bench.papers.federation.placements import WORDS, Placement, parsed, placements
+from bench.papers.federation.plug_rows import GAMMA, PlugRows
+from bench.papers.federation.queries import CQ
+from bench.papers.federation.shapes import HOUSEHOLDS, LOADS, PLUGS
+
+RATES = (1_000, 10_000, 40_000, 200_000)
+FILLED_S, FILL_S = 310, 10
+"""Windows are filled with so many seconds, in batches of so many."""
+WINDOW_S, SAMPLED_PLUGS = 300, 64
+WARM = 2
+"""Batches after the filling that are not measured: the first has the instants of the filling's last one."""
+HOPELESS, TRIED = 3.0, 3
+ADVANTAGE = 1.1
+"""A placement that takes a tenth less than the chosen one beats it."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    rates: Sequence[int] = RATES
+    pairs: int = LEAST_PAIRS
+    calibrated: Sequence[int] = SIZES
+    gives_up: bool = True
+    names: Sequence[str] = tuple(CQ)
+
+
+QUICK = Sizes((200,), 2, (1_000, 10_000), gives_up=False)
+
+
+@contextmanager
+def calibrated(sizes: Sequence[int]) -> Iterator[None]:
+    """What the engine and DuckDB take on this machine is measured, and known as long as this lasts."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"XDG_CACHE_HOME": folder}):
+        warm_up()
+        units.remember(calibrate())
+        duck = open_embedded(DUCK)
+        remember(DUCK, measure_blocks(duck, sizes))
+        duck.close()
+        yield
+
+
+def passing(rate: int, seed: int = 5) -> dict[str, float]:
+    """The share of loads that are above 90 % of the most, or above the mean, of their plug in five minutes."""
+    count = max(1, round(rate * LOADS * WINDOW_S / PLUGS))
+    loads = np.random.default_rng(seed).gamma(*GAMMA, (SAMPLED_PLUGS, count))
+    most, mean = loads.max(axis=1, keepdims=True), loads.mean(axis=1, keepdims=True)
+    return {"CQ1": float((loads > 0.9 * most).mean()), "CQ2": float((loads > mean).mean())}
+
+
+def chosen_at(name: str, rate: int, knows_shares: bool = True) -> tuple[frozenset[str], Choice | None]:
+    """The blocks of a query that the optimizer places in DuckDB at a rate, and why. It is told the rate, how many plugs and
+    households there are, and which share of rows CQ1 and CQ2 count."""
+    query = parsed(name, CQ[name])
+    keys = {f"{i.alias}.{column}" for block in query.blocks for i in block.inputs for column in ("plug", "household")}
+    # A plug is in one household: beside the plug, the household adds no groups.
+    distinct = {
+        key: PLUGS if key.endswith(".plug") else 1.0 if key == "plugs.household" else HOUSEHOLDS for key in keys
+    }
+    facts = Given({"plugs": float(rate)}, distinct=distinct, passing=passing(rate) if knows_shares else {})
+    planning = Planning(facts=facts, slots=1)
+    return frozenset(planning.placed(query).places), planning.choose_places(query, planning.facts)
+
+
+class Measuring:
+    """A placement whose windows are full."""
+
+    def __init__(self, placement: Placement, source: PlugRows, folder: str) -> None:
+        assert placement.query is not None, "it cannot run"
+        self.source, self.second, self.batch = source, 0, 0
+        self.run = LocalRun(placement.query, LocalFilesystem(folder))
+        self.found: dict[int, pa.Table] = {}
+        """What it gave in each batch."""
+        self.wall_s: list[float] = []
+        self.cpu_s: list[float] = []
+        self.asked_s: list[float] = []
+        with _passing_over():
+            while self.second < FILLED_S:
+                self._step(FILL_S)
+        for _ in range(WARM):
+            self._step(1)
+        self.warm = self.batch
+
+    def _step(self, seconds: int) -> Any:
+        rows = self.source.rows(self.second, seconds)
+        began, clock = process_time(), perf_counter()
+        step = self.run.step(self.batch, {"plugs": rows})
+        self.last_s = process_time() - began, perf_counter() - clock
+        self.second, self.batch = self.second + seconds, self.batch + 1
+        return step
+
+    def measure(self) -> float:
+        """CPU seconds of the next batch."""
+        step = self._step(1)
+        self.found[self.batch - 1 - self.warm] = step.results
+        self.cpu_s.append(self.last_s[0])
+        self.wall_s.append(self.last_s[1])
+        self.asked_s.append(step.statistics.cpu_ns.get("database", 0) / 1e9)
+        return self.cpu_s[-1]
+
+
+def _nothing(self: MigBox, instant_us: int) -> None:
+    """What DuckDB says of an instant that is passed over."""
+
+
+@contextmanager
+def _passing_over() -> Iterator[None]:
+    """Instants give nothing, in the engine as in DuckDB; rows are taken in, logged and folded."""
+
+    def passed(self: Aggregator, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        self.pass_over(watermark_us)
+        return iter(())
+
+    with mock.patch.object(MigBox, "_ask", _nothing), mock.patch.object(Aggregator, "advance", passed):
+        yield
+
+
+def measured(sizes: Sizes) -> list[Row]:
+    """All placements of all queries at all rates, beside the chosen one."""
+    found: list[Row] = []
+    with calibrated(sizes.calibrated):
+        for name in sizes.names:
+            known, hopeless = placements(name), set[str]()
+            for rate in sizes.rates:
+                found += _at(name, rate, known, hopeless, sizes)
+    return found
+
+
+def _at(name: str, rate: int, known: Sequence[Placement], hopeless: set[str], sizes: Sizes) -> list[Row]:
+    blocks, choice = chosen_at(name, rate)
+    told: Row = {"query": name, "rate": rate}
+    decision = None if choice is None else choice.decision
+    chosen = next(each for each in known if each.blocks == blocks and each.query is not None and each.sql is not None)
+    source, found = PlugRows(rate), list[Row]()
+    with tempfile.TemporaryDirectory() as folder:
+        best = Measuring(chosen, source, os.path.join(folder, "chosen"))
+        for number, each in enumerate(known):
+            row: Row = {**told, "in DuckDB": each.name, "is chosen": each is chosen}
+            if each is chosen:
+                found.append(row)
+                continue
+            if each.query is None or each.name in hopeless:
+                more = f"more than {HOPELESS:g} times the chosen one's at a lower rate"
+                why = each.refused if each.query is None else more
+                found.append({**row, "why not": why})
+                continue
+            other = Measuring(each, source, os.path.join(folder, str(number)))
+            ratios = _pairs(best, other, sizes)
+            if sizes.gives_up and min(ratios) > HOPELESS:
+                hopeless.add(each.name)
+            low, high = interval(ratios)
+            found.append({
+                **row, **_told(other, rate), "of chosen": statistics.median(ratios), "low": low, "high": high,
+                "pairs": len(ratios), "same": _same(best, other), "hints": each.refused or "yes",
+            })  # fmt: skip
+            del other
+            print(f"{name} {rate} {each.name}: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})", flush=True)
+    if not best.cpu_s:
+        best.measure()
+    other_use = None if choice is None or choice.other is None else choice.other.use.total
+    for row in found:
+        if row["is chosen"]:
+            row |= {
+                **_told(best, rate), "of chosen": 1.0, "hints": "yes", "C_u": decision and decision.use.total,
+                "next C_u": other_use, "without shares": _called(chosen_at(name, rate, knows_shares=False)[0], known),
+            }  # fmt: skip
+    return found
+
+
+def _called(blocks: frozenset[str], known: Sequence[Placement]) -> str:
+    return next(each.name for each in known if each.blocks == blocks)
+
+
+def _pairs(best: Measuring, other: Measuring, sizes: Sizes) -> list[float]:
+    """The ratios of another placement's CPU time to that of the chosen one, in turns."""
+    ratios: list[float] = []
+    for pair in range(sizes.pairs):
+        sides = (best, other) if pair % 2 else (other, best)
+        spent = {side: side.measure() for side in sides}
+        ratios.append(spent[other] / spent[best])
+        if sizes.gives_up and pair + 1 == TRIED and min(ratios) > HOPELESS:
+            break
+    return ratios
+
+
+def _told(one: Measuring, rate: int) -> Row:
+    """A batch is of a second: a placement keeps up if it takes less."""
+    wall = statistics.median(one.wall_s)
+    return {
+        "CPU µs a row": statistics.median(one.cpu_s) / rate * 1e6, "seconds a batch": wall, "keeps up": wall < 1,
+        "rows/s worked off": rate / wall, "asking, share": sum(one.asked_s) / sum(one.cpu_s),
+    }  # fmt: skip
+
+
+def _same(best: Measuring, other: Measuring) -> bool:
+    """Whether two placements gave the same multiset in each batch that both have: a group has one row at an instant."""
+    return all(same_rows(best.found[n], rows) for n, rows in other.found.items())
+
+
+def same_rows(one: pa.Table, other: pa.Table) -> bool:
+    """Whether tables with a key in their first column have the same rows, floats up to 1e-9.
+
+    >>> same_rows(pa.table({"k": [1, 2], "x": [0.5, 1.0]}), pa.table({"k": [2, 1], "x": [1.0 + 1e-12, 0.5]}))
+    True
+    """
+    if one.num_rows != other.num_rows:
+        return False
+    key = one.column_names[0]
+    for left, right in zip(one.sort_by(key).columns, other.sort_by(key).columns, strict=True):
+        exact = not pa.types.is_floating(left.type)
+        a, b = left.to_numpy(), right.to_numpy()
+        if not (np.array_equal(a, b) if exact else np.allclose(a, b, rtol=1e-9, atol=1e-9)):
+            return False
+    return True
+
+
+def beaten(rows: Sequence[Row]) -> list[Row]:
+    """The placements that beat the chosen one by more than a tenth, surely."""
+    return [row for row in rows if row.get("high") is not None and row["high"] < 1 and row["of chosen"] < 1 / ADVANTAGE]
+
+
+def fastest(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
+    """The placement of each query and rate that takes the least CPU a row."""
+    best: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        key = row["query"], row["rate"]
+        if "CPU µs a row" in row and (key not in best or row["of chosen"] < best[key]["of chosen"]):
+            best[key] = row
+    return best
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """A line for each query and rate: the chosen placement, the best and the worst other one, and the whole in DuckDB's
+    words, in CPU time of the chosen one's."""
+    found = []
+    for name, rate in dict.fromkeys((row["query"], row["rate"]) for row in rows):
+        mine = [row for row in rows if (row["query"], row["rate"]) == (name, rate)]
+        (chosen,) = (row for row in mine if row["is chosen"])
+        others = sorted((row for row in mine if "low" in row), key=lambda row: row["of chosen"])
+        words = [row for row in others if row["in DuckDB"] == WORDS]
+        found.append({
+            "query": name, "rows/s": rate, "chosen: in DuckDB": chosen["in DuckDB"], "CPU µs a row": chosen["CPU µs a row"],
+            "best other": f"{others[0]['in DuckDB']}: {_ratio(others[0])}" if others else "-",
+            "worst other": _ratio(others[-1]) if others else "-",
+            WORDS: _ratio(words[0]) if words else "-", "measured": len(others) + 1,
+            "left out": sum("why not" in row for row in mine), "keep up": sum(row.get("keeps up", False) for row in mine),
+        })  # fmt: skip
+    return found
+
+
+def _ratio(row: Row) -> str:
+    return f"{row['of chosen']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
