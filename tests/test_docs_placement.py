@@ -69,7 +69,8 @@ def test_from_nothing_to_a_lookup_join(shop: Server, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("anabranch.place.calibrate.measure_lookups.__defaults__", ((100, 1000), 1))
     assert main(shlex.split(command)[1:]) == 0
     text = " ".join((lookups_text(query, lookup_costs_of) or "").split())
-    assert "looked up, or read whole in a batch where a slot has more keys than" in text
+    # Which of the two it is depends on how long this machine has taken.
+    assert re.search("read whole in a batch where a slot has more keys than|in every batch: a key takes", text)
 
 
 def test_the_table_in_python() -> None:

@@ -90,11 +90,14 @@ class Told(Simulation):
 
 
 def latest_times(scenario: Scenario) -> list[int]:
-    """By batch: the largest time of the rows through it."""
-    latest, found = 0, []
-    for batch in scenario.arrow_batches:
-        given = [oracle.times_us(batch[s.name], s) for s in scenario.streams if s.name in batch]
-        latest = max([latest, *(us for times in given for us in times if us is not None)])
+    """By batch: the largest time of the rows through it; the least of all before there are any."""
+    by_batch = [
+        [us for s in scenario.streams if s.name in batch for us in oracle.times_us(batch[s.name], s) if us is not None]
+        for batch in scenario.arrow_batches
+    ]
+    latest, found = min((us for times in by_batch for us in times), default=0), []
+    for times in by_batch:
+        latest = max([latest, *times])
         found.append(latest)
     return found
 

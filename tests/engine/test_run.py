@@ -26,7 +26,7 @@ def found_in(run: Run) -> list[tuple[int, int]]:
     """Ids and starts of all entries of a run, as lookups find them."""
     always = np.full(2, -(2**62), np.int64)
     rows = sort_by_hash(HASHES, np.arange(2), always, np.full(2, FOREVER_US, np.int64))
-    matches, _ = probe(rows, run_table([run]), FOREVER_US, np.empty(0, np.int64), 4, beginning(), 2**62)
+    matches, _ = probe(rows, run_table([run]), FOREVER_US, None, 4, beginning(), 2**62)
     return sorted(zip(matches[1].tolist(), matches[2].tolist(), strict=True))
 
 
