@@ -153,7 +153,7 @@ def check_slots(shape: Shape, slots: int, first: int, switches: Sequence[tuple[i
 test_slots, test_slots_long = properties(
     check_slots,
     60,
-    2_000,
+    800,
     shape=shapes(),
     slots=st.sampled_from([1, 2, 3, 4]),
     first=st.integers(0, 2),

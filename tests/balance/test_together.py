@@ -82,7 +82,7 @@ def check_groups(drawn: Drawn, alone: set[int]) -> None:
 
 
 test_groups, test_groups_long = properties(
-    check_groups, 60, 2_000, drawn=workloads(), alone=st.sets(st.integers(0, 11), max_size=2)
+    check_groups, 60, 800, drawn=workloads(), alone=st.sets(st.integers(0, 11), max_size=2)
 )
 
 
@@ -181,7 +181,7 @@ def tenant(query: Query, distribution: Distribution) -> Tenant:
     return Tenant(forms, Execution(left_deep(forms.graphs[None])), distribution)
 
 
-test_slots, test_slots_long = properties(check_slots, 25, 2_000, drawn=workloads(5), slots=SLOTS)
+test_slots, test_slots_long = properties(check_slots, 25, 800, drawn=workloads(5), slots=SLOTS)
 
 
 def check_joins(drawn: Drawn, slots: int) -> None:
@@ -224,7 +224,7 @@ def agree(query: Query, rows: dict[str, pa.Table], combination: tuple[int, ...],
     return values[0] is not None and values[0] == values[1]
 
 
-test_joins, test_joins_long = properties(check_joins, 60, 3_000, drawn=workloads(), slots=SLOTS)
+test_joins, test_joins_long = properties(check_joins, 60, 1_000, drawn=workloads(), slots=SLOTS)
 
 
 # The same way where keys allow it
@@ -250,7 +250,7 @@ def check_copies(drawn: Drawn, slots: int) -> None:
     assert all(together[name].groups_span_slots == alone[name].groups_span_slots for name in alone)
 
 
-test_copies, test_copies_long = properties(check_copies, 60, 3_000, drawn=workloads(), slots=SLOTS)
+test_copies, test_copies_long = properties(check_copies, 60, 1_000, drawn=workloads(), slots=SLOTS)
 
 
 def ways(queries: list[Query], slots: int) -> dict[str, set[tuple[object, ...]]]:
@@ -307,7 +307,7 @@ def check_restored(drawn: Drawn, slots: int, gone: set[int], may_skip: bool) -> 
 
 
 test_restored, test_restored_long = properties(
-    check_restored, 60, 3_000, drawn=workloads(), slots=SLOTS, gone=st.sets(st.integers(0, 11), max_size=7),
+    check_restored, 60, 1_000, drawn=workloads(), slots=SLOTS, gone=st.sets(st.integers(0, 11), max_size=7),
     may_skip=st.booleans(),
 )  # fmt: skip
 

@@ -278,7 +278,7 @@ def check_coming_and_dying(
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 
 test_coming_and_dying, test_coming_and_dying_long = properties(
-    check_coming_and_dying, 20, 3_000, workload=st.one_of(kin(5), workloads(5)), slots=st.sampled_from([1, 2, 3]),
+    check_coming_and_dying, 20, 1_000, workload=st.one_of(kin(5), workloads(5)), slots=st.sampled_from([1, 2, 3]),
     count=st.integers(1, 3),
     comes=st.dictionaries(st.integers(1, 5), st.tuples(st.integers(0, 4), st.booleans()), min_size=1),
     faults=st.dictionaries(st.integers(20, 160), KINDS, max_size=2),

@@ -102,7 +102,7 @@ def check_leaving(workload: Workload, slots: int, breaks: dict[str, int], faults
 KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
 
 test_leaving, test_leaving_long = properties(
-    check_leaving, 15, 2_000, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
+    check_leaving, 15, 800, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
     breaks=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(0, 6), min_size=1),
     faults=st.dictionaries(st.integers(0, 120), KINDS, max_size=3),
 )  # fmt: skip
@@ -138,7 +138,7 @@ def check_dropped(workload: Workload, slots: int, drops: dict[str, int], faults:
 
 
 test_dropped, test_dropped_long = properties(
-    check_dropped, 15, 2_000, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
+    check_dropped, 15, 800, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
     drops=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(1, 2), min_size=1),
     faults=st.dictionaries(st.integers(40, 160), KINDS, max_size=2),
 )  # fmt: skip

@@ -35,7 +35,7 @@ def check_joins(scenario: Scenario, slots: int, stops: Sequence[int]) -> None:
 
 
 test_joins, test_joins_long = properties(
-    check_joins, 50, 3_000, scenario=scenarios(inputs=(2, 3, 4)), slots=st.integers(2, 5), stops=STOPS
+    check_joins, 50, 1_000, scenario=scenarios(inputs=(2, 3, 4)), slots=st.integers(2, 5), stops=STOPS
 )
 
 
@@ -51,7 +51,7 @@ def check_groups(shape: Shape, slots: int, stops: Sequence[int]) -> None:
     assert not (wrong := oracle.difference(found, wanted)), f"{case.sql}\n{wrong}"
 
 
-test_groups, test_groups_long = properties(check_groups, 50, 3_000, shape=shapes(), slots=st.integers(2, 4), stops=STOPS)
+test_groups, test_groups_long = properties(check_groups, 50, 1_000, shape=shapes(), slots=st.integers(2, 4), stops=STOPS)
 
 
 def test_which_batches_may_be_handed_in() -> None:

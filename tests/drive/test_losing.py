@@ -153,7 +153,7 @@ def check_losing(
 
 
 test_losing, test_losing_long = properties(
-    check_losing, 40, 3_000, scenario=scenarios(inputs=(2, 3, 4)), fresh=st.integers(0, 2**32 - 1),
+    check_losing, 40, 1_000, scenario=scenarios(inputs=(2, 3, 4)), fresh=st.integers(0, 2**32 - 1),
     clock=st.sampled_from([Clock.EVENT, Clock.WALL]), share=st.sampled_from([0.0, 0.3, 0.8, 1.0]),
     rows=st.integers(0, 5), kept=st.sampled_from([1.0, 0.6]), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(),
     faults=FAULTS, asks=MOVES, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,

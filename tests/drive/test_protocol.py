@@ -44,7 +44,7 @@ UNTIMED = {
 }  # fmt: skip
 
 test_joins, test_joins_long = properties(
-    check_joins, 100, 10_000, examples=[UNTIMED], scenario=scenarios(inputs=(2, 3, 1, 4)),
+    check_joins, 100, 4_000, examples=[UNTIMED], scenario=scenarios(inputs=(2, 3, 1, 4)),
     slots=st.sampled_from([1, 2, 3, 4]), to_files=st.booleans(), faults=FAULTS, asks=ASKS, fails=FAILS,
     workers=st.integers(1, 2), pauses=PAUSES,
 )  # fmt: skip
@@ -63,7 +63,7 @@ def check_groups(
 
 
 test_groups, test_groups_long = properties(
-    check_groups, 60, 6_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
+    check_groups, 60, 2_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
     fails=FAILS, pauses=PAUSES,
 )  # fmt: skip
 
@@ -86,6 +86,6 @@ def check_many(
 
 
 test_many, test_many_long = properties(
-    check_many, 15, 3_000, workload=st.one_of(workloads(), kin()), slots=st.sampled_from([1, 2, 4]),
+    check_many, 15, 1_000, workload=st.one_of(workloads(), kin()), slots=st.sampled_from([1, 2, 4]),
     to_files=st.booleans(), faults=FAULTS, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
 )  # fmt: skip

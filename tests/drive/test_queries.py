@@ -26,7 +26,7 @@ def check_joins(scenario: Scenario) -> None:
     assert bound(text_of(query), QueryTexts(MemoryFilesystem())) == query
 
 
-test_joins, test_joins_long = properties(check_joins, 40, 2_000, scenario=scenarios(inputs=(2, 3, 1, 4)))
+test_joins, test_joins_long = properties(check_joins, 40, 800, scenario=scenarios(inputs=(2, 3, 1, 4)))
 
 
 def check_groups(shape: Shape) -> None:
@@ -34,7 +34,7 @@ def check_groups(shape: Shape) -> None:
     assert bound(text_of(query), QueryTexts(MemoryFilesystem())) == query
 
 
-test_groups, test_groups_long = properties(check_groups, 40, 2_000, shape=shapes())
+test_groups, test_groups_long = properties(check_groups, 40, 800, shape=shapes())
 
 
 def control_of(workload: Workload, slots: int, disk: MemoryFilesystem) -> tuple[Control, dict[str, object]]:
@@ -61,7 +61,7 @@ def check_spread(workload: Workload, slots: int) -> None:
     assert all(again[name] is found[name] for name in found), "bound once"
 
 
-test_spread, test_spread_long = properties(check_spread, 20, 1_000, workload=workloads(), slots=st.integers(1, 6))
+test_spread, test_spread_long = properties(check_spread, 20, 400, workload=workloads(), slots=st.integers(1, 6))
 
 
 def test_what_a_worker_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

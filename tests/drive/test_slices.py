@@ -97,7 +97,7 @@ KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(
 FAULTS = st.dictionaries(st.integers(5, 200), KINDS, max_size=4)
 
 test_cutting_and_dying, test_cutting_and_dying_long = properties(
-    check_cutting, 20, 2_000, seed=st.integers(0, 99), slots=st.sampled_from([1, 2, 3]), workers=st.sampled_from([1, 2]),
+    check_cutting, 20, 800, seed=st.integers(0, 99), slots=st.sampled_from([1, 2, 3]), workers=st.sampled_from([1, 2]),
     to_files=st.booleans(), faults=FAULTS,
 )  # fmt: skip
 

@@ -114,7 +114,7 @@ def check_joins(scenario: Scenario, seed: int, again: Sequence[int], stops: Sequ
 
 NUMBERS = st.lists(st.integers(0, 9), max_size=3)
 test_joins, test_joins_long = properties(
-    check_joins, 60, 4_000, scenario=scenarios(), seed=st.integers(0, 2**32 - 1), again=NUMBERS, stops=NUMBERS
+    check_joins, 60, 1_500, scenario=scenarios(), seed=st.integers(0, 2**32 - 1), again=NUMBERS, stops=NUMBERS
 )
 
 
@@ -128,7 +128,7 @@ def check_continuous(shape: Shape, again: Sequence[int], stops: Sequence[int]) -
 
 
 test_continuous, test_continuous_long = properties(
-    check_continuous, 60, 4_000, shape=shapes(), again=NUMBERS, stops=NUMBERS
+    check_continuous, 60, 1_500, shape=shapes(), again=NUMBERS, stops=NUMBERS
 )
 
 

@@ -21,11 +21,11 @@ SPREAD_BY_WHAT_NOBODY_READS = {
 """A query that joins by j is altered, and nobody reads j any more: the rows of the other one are still spread by it."""
 
 test_kin_that_comes, test_kin_that_comes_long = properties(
-    check_coming, 40, 6_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), count=st.integers(1, 4), actions=ACTIONS,
+    check_coming, 40, 2_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), count=st.integers(1, 4), actions=ACTIONS,
     turns=TURNS,
 )  # fmt: skip
 
 test_anybody_who_comes, test_anybody_who_comes_long = properties(
-    check_coming, 25, 3_000, [SPREAD_BY_WHAT_NOBODY_READS], workload=workloads(), slots=st.sampled_from([1, 4]),
+    check_coming, 25, 1_000, [SPREAD_BY_WHAT_NOBODY_READS], workload=workloads(), slots=st.sampled_from([1, 4]),
     count=st.integers(1, 4), actions=ACTIONS, turns=TURNS,
 )  # fmt: skip

@@ -36,12 +36,12 @@ def actions(what: list[str], most: int) -> st.SearchStrategy[list[tuple[int, str
 
 
 test_contained, test_contained_long = properties(
-    check_sharing, 30, 6_000, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), actions=actions(WHAT, 5),
+    check_sharing, 30, 2_000, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), actions=actions(WHAT, 5),
     turns=TURNS,
 )  # fmt: skip
 
 test_contained_that_come, test_contained_that_come_long = properties(
-    check_coming, 20, 4_000, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), count=st.integers(1, 4),
+    check_coming, 20, 1_500, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), count=st.integers(1, 4),
     actions=actions(COMING, 9), turns=TURNS,
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from tests.support.scenarios import properties
 from tests.support.small_pieces import SMALL, small_pieces
 
 test_queries, test_queries_long = properties(
-    check, 100, 5_000, shape=shapes(), stops=st.lists(st.integers(0, 7), max_size=3)
+    check, 100, 2_000, shape=shapes(), stops=st.lists(st.integers(0, 7), max_size=3)
 )
 
 
@@ -28,10 +28,10 @@ def check_small_pieces(shape: Shape, rows: int, size_bytes: int) -> None:
 
 
 test_small_pieces, test_small_pieces_long = properties(
-    check_small_pieces, 30, 2_000, shape=shapes(nulls=True), rows=SMALL, size_bytes=SMALL
+    check_small_pieces, 30, 800, shape=shapes(nulls=True), rows=SMALL, size_bytes=SMALL
 )
 test_small_folds, test_small_folds_long = properties(
-    check_small_pieces, 60, 2_000, shape=shapes(groups=True, nulls=True), rows=SMALL, size_bytes=SMALL
+    check_small_pieces, 60, 800, shape=shapes(groups=True, nulls=True), rows=SMALL, size_bytes=SMALL
 )
 
 
@@ -50,5 +50,5 @@ def check_turns(shape: Shape, turns: Sequence[int]) -> None:
 
 
 test_turns, test_turns_long = properties(
-    check_turns, 40, 2_000, shape=shapes(groups=True), turns=st.lists(st.integers(0, 2), min_size=2, max_size=9)
+    check_turns, 40, 800, shape=shapes(groups=True), turns=st.lists(st.integers(0, 2), min_size=2, max_size=9)
 )

@@ -53,7 +53,7 @@ def check_crashes(scenario: Scenario, plan: Mapping[int, Fault], plans: Sequence
 test_crashes, test_crashes_long = properties(
     check_crashes,
     80,
-    6_000,
+    2_000,
     scenario=scenarios(batches=SOME_BATCHES),
     plan=faults(CRASHES),
     plans=PLANS,
@@ -70,7 +70,7 @@ def check_slow_disk(scenario: Scenario, plan: Mapping[int, Fault], plans: Sequen
 test_slow_disk, test_slow_disk_long = properties(
     check_slow_disk,
     60,
-    4_000,
+    1_500,
     scenario=scenarios(batches=SOME_BATCHES, inputs=FEW_INPUTS),
     plan=faults(CRASHES | SLOW),
     plans=PLANS,
@@ -117,7 +117,7 @@ def check_death_at_any_operation(
 test_death_at_any_operation, test_death_at_any_operation_long = properties(
     check_death_at_any_operation,
     60,
-    4_000,
+    1_500,
     scenario=scenarios(batches=SOME_BATCHES, inputs=FEW_INPUTS),
     deaths=st.dictionaries(st.integers(0, 100), st.booleans(), min_size=1, max_size=6),
     plans=PLANS,
@@ -167,7 +167,7 @@ def check_derived_damage(
 test_derived_damage, test_derived_damage_long = properties(
     check_derived_damage,
     50,
-    4_000,
+    1_500,
     scenario=scenarios(batches=SOME_BATCHES, inputs=FEW_INPUTS),
     damages=st.lists(st.tuples(DAMAGES, st.integers(0, 20), st.integers(0, 5000)), min_size=1, max_size=5),
     plans=PLANS,
@@ -197,7 +197,7 @@ def check_log_damage(scenario: Scenario, batches: int, how: str, which: int, pos
 test_log_damage, test_log_damage_long = properties(
     check_log_damage,
     30,
-    1_000,
+    400,
     scenario=scenarios(batches=SOME_BATCHES, inputs=FEW_INPUTS),
     batches=st.integers(1, 9),
     how=DAMAGES,
@@ -227,7 +227,7 @@ def check_torn_commit(scenario: Scenario, keep: int, torn: Sequence[bool]) -> No
 test_torn_commit, test_torn_commit_long = properties(
     check_torn_commit,
     30,
-    1_000,
+    400,
     scenario=scenarios(batches=SOME_BATCHES, inputs=FEW_INPUTS),
     keep=st.integers(0, 100_000),
     torn=st.lists(st.booleans(), min_size=1, max_size=4),
@@ -262,7 +262,7 @@ def check_foreign_state(scenario: Scenario, other: Scenario) -> None:
 test_foreign_state, test_foreign_state_long = properties(
     check_foreign_state,
     15,
-    500,
+    200,
     scenario=scenarios(batches=(2,), inputs=FEW_INPUTS),
     other=scenarios(batches=(2,), inputs=FEW_INPUTS),
 )

@@ -107,7 +107,7 @@ def take_turn(run: LocalRun, other: Kept | None) -> Kept:
 test_migrations, test_migrations_long = properties(
     check_migrations,
     80,
-    10_000,
+    4_000,
     [{"scenario": s, "actions": [("migrate", 1, "gradual", 0)], "piece_rows": 1} for s in FAILED_ONCE],
     scenario=scenarios(inputs=(3, 4, 5, 2)),
     actions=ACTIONS,
@@ -174,7 +174,7 @@ def check_small_pieces(scenario: Scenario, actions: Sequence[Action], rows: int,
 test_migrations_in_small_pieces, test_migrations_in_small_pieces_long = properties(
     check_small_pieces,
     25,
-    3_000,
+    1_000,
     scenario=scenarios(inputs=(3, 4)),
     actions=ACTIONS,
     rows=SMALL,
@@ -183,7 +183,7 @@ test_migrations_in_small_pieces, test_migrations_in_small_pieces_long = properti
 test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properties(
     check_migrations,
     30,
-    10_000,
+    4_000,
     scenario=st.builds(busy, st.integers(0, 2**32 - 1), st.sampled_from([3, 4, 5]), st.sampled_from([12, 24])),
     actions=ACTIONS,
     piece_rows=st.sampled_from([1, 3]),
@@ -191,7 +191,7 @@ test_migrations_of_busy_streams, test_migrations_of_busy_streams_long = properti
 test_migrations_of_lasting_rows, test_migrations_of_lasting_rows_long = properties(
     check_migrations,
     30,
-    2_000,
+    800,
     scenario=st.builds(
         busy,
         st.integers(0, 2**32 - 1),
@@ -206,7 +206,7 @@ test_migrations_of_lasting_rows, test_migrations_of_lasting_rows_long = properti
 test_migrations_of_many_batches, test_migrations_of_many_batches_long = properties(
     check_migrations,
     15,
-    1_000,
+    400,
     scenario=scenarios(tight=True, batches=(25, 17, 40), inputs=(3, 4, 3)),
     actions=ACTIONS,
     piece_rows=st.sampled_from([3, 50]),
@@ -235,7 +235,7 @@ def check_continuous(shape: Shape, seed: int, actions: Sequence[Action]) -> None
 
 
 test_migrations_of_continuous_queries, test_migrations_of_continuous_queries_long = properties(
-    check_continuous, 40, 5_000, shape=shapes(), seed=st.integers(0, 2**32 - 1), actions=ACTIONS
+    check_continuous, 40, 2_000, shape=shapes(), seed=st.integers(0, 2**32 - 1), actions=ACTIONS
 )
 
 
@@ -331,7 +331,7 @@ RAISING = actions_of("go on", "migrate", "raise", "raise", "raise", "crash", "ag
 test_selects_that_move, test_selects_that_move_long = properties(
     check_migrations,
     60,
-    10_000,
+    4_000,
     scenario=st.builds(
         busy, st.integers(0, 2**32 - 1), st.sampled_from([2, 3, 4]), st.sampled_from([8, 16, 24]), st.just(PREDICATES)
     ),
@@ -341,7 +341,7 @@ test_selects_that_move, test_selects_that_move_long = properties(
 test_selects_of_any_query, test_selects_of_any_query_long = properties(
     check_migrations,
     80,
-    10_000,
+    4_000,
     scenario=scenarios(inputs=(3, 4, 2), batches=(6, 9, 17)),
     actions=RAISING,
     piece_rows=st.sampled_from([1, 5]),

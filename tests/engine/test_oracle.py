@@ -56,13 +56,13 @@ def check_any_plan(scenario: Scenario) -> None:
 
 
 test_any_plan, test_any_plan_long = properties(
-    check_any_plan, 120, 12_000, [{"scenario": s} for s in FAILED_ONCE], scenario=scenarios()
+    check_any_plan, 120, 4_000, [{"scenario": s} for s in FAILED_ONCE], scenario=scenarios()
 )
 test_many_batches, test_many_batches_long = properties(
-    check_any_plan, 15, 1_000, scenario=scenarios(batches=(70, 110, 150), inputs=(2, 3))
+    check_any_plan, 15, 400, scenario=scenarios(batches=(70, 110, 150), inputs=(2, 3))
 )
 test_tight, test_tight_long = properties(
-    check_any_plan, 50, 5_000, scenario=scenarios(tight=True, batches=(25, 17, 40), inputs=(3, 2, 3))
+    check_any_plan, 50, 2_000, scenario=scenarios(tight=True, batches=(25, 17, 40), inputs=(3, 2, 3))
 )
 
 
@@ -75,7 +75,7 @@ def check_small_pieces(scenario: Scenario, rows: int, size_bytes: int) -> None:
 
 
 test_small_pieces, test_small_pieces_long = properties(
-    check_small_pieces, 50, 4_000, scenario=scenarios(inputs=(2, 3, 4)), rows=SMALL, size_bytes=SMALL
+    check_small_pieces, 50, 1_500, scenario=scenarios(inputs=(2, 3, 4)), rows=SMALL, size_bytes=SMALL
 )
 
 
@@ -117,7 +117,7 @@ def check_collisions(scenario: Scenario) -> None:
         check_any_plan(scenario)
 
 
-test_collisions, test_collisions_long = properties(check_collisions, 30, 2_000, scenario=scenarios(inputs=(2, 3, 4)))
+test_collisions, test_collisions_long = properties(check_collisions, 30, 800, scenario=scenarios(inputs=(2, 3, 4)))
 
 
 # Stopping and starting again changes nothing, with the same plan or another one.
@@ -146,7 +146,7 @@ def run_with_restarts(scenario: Scenario, what_next: Sequence[str], disk: Filesy
 test_restarts, test_restarts_long = properties(
     check_restarts,
     80,
-    8_000,
+    3_000,
     [{"scenario": s, "what_next": [w]} for s in FAILED_ONCE for w in ("plan 0", "plan 1")],
     scenario=scenarios(),
     what_next=WHAT_NEXT,
@@ -154,7 +154,7 @@ test_restarts, test_restarts_long = properties(
 test_restarts_between_merges, test_restarts_between_merges_long = properties(
     check_restarts,
     15,
-    500,
+    200,
     scenario=scenarios(batches=(25, 70, 110), inputs=(2, 3)),
     what_next=st.lists(st.sampled_from(["same plan", "go on", "same plan", "plan 1"]), min_size=1, max_size=6),
 )
@@ -178,7 +178,7 @@ def check_turns(scenario: Scenario, turns: Sequence[int]) -> None:
 test_turns, test_turns_long = properties(
     check_turns,
     60,
-    5_000,
+    2_000,
     [{"scenario": s, "turns": [0, 1]} for s in FAILED_ONCE],
     scenario=scenarios(),
     turns=st.lists(st.integers(0, 2), min_size=2, max_size=9),
@@ -186,7 +186,7 @@ test_turns, test_turns_long = properties(
 test_turns_between_merges, test_turns_between_merges_long = properties(
     check_turns,
     10,
-    500,
+    200,
     scenario=scenarios(batches=(25, 70, 110), inputs=(2, 3)),
     turns=st.lists(st.integers(0, 2), min_size=2, max_size=40),
 )
@@ -207,7 +207,7 @@ def check_lost_attempt(scenario: Scenario) -> None:
         assert not loser.catch_up(manifest, {scenario.query.name: Times(BEGINNING_US)})
 
 
-test_lost_attempt, test_lost_attempt_long = properties(check_lost_attempt, 20, 500, scenario=scenarios())
+test_lost_attempt, test_lost_attempt_long = properties(check_lost_attempt, 20, 200, scenario=scenarios())
 
 
 # On a real disk files are mapped, and deleted while they are.
@@ -219,7 +219,7 @@ def check_on_disk(scenario: Scenario, what_next: Sequence[str]) -> None:
 
 
 test_on_disk, test_on_disk_long = properties(
-    check_on_disk, 15, 500, scenario=scenarios(inputs=(2, 3, 4)), what_next=WHAT_NEXT
+    check_on_disk, 15, 200, scenario=scenarios(inputs=(2, 3, 4)), what_next=WHAT_NEXT
 )
 
 
@@ -247,7 +247,7 @@ def check_again(scenario: Scenario, what_next: Sequence[str]) -> None:
 test_again, test_again_long = properties(
     check_again,
     40,
-    5_000,
+    2_000,
     [{"scenario": s, "what_next": [w]} for s in FAILED_ONCE for w in ("plan 0", "plan 1")],
     scenario=scenarios(),
     what_next=WHAT_NEXT,
@@ -270,7 +270,7 @@ def check_cuts(scenario: Scenario, seed: int, batches: int) -> None:
 
 
 test_cuts, test_cuts_long = properties(
-    check_cuts, 30, 3_000, scenario=scenarios(), seed=st.integers(0, 2**32 - 1), batches=st.integers(1, 20)
+    check_cuts, 30, 1_000, scenario=scenarios(), seed=st.integers(0, 2**32 - 1), batches=st.integers(1, 20)
 )
 
 
@@ -306,5 +306,5 @@ def check_state_goes_away(scenario: Scenario) -> None:
 
 
 test_state_goes_away, test_state_goes_away_long = properties(
-    check_state_goes_away, 30, 3_000, scenario=scenarios(finite=True)
+    check_state_goes_away, 30, 1_000, scenario=scenarios(finite=True)
 )

@@ -151,7 +151,7 @@ def test_much_that_is_found_is_checked_in_parts():
 
 
 test_theta, test_theta_long = properties(
-    check, 60, 3_000, shape=shapes(theta=True, subquery=False, rows=30), stops=st.lists(st.integers(0, 7), max_size=3)
+    check, 60, 1_000, shape=shapes(theta=True, subquery=False, rows=30), stops=st.lists(st.integers(0, 7), max_size=3)
 )
 
 

@@ -31,7 +31,7 @@ def check_continuous(shape: Shape, left_out: list[str], slots: int) -> None:
 
 
 test_continuous, test_continuous_long = properties(
-    check_continuous, 60, 3_000, shape=shapes(), left_out=LEFT_OUT, slots=st.integers(1, 4)
+    check_continuous, 60, 1_000, shape=shapes(), left_out=LEFT_OUT, slots=st.integers(1, 4)
 )
 
 
@@ -48,4 +48,4 @@ def check_joins(scenario: Scenario, left_out: list[str]) -> None:
     assert not problem, f"{scenario.script}\n{problem}"
 
 
-test_joins, test_joins_long = properties(check_joins, 60, 3_000, scenario=scenarios(inputs=(2, 3)), left_out=LEFT_OUT)
+test_joins, test_joins_long = properties(check_joins, 60, 1_000, scenario=scenarios(inputs=(2, 3)), left_out=LEFT_OUT)

@@ -24,7 +24,7 @@ ACTIONS = st.lists(
 )  # fmt: skip
 
 test_shared_joins, test_shared_joins_long = properties(
-    check_sharing, 25, 6_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=ACTIONS,
+    check_sharing, 25, 2_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=ACTIONS,
     turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
 )  # fmt: skip
 
@@ -37,7 +37,7 @@ CUTS = st.lists(
 )  # fmt: skip
 
 test_any_slices, test_any_slices_long = properties(
-    check_sharing, 25, 6_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=CUTS,
+    check_sharing, 25, 2_000, workload=kin(), slots=st.sampled_from([1, 2, 4]), actions=CUTS,
     turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ COMPANY = st.lists(
 )  # fmt: skip
 
 test_any_companies, test_any_companies_long = properties(
-    check_companies, 25, 6_000, workload=st.one_of(kin(), contained()), slots=st.sampled_from([1, 2, 4]), actions=COMPANY,
+    check_companies, 25, 2_000, workload=st.one_of(kin(), contained()), slots=st.sampled_from([1, 2, 4]), actions=COMPANY,
     turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
     companies=st.lists(st.sampled_from(COMPANIES), min_size=1, max_size=4),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def check_changing_tables(workload: Workload, slots: int, restarts: frozenset[in
 
 
 test_changing_tables, test_changing_tables_long = properties(
-    check_changing_tables, 10, 1_000, workload=workloads(4), slots=st.sampled_from([1, 2, 3]),
+    check_changing_tables, 10, 400, workload=workloads(4), slots=st.sampled_from([1, 2, 3]),
     restarts=st.frozensets(st.integers(1, 9), max_size=2),
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ ACTIONS = st.lists(
 )
 
 test_sharing, test_sharing_long = properties(
-    check_sharing, 15, 4_000, workload=workloads(), slots=st.sampled_from([1, 2, 4]), actions=ACTIONS,
+    check_sharing, 15, 1_500, workload=workloads(), slots=st.sampled_from([1, 2, 4]), actions=ACTIONS,
     turns=st.lists(st.integers(0, 1), min_size=1, max_size=5),
 )  # fmt: skip
 

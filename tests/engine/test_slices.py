@@ -163,7 +163,7 @@ def wanted_us(workload: Workload, name: str, rows: pa.Table) -> np.ndarray:
     return found
 
 
-test_theorem_4, test_theorem_4_long = properties(check_theorem_4, 30, 3_000, workload=kin())
+test_theorem_4, test_theorem_4_long = properties(check_theorem_4, 30, 1_000, workload=kin())
 
 
 def test_slices_are_those_of_all_who_read_a_stream():

@@ -84,11 +84,11 @@ def check_small_pieces(shape: Shape, actions: Sequence[Action], rows: int, size_
 
 
 test_small_pieces, test_small_pieces_long = properties(
-    check_small_pieces, 25, 3_000, shape=shapes(groups=True), actions=ACTIONS, rows=SMALL, size_bytes=SMALL
+    check_small_pieces, 25, 1_000, shape=shapes(groups=True), actions=ACTIONS, rows=SMALL, size_bytes=SMALL
 )
-test_switches, test_switches_long = properties(check, 100, 5_000, shape=shapes(groups=True, subquery=False), actions=ACTIONS)
+test_switches, test_switches_long = properties(check, 100, 2_000, shape=shapes(groups=True, subquery=False), actions=ACTIONS)
 test_switches_among_subqueries, test_switches_among_subqueries_long = properties(
-    check, 25, 2_000, shape=shapes(groups=True, subquery=True), actions=ACTIONS
+    check, 25, 800, shape=shapes(groups=True, subquery=True), actions=ACTIONS
 )
 
 STREAMS = """CREATE STREAM a (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;

@@ -43,7 +43,7 @@ def check(shape: Shape, stops: Sequence[int], turns: Sequence[int], slots: int) 
 
 
 test_blocks, test_blocks_long = properties(
-    check, 40, 3_000, shape=shapes(), stops=st.lists(st.integers(0, 8), max_size=2),
+    check, 40, 1_000, shape=shapes(), stops=st.lists(st.integers(0, 8), max_size=2),
     turns=st.lists(st.integers(0, 2), min_size=1, max_size=5), slots=st.sampled_from([1, 2, 3]),
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ def check_crashes(
 
 
 test_crashes, test_crashes_long = properties(
-    check_crashes, 25, 2_000, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
+    check_crashes, 25, 800, shape=shapes(), slots=st.sampled_from([1, 2, 3]), to_files=st.booleans(), faults=FAULTS,
     fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
 )  # fmt: skip
 

@@ -132,42 +132,42 @@ SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
 NEVER = st.just(())
 STOPS, TURNS = st.lists(st.integers(0, 8), max_size=2), st.lists(st.integers(0, 2), min_size=1, max_size=5)
 test_groups, test_groups_long = properties(
-    check, 12, 3_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    check, 12, 1_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=NEVER,
 )  # fmt: skip
 test_subqueries, test_subqueries_long = properties(
-    check, 10, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=NEVER,
+    check, 10, 1_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=NEVER,
 )  # fmt: skip
 
 MOVES = st.lists(st.integers(0, 8), min_size=1, max_size=4)
 test_moves, test_moves_long = properties(
-    check, 8, 4_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    check, 8, 1_500, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=MOVES,
 )  # fmt: skip
 test_moves_below, test_moves_below_long = properties(
-    check, 6, 3_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=MOVES,
+    check, 6, 1_000, shape=shapes(subquery=True), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS, moves=MOVES,
 )  # fmt: skip
 
 test_joins, test_joins_long = properties(
-    check, 8, 4_000, shape=shapes(groups=False, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
+    check, 8, 1_500, shape=shapes(groups=False, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=st.lists(st.integers(0, 8), max_size=3),
 )  # fmt: skip
 
 WAKES = st.lists(st.integers(0, 8), min_size=1, max_size=5)
 test_woken_alone, test_woken_alone_long = properties(
-    check_woken, 12, 4_000, shape=shapes(streams=1, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
+    check_woken, 12, 1_500, shape=shapes(streams=1, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
     slots=SLOTS, moves=st.lists(st.integers(1, 5), min_size=1, max_size=4),
 )  # fmt: skip
 test_woken, test_woken_long = properties(
-    check_woken, 12, 4_000, shape=shapes(groups=True, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
+    check_woken, 12, 1_500, shape=shapes(groups=True, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
     slots=SLOTS, moves=WAKES,
 )  # fmt: skip
 test_woken_below, test_woken_below_long = properties(
-    check_woken, 8, 3_000, shape=shapes(subquery=True), block=st.integers(0, 3), stops=STOPS, turns=TURNS, slots=SLOTS,
+    check_woken, 8, 1_000, shape=shapes(subquery=True), block=st.integers(0, 3), stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=WAKES,
 )  # fmt: skip
 test_woken_joins, test_woken_joins_long = properties(
-    check_woken, 6, 3_000, shape=shapes(groups=False, tables=False), block=st.just(0), stops=STOPS, turns=TURNS, slots=SLOTS,
+    check_woken, 6, 1_000, shape=shapes(groups=False, tables=False), block=st.just(0), stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=WAKES,
 )  # fmt: skip
 
@@ -195,7 +195,7 @@ def check_beside(workload: Workload, seed: int, slots: int, restarts: frozenset[
 
 
 test_beside, test_beside_long = properties(
-    check_beside, 4, 2_000, workload=workloads(5), seed=SEEDS, slots=SLOTS,
+    check_beside, 4, 800, workload=workloads(5), seed=SEEDS, slots=SLOTS,
     restarts=st.frozensets(st.integers(1, 9), max_size=2), moves=st.frozensets(st.integers(1, 9), max_size=3),
 )  # fmt: skip
 
@@ -231,12 +231,12 @@ def check_crashes(
 
 
 test_crashes, test_crashes_long = properties(
-    check_crashes, 6, 1_500, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS, to_files=st.booleans(),
+    check_crashes, 6, 500, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS, to_files=st.booleans(),
     faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
     moves=st.frozensets(st.integers(0, 8), max_size=5),
 )  # fmt: skip
 test_crashes_woken, test_crashes_woken_long = properties(
-    check_crashes, 6, 1_500, shape=shapes(streams=1, tables=False), seed=st.just(0), slots=SLOTS, to_files=st.booleans(),
+    check_crashes, 6, 500, shape=shapes(streams=1, tables=False), seed=st.just(0), slots=SLOTS, to_files=st.booleans(),
     faults=FAULTS, fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3),
     moves=st.frozensets(st.integers(0, 8), min_size=1, max_size=5),
 )  # fmt: skip
@@ -582,7 +582,7 @@ def check_failing(shape: Shape, slots: int) -> None:
 
 
 test_failing, test_failing_long = properties(
-    check_failing, 8, 1_000, shape=shapes(streams=1, tables=False), slots=SLOTS
+    check_failing, 8, 400, shape=shapes(streams=1, tables=False), slots=SLOTS
 )
 
 

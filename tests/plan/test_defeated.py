@@ -76,7 +76,7 @@ def check_windows_are_told_iff_they_lose_rows(windows: list[Window], comparisons
 
 
 test_windows_are_told_iff_they_lose_rows, test_windows_are_told_iff_they_lose_rows_long = properties(
-    check_windows_are_told_iff_they_lose_rows, 150, 15_000, windows=WINDOWS, comparisons=st.lists(COMPARISONS, max_size=4)
+    check_windows_are_told_iff_they_lose_rows, 150, 4_000, windows=WINDOWS, comparisons=st.lists(COMPARISONS, max_size=4)
 )
 
 SOURCES = """

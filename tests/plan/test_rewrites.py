@@ -139,7 +139,7 @@ def check_texts(seed: int) -> None:
             assert other.aliases == one.aliases
 
 
-test_texts, test_texts_long = properties(check_texts, 300, 10_000, seed=st.integers(0, 2**32 - 1))
+test_texts, test_texts_long = properties(check_texts, 300, 4_000, seed=st.integers(0, 2**32 - 1))
 
 
 def check_forms(shape: Shape) -> None:
@@ -148,7 +148,7 @@ def check_forms(shape: Shape) -> None:
         verify_rewritten(block.query)
 
 
-test_forms, test_forms_long = properties(check_forms, 100, 3_000, shape=shapes(groups=True, rows=0, batches=1))
+test_forms, test_forms_long = properties(check_forms, 100, 1_000, shape=shapes(groups=True, rows=0, batches=1))
 
 
 # What `verify` finds

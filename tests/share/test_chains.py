@@ -40,7 +40,7 @@ def check_any_cost(windows_s: tuple[float, ...], data: st.DataObject) -> None:
     assert len(found.chain.ends) == max(len(chain.ends) for chain, cost in every.items() if cost == found.cost)
 
 
-test_any_cost, test_any_cost_long = properties(check_any_cost, 40, 1_000, windows_s=WINDOWS, data=st.data())
+test_any_cost, test_any_cost_long = properties(check_any_cost, 40, 400, windows_s=WINDOWS, data=st.data())
 
 
 def check_nested_loops(
@@ -60,7 +60,7 @@ def check_nested_loops(
 
 
 test_nested_loops, test_nested_loops_long = properties(
-    check_nested_loops, 30, 1_000, windows_s=WINDOWS, data=st.data(), rate=st.sampled_from((1, 20, 80)),
+    check_nested_loops, 30, 400, windows_s=WINDOWS, data=st.data(), rate=st.sampled_from((1, 20, 80)),
     joins=st.sampled_from((0.001, 0.025, 0.4)), overhead=st.sampled_from((0.0, 5.0, 100.0)),
 )  # fmt: skip
 

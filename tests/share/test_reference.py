@@ -115,7 +115,7 @@ def some_steps(plan: SharedPlan, order: random.Random) -> None:
 
 
 ORDER = st.randoms(use_true_random=False)
-test_lemma_1, test_lemma_1_long = properties(check_lemma_1, 100, 5_000, case=cases(), data=st.data(), order=ORDER)
+test_lemma_1, test_lemma_1_long = properties(check_lemma_1, 100, 2_000, case=cases(), data=st.data(), order=ORDER)
 
 
 # -- theorems 1 and 2 ----------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def check_theorem_1(given: tuple[Row, ...], windows: set[int], condition: KeyBan
 
 
 test_theorem_1, test_theorem_1_long = properties(
-    check_theorem_1, 100, 5_000, given=rows(3), windows=st.sets(st.integers(1, 12), min_size=1, max_size=5),
+    check_theorem_1, 100, 2_000, given=rows(3), windows=st.sets(st.integers(1, 12), min_size=1, max_size=5),
     condition=st.sampled_from(CONDITIONS), order=ORDER,
 )  # fmt: skip
 
@@ -176,7 +176,7 @@ def check_theorem_2(
 
 
 test_theorem_2, test_theorem_2_long = properties(
-    check_theorem_2, 100, 5_000, given=rows(3), condition=st.sampled_from(CONDITIONS), order=ORDER,
+    check_theorem_2, 100, 2_000, given=rows(3), condition=st.sampled_from(CONDITIONS), order=ORDER,
     spans=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4),
 )  # fmt: skip
 
@@ -210,7 +210,7 @@ def check_every_way(case: Case, order: random.Random) -> None:
         assert not any(union.held for union in plan.unions if isinstance(union, PunctuatedUnion))
 
 
-test_every_way, test_every_way_long = properties(check_every_way, 60, 3_000, case=cases(most=30), order=ORDER)
+test_every_way, test_every_way_long = properties(check_every_way, 60, 1_000, case=cases(most=30), order=ORDER)
 
 
 def check_states_are_disjoint(case: Case, order: random.Random, data: st.DataObject) -> None:
@@ -230,7 +230,7 @@ def check_states_are_disjoint(case: Case, order: random.Random, data: st.DataObj
 
 
 test_disjoint, test_disjoint_long = properties(
-    check_states_are_disjoint, 60, 3_000, case=cases(), order=ORDER, data=st.data()
+    check_states_are_disjoint, 60, 1_000, case=cases(), order=ORDER, data=st.data()
 )  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def check_counted(case: Case) -> None:
             assert [sum(joined.values()) for joined in counted.joined] == [len(found[q.name]) for q in case.queries]
 
 
-test_counted, test_counted_long = properties(check_counted, 60, 3_000, case=cases())
+test_counted, test_counted_long = properties(check_counted, 60, 1_000, case=cases())
 
 
 def check_probing_by_hand(case: Case) -> None:
@@ -263,7 +263,7 @@ def check_probing_by_hand(case: Case) -> None:
     assert plan.meter.purging == plan.meter.visits
 
 
-test_probing, test_probing_long = properties(check_probing_by_hand, 30, 1_000, case=cases())
+test_probing, test_probing_long = properties(check_probing_by_hand, 30, 400, case=cases())
 
 
 # -- theorems 3 and 4 ----------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def check_theorem_3(case: Case) -> None:
         assert {plan.meter.probing for plan in plans} == {regular.meter.probing}
 
 
-test_theorem_3, test_theorem_3_long = properties(check_theorem_3, 60, 3_000, case=cases(selections=False))
+test_theorem_3, test_theorem_3_long = properties(check_theorem_3, 60, 1_000, case=cases(selections=False))
 
 
 def closed(case: Case) -> tuple[Row, ...]:
@@ -306,7 +306,7 @@ def check_theorem_4(case: Case) -> None:
     assert stored[mem_opt] == min(stored.values()), stored
 
 
-test_theorem_4, test_theorem_4_long = properties(check_theorem_4, 100, 5_000, case=cases())
+test_theorem_4, test_theorem_4_long = properties(check_theorem_4, 100, 2_000, case=cases())
 
 
 def test_theorem_4_holds_only_once_rows_have_purged():
@@ -343,7 +343,7 @@ def check_lemma_2(case: Case, data: st.DataObject) -> None:
     assert len(changes) == 1
 
 
-test_lemma_2, test_lemma_2_long = properties(check_lemma_2, 100, 5_000, case=cases(), data=st.data())
+test_lemma_2, test_lemma_2_long = properties(check_lemma_2, 100, 2_000, case=cases(), data=st.data())
 
 
 # -- single cases --------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def check_engine_costs(windows_us: tuple[int, ...], data: st.DataObject, price: 
 
 
 test_engine_costs, test_engine_costs_long = properties(
-    check_engine_costs, 60, 2_000, windows_us=WINDOWS, data=st.data(), price=st.sampled_from((0.0, 1e-10, 1e-6)),
+    check_engine_costs, 60, 800, windows_us=WINDOWS, data=st.data(), price=st.sampled_from((0.0, 1e-10, 1e-6)),
 )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def plans_and_runs(query: Query) -> None:
 test_valid_and_spoilt_texts, test_valid_and_spoilt_texts_long = properties(
     check,
     150,
-    3_000,
+    1_000,
     rng=st.randoms(use_true_random=False),
     oddness=st.sampled_from((0.0, 0.0, 0.0, 0.02, 0.1)),
     mutations=st.sampled_from((0, 0, 0, 0, 1, 3)),
@@ -140,5 +140,5 @@ def small_rows(draw: np.random.Generator, source: Stream | Table, count: int) ->
 
 
 test_results_are_those_of_the_oracle, test_results_are_those_of_the_oracle_long = properties(
-    check_against_oracle, 60, 3_000, rng=st.randoms(use_true_random=False), seed=st.integers(0, 2**32 - 1)
+    check_against_oracle, 60, 1_000, rng=st.randoms(use_true_random=False), seed=st.integers(0, 2**32 - 1)
 )
