@@ -4,7 +4,7 @@
 |---|---|
 | `make test` | the fixed ones: always the same; then fresh ones for a minute (`tests/test_fresh.py`) |
 | `make quick` | the first few of the fixed ones, some of what a test goes through by itself, some cases of dear tests |
-| `make test-long` | the long ones: as many again a hundred times, drawn from a seed |
+| `make test-long` | the long ones: many times as many, drawn from a seed |
 | `make test-long PART=3/12` | the third of twelve parts of the long ones; all parts together are all of them |
 
 Tests need not know of it: how many examples Hypothesis draws, and which seeds of a parametrized test are run, is decided
