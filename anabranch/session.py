@@ -76,8 +76,8 @@ class Session:
     counted in each slot by itself, before HAVING.) Results that a sink does not take, because it is slow or fails, wait on
     disk, up to `most_staged` bytes ("1 GiB"). `overload` says what becomes of results when streams bring more than there is
     CPU to join (`Overload`; default: all of them, late). Where an embedded database fails that runs a block of a query,
-    the query does, too; with `database_failure="engine"` the engine makes the groups of that instant, of a block over one
-    stream.
+    the query does, too; with `database_failure="engine"` the engine makes the groups, of a block over one stream, and runs
+    the block for a while before it asks the database again.
     """
 
     def __init__(

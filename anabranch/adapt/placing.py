@@ -123,6 +123,8 @@ class PlacingLoop:
             if len(block.inputs) > 1:
                 continue
             is_there = block.name in kept and block.name not in execution.home
+            if not is_there and execution.probation_of(block.name) is not None:
+                continue  # its database has failed, and is asked again when its time has come
             if block.name in there and not is_there:
                 yield block.name, kept.get(block.name, choice.database)
             elif block.name not in there and is_there:

@@ -8,13 +8,14 @@ from anabranch.control.records import (
     ExecutionRecord,
     LeavingRecord,
     MigrationRecord,
+    ProbationRecord,
     QueryCommit,
     SelectRecord,
     WokenRecord,
 )
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse, show
-from anabranch.plan.migration import Execution, Leaving, Migration, Strategy, Woken
+from anabranch.plan.migration import Execution, Leaving, Migration, Probation, Strategy, Woken
 from anabranch.plan.query import BEGINNING_US
 from anabranch.plan.selects import above_text, raise_selects
 
@@ -35,8 +36,9 @@ def execution_record(execution: Execution, forms: Forms) -> ExecutionRecord:
         WokenRecord(w.block, w.database, w.since, None if w.is_covered else w.until_us, w.is_going, w.failure)
         for w in execution.woken
     )
+    probation = tuple(ProbationRecord(each.block, each.times, each.until) for each in execution.probation)
     return ExecutionRecord(
-        plan, under_way, execution.grouped_input, left, selects, company, tuple(sorted(execution.home)), woken
+        plan, under_way, execution.grouped_input, left, selects, company, tuple(sorted(execution.home)), woken, probation
     )
 
 
@@ -57,7 +59,8 @@ def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
         Woken(w.block, w.database, w.since, BEGINNING_US if w.until_us is None else w.until_us, w.is_going, w.failure)
         for w in record.woken
     )
-    return Execution(plan, migration, record.grouped_input, leaving, selects, company, frozenset(record.home), woken)
+    home, probation = frozenset(record.home), tuple(Probation(p.block, p.times, p.until) for p in record.probation)
+    return Execution(plan, migration, record.grouped_input, leaving, selects, company, home, woken, probation)
 
 
 def execution_after(commit: QueryCommit, forms: Forms) -> Execution:

@@ -424,6 +424,14 @@ class WokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: str = FAIL
 
 
+class ProbationRecord(msgspec.Struct, frozen=True):
+    """A block whose database has failed: see `anabranch.plan.migration.Probation`."""
+
+    block: str
+    times: int
+    until: int
+
+
 class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a batch runs of a query: see `anabranch.plan.migration.Execution`."""
 
@@ -440,6 +448,8 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The blocks that the engine runs, of those that a database may."""
     woken: tuple[WokenRecord, ...] = ()
     """The blocks that a database may run since somebody asked for that."""
+    probation: tuple[ProbationRecord, ...] = ()
+    """The blocks whose database has failed."""
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):

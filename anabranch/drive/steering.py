@@ -22,6 +22,7 @@ from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal, Recut
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
+from anabranch.drive.probation import on_probation
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.drive.waking import places
 from anabranch.errors import MigrationError, StateError
@@ -187,6 +188,7 @@ class Steering:
             old = self._shown(after)
             self.execution = replace(after, plan=asked, migration=None)
             self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
+        self._follow_probation(commit)
         if is_rewritten:
             columns = ", ".join(self.query.output_schema.names)
             text = f"from batch {batch + 1} on results are those of the query as it is written now"
@@ -233,6 +235,7 @@ class Steering:
         """What follows from a batch: a migration ends, another plan is thought about; by another query, if that leads the
         join of this one."""
         self._follow_migration(commit)
+        self._follow_probation(commit)
         if not is_led:
             self._adapt(commit)
 
@@ -309,7 +312,7 @@ class Steering:
         told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
         self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
 
-    def place(self, action: PlaceBlock, text: str, batch: int, base: Commit | None) -> None:
+    def place(self, action: PlaceBlock, text: str, batch: int, base: Commit | None, is_told: bool = False) -> None:
         """Has a block run elsewhere from a batch on, or from the batch on in which all that it reads is kept."""
         seen, before = base.largest_time_us if base is not None else {}, self.execution
         reason = self.why_not(action)
@@ -321,6 +324,8 @@ class Steering:
         if after == before:
             return
         self.execution, told = after, {"block": action.block, "place": action.place}
+        if is_told:
+            return
         known, known_before = after.woken_as(action.block), before.woken_as(action.block)
         if known is not None and known.is_going:
             kept = f"its rows are kept from batch {known.since} on, and it goes when its window has no others"
@@ -329,6 +334,16 @@ class Steering:
             self.tell(batch - 1, "placed", f"{action.block} stays in {action.place}: {text}", **told)
         else:
             self.tell(batch - 1, "placed", f"{action.block} in {action.place} from batch {batch} on: {text}", **told)
+
+    def _follow_probation(self, commit: Commit) -> None:
+        """A block whose database has failed goes to the engine, and some time later back. Nobody is asked for approval: the
+        engine is to make up for a database only where a user wants that."""
+        found = on_probation(self.query, self.execution, commit.queries[self.name], commit.batch)
+        if found is not None and self.why_not(found[0]) is None:
+            told, wanted = self.journal.last_of("placed"), {"block": found[0].block, "place": found[0].place}
+            # A run before this one may have told it, and ended before the next batch.
+            is_told = told is not None and told.batch == commit.batch and wanted.items() <= told.details.items()
+            self.place(*found, commit.batch + 1, commit, is_told)
 
     def _follow_placing(self, commit: Commit) -> None:
         """A block goes to its database when all that it reads there is kept."""

@@ -91,8 +91,10 @@ def moved(execution: Execution, action: PlaceBlock, to_engine: bool) -> Executio
     if known is not None and not known.is_covered:
         woken = tuple(replace(w, is_going=not to_engine) if w is known else w for w in execution.woken)
         return replace(execution, woken=woken)
-    home = execution.home - {action.block}
-    return replace(execution, home=home | {action.block} if to_engine else home)
+    home, others = execution.home - {action.block}, tuple(p for p in execution.probation if p.block != action.block)
+    # Whoever has a block stay in the engine has said that it is not to go back when a probation ends.
+    probation = (*others, action.probation) if action.probation is not None else others if to_engine else execution.probation
+    return replace(execution, home=home | {action.block} if to_engine else home, probation=probation)
 
 
 def places(query: Query, execution: Execution) -> Mapping[str, str]:

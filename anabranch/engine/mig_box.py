@@ -9,8 +9,9 @@ At an instant τ the relation of an input has the rows that are its reader's own
 part of the grid) and valid at τ: `start <= τ < end`. An instant at which no stream has such a row is passed over, whatever
 the text says of no rows at all: a group without rows has no result.
 
-Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant, if the user
-wants that (`database_failure`): of the rows that the database was to read, and with nothing kept for the next.
+Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant and of all
+later ones of the batch, if the user wants that (`database_failure`): the rows that the database was to read are folded in
+one go, with nothing kept for the next batch. Before that the block comes home (`anabranch.drive.probation`).
 
 Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one batch of six the watermark passes a minute. Of
 31 segments the first has rows that have ended, the last rows that are too new; of these two the valid rows are cut out, the
@@ -40,7 +41,7 @@ from anabranch.engine.results import Found
 from anabranch.engine.store import Store
 from anabranch.errors import QueryError
 from anabranch.plan.expression import Column, ResultTime
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.plan.statement import IN_ENGINE, VALID, Embedded
 
 
@@ -95,7 +96,17 @@ class MigBox(Box):
         for i in self.reader.inputs:
             self._look_at(i)
         for instant_us in self._instants(watermark_us):
-            rows = self._ask(instant_us)
+            try:
+                rows = self._ask(instant_us)
+            except QueryError:
+                if not self._may_make_up():
+                    raise
+                self.statistics.borders[self.name].failed += 1
+                self._spent("database", began)
+                for rows in self._made_up(instant_us, watermark_us):
+                    self.statistics.results += rows.num_rows
+                    yield self.reader.query, rows
+                return
             self._spent("database", began)
             if rows is not None:
                 self.statistics.results += rows.num_rows
@@ -208,13 +219,7 @@ class MigBox(Box):
         """The rows of the block at an instant, with the instant."""
         query = self.reader.graph.query
         relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
-        try:
-            given = self._run_there(relations)
-        except QueryError:
-            if not self._may_make_up():
-                raise
-            self.statistics.borders[self.name].failed += 1
-            return self._made_up(instant_us, relations)
+        given = self._run_there(relations)
         if not given.num_rows:
             return None
         schema, columns, found = query.output_schema, [], iter(given.columns)
@@ -227,31 +232,24 @@ class MigBox(Box):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _may_make_up(self) -> bool:
-        """Whether the engine makes the groups of an instant at which the database fails: those of a block over one input."""
+        """Whether the engine makes the groups where the database fails: those of a block over one input."""
         asked = self.reader.graph.query.statement
         return asked is not None and asked.failure == IN_ENGINE and asked.is_printed and len(self.reader.inputs) == 1
 
-    def _made_up(self, instant_us: int, relations: Mapping[str, pa.Table]) -> pa.RecordBatch | None:
-        """The groups of an instant, made of the rows that the database was to read."""
-        query, (rows,) = self.reader.graph.query, relations.values()
+    def _made_up(self, instant_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        """The groups from an instant on, as far as the watermark has come, of the rows that the database was to read."""
+        began, query, (i,) = thread_time_ns(), self.reader.graph.query, self.reader.inputs
         assert query.grouping is not None, "a block of a database has groups"
-
-        def column(wanted: Column) -> pa.Array:
-            return pa.concat_arrays(rows.column(wanted.name).chunks)
-
-        columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
-        mask = predicate_mask(query.residuals, column, rows.num_rows)
-        if mask is not None:
-            columns = [each.filter(pa.array(mask)) for each in columns]
-        starts = np.full(rows.num_rows if mask is None else int(mask.sum()), instant_us, np.int64)
         groups = Aggregator(query.grouping, query.row_schema)
-        groups.take(columns, starts, starts + 1)
+        groups.restore((), instant_us)
+        for piece in self._pieces[i.alias].by_batch.values():
+            groups.take(*_grouped(query, piece.rows, piece.starts, ends_of(i, piece.starts)))
         groups.settle(0)
-        pieces = list(groups.advance(instant_us + 1))
-        if not any(piece.num_rows for piece in pieces):
-            return None
-        (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
-        return whole
+        for rows in groups.advance(watermark_us):
+            self._spent("groups", began)
+            yield rows
+            began = thread_time_ns()
+        self._spent("groups", began)
 
     # -- on the way to the engine ------------------------------------------------------------------------------------
 
@@ -325,6 +323,21 @@ class JoinMigBox(MigBox):
         finally:
             border.count(sent, (rows, nbytes), seconds + perf_counter() - began)
             self._spent("database", began_ns)
+
+
+def _grouped(
+    query: Query, rows: pa.RecordBatch, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """What a block over one input groups of some rows, and their validity."""
+
+    def column(wanted: Column) -> pa.Array:
+        return rows.column(wanted.name)
+
+    columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
+    mask = predicate_mask(query.residuals, column, rows.num_rows)
+    if mask is None:
+        return columns, starts, ends
+    return [each.filter(pa.array(mask)) for each in columns], starts[mask], ends[mask]
 
 
 def _with_validity(

@@ -86,12 +86,23 @@ class Woken:
 
 
 @dataclass(frozen=True)
+class Probation:
+    """A block whose database has failed: it is run by the engine up to batch `until`, which asks the database again. If that
+    fails before the batch `until` that is noted then, it has failed once more in a row (`anabranch.drive.probation`)."""
+
+    block: str
+    times: int
+    """So many times in a row the block has come home because its database failed."""
+    until: int
+
+
+@dataclass(frozen=True)
 class Execution:
     """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `grouped_input`
     names the form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both
     plans. Queries run a join together only if they name the same `company`: nobody's, unless it was decided that some are
     to run theirs apart (`anabranch.share.taking_in`). Of the blocks that a database may run (`Query.places`, and those
-    that are `woken`), those at `home` are run by the engine."""
+    that are `woken`), those at `home` are run by the engine; those whose database has failed are on `probation`."""
 
     plan: Plan
     migration: Migration | None = None
@@ -101,6 +112,7 @@ class Execution:
     company: str = ""
     home: frozenset[str] = frozenset()
     woken: tuple[Woken, ...] = ()
+    probation: tuple[Probation, ...] = ()
 
     def is_like(self, other: Execution) -> bool:
         """Whether another execution is in the same form, leaves the same one, and has blocks run where this one does."""
@@ -112,6 +124,10 @@ class Execution:
     def woken_as(self, block: str) -> Woken | None:
         """The block of a name, if it is one that a database may run since somebody asked for that."""
         return next((each for each in self.woken if each.block == block), None)
+
+    def probation_of(self, block: str) -> Probation | None:
+        """What is noted of a block whose database has failed; None if it has not, or if somebody has placed it since."""
+        return next((each for each in self.probation if each.block == block), None)
 
     @property
     def own(self) -> Execution:

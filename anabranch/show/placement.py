@@ -59,7 +59,7 @@ def placement_text(
 
 def _when(query: Query) -> str:
     """When the engine folds rows of a block that a database runs."""
-    fails = ", and at an instant at which that fails," if query.database_failure == IN_ENGINE else ","
+    fails = ", and in a batch in which that fails," if query.database_failure == IN_ENGINE else ","
     return f"to take over from the database{fails}"
 
 
