@@ -94,6 +94,16 @@ class Run:
         return {name: error for p in self.pipelines for name, error in p.host.delivery.failing.items()}
 
     @property
+    def waits_for(self) -> dict[str, str]:
+        """The queries whose batch waits for a database at the moment, and what is said of that
+        (`lookup_failure="wait"`)."""
+        found: dict[str, str] = {}
+        for pipeline in self.pipelines:
+            if said := pipeline.host.runner.patience.waits_for:
+                found |= dict.fromkeys(pipeline.host.driver.queries, said)
+        return found
+
+    @property
     def failures(self) -> dict[str, Ended]:
         """The queries that have left their pipelines: from which batch on their results are not computed, and why."""
         return {name: ended for p in self.pipelines for name, ended in p.host.driver.has_left.items()}

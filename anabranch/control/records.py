@@ -341,6 +341,8 @@ class Attempt(msgspec.Struct, frozen=True):
     """Files that the state it began with needed, and the state it left does not."""
     failed: dict[str, Failure] = msgspec.field(default_factory=dict)
     """Queries that failed by themselves. The attempt has done nothing else then: the batch runs again without them."""
+    gone: str = ""
+    """What a database said that is gone for the time being. The attempt has done nothing then."""
 
 
 class SlotCommit(msgspec.Struct, frozen=True, array_like=True):

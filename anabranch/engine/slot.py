@@ -233,6 +233,8 @@ class Slot:
         self._share(shared)
         self.statistics: dict[str, Statistics] = {}
         """What the last batch measured, by query."""
+        self.batch = -1
+        """The last batch that was run and saved, whether or not it was committed."""
         self._place()
         self.store.serve([box.reader for box in self.boxes.values()])
 
