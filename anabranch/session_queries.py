@@ -114,6 +114,6 @@ class SessionQueries:
         loop = GroupingLoop(forms, knowledge)
         if not planning.moving_places(forms.written):
             return loop
-        choose, failure = planning.choose_places, planning.database_failure
-        known = PlacingKnowledge(choose, planning.units, planning.facts, settings.window, failure)
+        choose, failure, pause_us = planning.choose_places, planning.database_failure, round(settings.pause_s * 1e6)
+        known = PlacingKnowledge(choose, planning.units, planning.facts, settings.window, failure, pause_us)
         return PlacingLoop(loop, forms, known)

@@ -28,7 +28,7 @@ from anabranch.cost.model import UnitCosts
 from anabranch.place.choice import Choice
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Execution
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import ENGINE, Query
 from anabranch.plan.statement import FAIL
 
@@ -54,6 +54,8 @@ class PlacingKnowledge:
     """Rates are those of so many batches."""
     failure: str = FAIL
     """What becomes of statements that fail."""
+    pause_us: int = 0
+    """How long a batch may work at what a block takes home."""
 
 
 class PlacingLoop:
@@ -87,8 +89,8 @@ class PlacingLoop:
             return None
         written = self.forms.written
         facts = measured_facts(self.forms, execution, self.monitor, self.known.otherwise)
-        known = frozenset(self._may_go(execution))
-        choice = self.known.choose(written, facts, known - execution.home, known)
+        logged = frozenset(self._may_go(execution))
+        choice = self.known.choose(written, facts, logged - execution.home, logged)
         if choice is None or choice.decision is None or choice.other is None:
             return None
         now, then = choice.decision.use.total, choice.other.use.total
@@ -108,7 +110,9 @@ class PlacingLoop:
             "cpu": cpu, "cpu_before": before, "c_u": then, "c_u_before": now, "cost_cpu_s": cost_s,
             "gain_cpu_s": change.gain_s(LIFE_S),
         }  # fmt: skip
-        return Proposal(PlaceBlock(block, place, execution.plan, failure=self.known.failure), text, details)
+        known = self.known
+        action = PlaceBlock(block, place, execution.plan, Strategy.GRADUAL, known.pause_us, known.failure)
+        return Proposal(action, text, details)
 
     def _may_go(self, execution: Execution) -> Mapping[str, str]:
         """The databases of blocks whose rows are kept for them, wherever the blocks run."""

@@ -10,7 +10,7 @@ left to prepare: the journal says *migrated*, and batch 11 runs `(a b c)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
@@ -32,7 +32,7 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Execution, Strategy
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import ENGINE, Query, Stream
 from anabranch.plan.selects import Selects, shown_selects
 from anabranch.share.canonical import Running, part_in_names, renamed_plan
 
@@ -175,7 +175,7 @@ class Steering:
             told = self.journal.last_of("placing", "placed")
             if told is not None and told.event == "placing":
                 # A run before this one ended before it could tell that the block has gone.
-                self._tell_placed(commit, frozenset(own.execution.home) - after.home)
+                self._tell_placed(commit, frozenset(own.execution.home), after.home)
             if after.is_settled and self._left_migrating():
                 record = own.execution.migration
                 self._ended(commit, record.since if record is not None else batch, own.execution.plan, None)
@@ -327,7 +327,14 @@ class Steering:
         if is_told:
             return
         known, known_before = after.woken_as(action.block), before.woken_as(action.block)
-        if known is not None and known.is_going:
+        folding, was_folding = after.folding_of(action.block), before.folding_of(action.block)
+        if folding is not None:
+            pause_ms = folding.pause_us / 1000
+            kept = f"its rows are folded from batch {folding.since} on, {pause_ms:g} ms of a batch, or a segment"
+            self.tell(batch - 1, "placing", f"{action.block} is to run in {action.place}: {text}; {kept}", **told)
+        elif was_folding is not None and action.place != ENGINE:
+            self.tell(batch - 1, "placed", f"{action.block} stays in {action.place}: {text}", **told)
+        elif known is not None and known.is_going:
             kept = f"its rows are kept from batch {known.since} on, and it goes when its window has no others"
             self.tell(batch - 1, "placing", f"{action.block} is to run in {action.place}: {text}; {kept}", **told)
         elif known_before is not None and known_before.is_going:
@@ -346,18 +353,20 @@ class Steering:
             self.place(*found, commit.batch + 1, commit, is_told)
 
     def _follow_placing(self, commit: Commit) -> None:
-        """A block goes to its database when all that it reads there is kept."""
-        if all(each.is_covered for each in self.execution.woken):
+        """A block goes to its database when all that it reads there is kept, and home when all of that is folded."""
+        if all(each.is_covered for each in self.execution.woken) and not self.execution.folding:
             return
         before, after = self.execution, execution_after(commit.queries[self.name], self.forms)
-        self.execution = replace(before, woken=after.woken, home=after.home)
-        self._tell_placed(commit, before.home - after.home)
+        self.execution = replace(before, woken=after.woken, home=after.home, folding=after.folding)
+        self._tell_placed(commit, before.home, after.home)
 
-    def _tell_placed(self, commit: Commit, blocks: Iterable[str]) -> None:
-        for block in blocks:
-            database = places(self.query, self.execution)[block]
-            text = f"{block} in {database} from batch {commit.batch + 1} on: all rows of its window are kept"
-            self.tell(commit.batch, "placed", text, block=block, place=database)
+    def _tell_placed(self, commit: Commit, before: frozenset[str], home: frozenset[str]) -> None:
+        """Tells which blocks are at home now, and which are not any more."""
+        for block in sorted(before ^ home):
+            place = ENGINE if block in home else places(self.query, self.execution)[block]
+            why = "all rows of its window are folded" if block in home else "all rows of its window are kept"
+            text = f"{block} in {place} from batch {commit.batch + 1} on: {why}"
+            self.tell(commit.batch, "placed", text, block=block, place=place)
 
     def _follow_migration(self, commit: Commit) -> None:
         """A migration that every slot is ready for ends, and what it took is told."""

@@ -13,6 +13,8 @@ Where a statement fails and its block is one of ours over one input, the engine 
 later ones of the batch, if the user wants that (`database_failure`): the rows that the database was to read are folded in
 one go, with nothing kept for the next batch. Before that the block comes home (`anabranch.drive.probation`).
 
+A block on its way to the engine has groups beside what the database gives (`anabranch.engine.homecoming`).
+
 Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one batch of six the watermark passes a minute. Of
 31 segments the first has rows that have ended, the last rows that are too new; of these two the valid rows are cut out, the
 29 between are handed over as they are.
@@ -35,6 +37,7 @@ from anabranch.engine.aggregation import Aggregator, instant_of
 from anabranch.engine.arrival import delta_of, ends_of
 from anabranch.engine.box import Box
 from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.engine.homecoming import Homecoming
 from anabranch.engine.log import Stored, starts_of
 from anabranch.engine.reader import InputState, Reader
 from anabranch.engine.results import Found
@@ -71,6 +74,13 @@ class Piece:
         return self.rows.take(pa.array(places))
 
 
+Grouped = tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Keys and arguments of rows that are grouped, and their validity."""
+
+ALL = (0, 2**62)
+"""All batches."""
+
+
 @dataclass
 class Pieces:
     """What an input has, by batch; made once for each segment."""
@@ -89,9 +99,16 @@ class MigBox(Box):
         self.emitted_us = BEGINNING_US
         """The watermark of the batch before: the rows of instants before it have been handed out."""
         self._pieces: dict[str, Pieces] = {}
+        self.homecoming: Homecoming | None = None
+        """What the groups have of a block that is on its way to the engine."""
 
     def step(self, watermark_us: int) -> Iterator[Found]:
         """Gives the rows of the block at the instants that the watermark has passed since the batch before."""
+        yield from self._given(watermark_us)
+        if self.homecoming is not None:
+            self.homecoming.advance(self.arrival.batch, watermark_us)
+
+    def _given(self, watermark_us: int) -> Iterator[Found]:
         began = thread_time_ns()
         for i in self.reader.inputs:
             self._look_at(i)
@@ -242,8 +259,9 @@ class MigBox(Box):
         assert query.grouping is not None, "a block of a database has groups"
         groups = Aggregator(query.grouping, query.row_schema)
         groups.restore((), instant_us)
-        for piece in self._pieces[i.alias].by_batch.values():
-            groups.take(*_grouped(query, piece.rows, piece.starts, ends_of(i, piece.starts)))
+        for batch in self.batches_of(i):
+            if (found := self.grouped({i.alias: (batch, batch + 1)})) is not None:
+                groups.take(*found)
         groups.settle(0)
         for rows in groups.advance(watermark_us):
             self._spent("groups", began)
@@ -253,18 +271,30 @@ class MigBox(Box):
 
     # -- on the way to the engine ------------------------------------------------------------------------------------
 
-    def combinations(self) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-        """All rows that the block groups, and their validity, as the database joins them; None if there are none."""
-        query = self.reader.graph.query
-        assert query.statement is not None, "a block of a database has a statement"
-        relations = {}
+    def look_at_all(self) -> None:
+        """Knows what there is of all inputs, before a batch."""
         for i in self.reader.inputs:
             self._look_at(i)
-            pieces = [piece for piece in self._pieces[i.alias].by_batch.values() if piece.rows.num_rows]
-            valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
-            if not valid:
+
+    def batches_of(self, i: InputState) -> Iterator[int]:
+        """The batches that have brought rows of an input which are there."""
+        return (batch for batch, piece in self._pieces[i.alias].by_batch.items() if piece.rows.num_rows)
+
+    def grouped(self, spans: Mapping[str, tuple[int, int]]) -> Grouped | None:
+        """What the block groups of the rows of some batches, by input: rows, or what the database joins them to; None if
+        that is nothing."""
+        query, relations = self.reader.graph.query, dict[str, pa.Table]()
+        for i in self.reader.inputs:
+            first, end = spans[i.alias]
+            pieces = [self._pieces[i.alias].by_batch[batch] for batch in self.batches_of(i) if first <= batch < end]
+            if not pieces:
                 return None
+            valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
             relations[i.alias] = pa.Table.from_batches(valid)
+        if len(relations) == 1:
+            (rows,) = relations.values()
+            return _grouped(query, rows.combine_chunks().to_batches()[0])
+        assert query.statement is not None, "a block of a database has a statement"
         given = self._database().run(query.statement.combinations, relations).combine_chunks()
         if not given.num_rows:
             return None
@@ -325,15 +355,14 @@ class JoinMigBox(MigBox):
             self._spent("database", began_ns)
 
 
-def _grouped(
-    query: Query, rows: pa.RecordBatch, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """What a block over one input groups of some rows, and their validity."""
+def _grouped(query: Query, rows: pa.RecordBatch) -> Grouped:
+    """What a block over one input groups of some rows with their validity."""
 
     def column(wanted: Column) -> pa.Array:
         return rows.column(wanted.name)
 
     columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
+    starts, ends = (rows.column(name).to_numpy() for name in VALID)
     mask = predicate_mask(query.residuals, column, rows.num_rows)
     if mask is None:
         return columns, starts, ends

@@ -79,7 +79,8 @@ class ShedRows:
 @dataclass(frozen=True)
 class PlaceBlock:
     """A block that a database may run is run there from the next batch on, or by the engine (`place` is `ENGINE`): its
-    stored rows become groups then. One whose rows were not kept goes to the database when enough of them are."""
+    stored rows become groups, by the gradual strategy piece by piece while the database still runs it. One whose rows were
+    not kept goes to the database when enough of them are."""
 
     block: str
     place: str

@@ -57,7 +57,8 @@ def moves(
             assert isinstance(after, Execution)
             assert isinstance(said.action, PlaceBlock)
             assert said.details["c_u"] < said.details["c_u_before"]
-            execution = after
+            # Whatever there is to fold is folded in the next batch.
+            execution = replace(after, folding=(), home=after.home | {each.block for each in after.folding})
             yield batch, said.action.place
 
 

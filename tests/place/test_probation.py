@@ -19,6 +19,7 @@ from anabranch.drive.work import Kept
 from anabranch.errors import QueryError
 from anabranch.place.databases.embedded import open_embedded
 from anabranch.place.statement_of import placed
+from anabranch.plan.migration import Strategy
 from anabranch.plan.query import SECOND_US, Query
 from anabranch.planning import Planning
 from anabranch.sql import parse_script
@@ -86,7 +87,7 @@ def asked_in(
         for batch, rows in enumerate([*ROWS, {}]):
             now[0] = batch
             if batch in (before or {}):
-                run.place("q.x", (before or {})[batch])
+                run.place("q.x", (before or {})[batch], Strategy.MOVING_STATE)
             step = run.step(batch, rows)
             found += oracle.bag(step.results)
             for border in step.statistics.borders.values():
