@@ -14,6 +14,7 @@ from anabranch.control.pipelines import ComingNote
 from anabranch.control.sink_notes import read_sink
 from anabranch.drive.local import Steady
 from anabranch.optimize.planner import Bounds
+from anabranch.place.calibrate import database_costs
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution
@@ -115,5 +116,7 @@ class SessionQueries:
         if not planning.moving_places(forms.written):
             return loop
         choose, failure, pause_us = planning.choose_places, planning.database_failure, round(settings.pause_s * 1e6)
-        known = PlacingKnowledge(choose, planning.units, planning.facts, settings.window, failure, pause_us)
+        known = PlacingKnowledge(
+            choose, planning.units, planning.facts, settings.window, failure, pause_us, database_costs
+        )  # fmt: skip
         return PlacingLoop(loop, forms, known)

@@ -69,9 +69,10 @@ def test_it_folds_a_segment_in_each_batch_while_the_database_goes_on(sql: str, r
     assert left == [10, 11, 12]
     assert asked == [*range(14)]
     assert said == [
-        ("placing", "q.x is to run in engine: by request; its rows are folded from batch 10 on, 0 ms of a batch, or a segment"),
+        ("placing", "q.x is to run in engine: by request; its rows are folded from batch 10 on, "
+                    "0 ms of a batch, or a segment"),
         ("placed", "q.x in engine from batch 14 on: all rows of its window are folded"),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("sql", [ALONE, JOINED])
