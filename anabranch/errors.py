@@ -228,6 +228,10 @@ class DatabaseError(AnabranchError):
     """A database that cannot be reached, or does not do what it is asked; says which one, and never how to log in there."""
 
 
+class DatabaseGoneError(DatabaseError):
+    """A database that cannot be reached for the time being, or is too slow: it may be there again later."""
+
+
 class JavaNotFoundError(AnabranchError):
     """No Java that Spark can run on."""
 

@@ -94,6 +94,16 @@ class Run:
         return {name: error for p in self.pipelines for name, error in p.host.delivery.failing.items()}
 
     @property
+    def waits_for(self) -> dict[str, str]:
+        """The queries whose batch waits for a database at the moment, and what is said of that
+        (`lookup_failure="wait"`)."""
+        found: dict[str, str] = {}
+        for pipeline in self.pipelines:
+            if said := pipeline.host.runner.patience.waits_for:
+                found |= dict.fromkeys(pipeline.host.driver.queries, said)
+        return found
+
+    @property
     def failures(self) -> dict[str, Ended]:
         """The queries that have left their pipelines: from which batch on their results are not computed, and why."""
         return {name: ended for p in self.pipelines for name, ended in p.host.driver.has_left.items()}
@@ -130,13 +140,15 @@ class Run:
         wish = Wish(parsed, grouped_input, way, parse_duration(pause, "pause"), selects)
         query.request(query.loop.granted(query.execution, wish))
 
-    def place(self, name: str, block: str, place: str) -> None:
+    def place(self, name: str, block: str, place: str, pause: str | timedelta = "500 milliseconds") -> None:
         """Has a block of a query that a database may run (`explain` says which) run there from the next batch on, or in the
         "engine"; without a result lost or repeated. `block` is the alias of a subquery, or the name of the query. A block
-        over one stream that began in the engine goes when the rows of its window are kept: the journal says when."""
+        over one stream that began in the engine goes when the rows of its window are kept; one with groups comes to the
+        engine when its rows are folded, which no batch works at for longer than `pause`. The journal says when."""
         query = self._query(name)
         called = block if block == name else f"{name}.{block}"
-        action = PlaceBlock(called, plain_name(place), query.execution.plan, failure=self.database_failure)
+        way, pause_us = Strategy.GRADUAL, parse_duration(pause, "pause")
+        action = PlaceBlock(called, plain_name(place), query.execution.plan, way, pause_us, self.database_failure)
         query.request(Proposal(action, "by request"))
 
     def add_query(

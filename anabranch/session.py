@@ -15,6 +15,7 @@ from anabranch.control.lease import Holder
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.drive.delivery import MOST_STAGED_BYTES
 from anabranch.drive.departed import sweep_checkpoint
+from anabranch.drive.patience import LOOKUP_FAILURES
 from anabranch.drive.restart import Fate, Outflow, restart_of
 from anabranch.errors import LocationError, SessionError
 from anabranch.online import Online, answer_drops
@@ -76,8 +77,9 @@ class Session:
     counted in each slot by itself, before HAVING.) Results that a sink does not take, because it is slow or fails, wait on
     disk, up to `most_staged` bytes ("1 GiB"). `overload` says what becomes of results when streams bring more than there is
     CPU to join (`Overload`; default: all of them, late). Where an embedded database fails that runs a block of a query,
-    the query does, too; with `database_failure="engine"` the engine makes the groups of that instant, of a block over one
-    stream.
+    the query does, too; with `database_failure="engine"` the engine makes the groups, of a block over one stream, and runs
+    the block for a while before it asks the database again. Where a database is gone in which rows are looked up, queries
+    that look up fail; with `lookup_failure="wait"` their batch waits until the database is back.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Session:
         most_staged: int | str = MOST_STAGED_BYTES,
         overload: Overload | None = None,
         database_failure: str = FAIL,
+        lookup_failure: str = FAIL,
     ) -> None:
         if not (spark is None or isinstance(spark, SparkSession) or callable(spark)):
             raise SessionError(f"spark is a classic SparkSession, or None for one of our own: not a {type(spark).__name__}")
@@ -115,6 +118,12 @@ class Session:
         if results_per_batch is not None and (type(results_per_batch) is not int or results_per_batch < 1):
             raise SessionError(f"results_per_batch is a number of rows, 1 or more, or None: not {results_per_batch!r}")
         self.results_per_batch = results_per_batch
+        if lookup_failure not in LOOKUP_FAILURES:
+            raise SessionError(
+                f"lookup_failure says what becomes of lookups whose database is gone: {' or '.join(LOOKUP_FAILURES)}, not "
+                f"{lookup_failure!r}"
+            )
+        self.lookup_failure = lookup_failure
         self._spark = spark if isinstance(spark, SparkSession) else None
         self._new_spark = spark if callable(spark) else create_session
         self.checkpoint = located(checkpoint)
@@ -365,6 +374,7 @@ class Session:
         return Ground(
             self.spark, self.checkpoint, checkpoint_id(self.checkpoint), holder, self._sources, self.cache, self.clock,
             self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes, self._queries.slicer, limiting,
+            self.lookup_failure,
         )  # fmt: skip
 
 

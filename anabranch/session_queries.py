@@ -14,6 +14,7 @@ from anabranch.control.pipelines import ComingNote
 from anabranch.control.sink_notes import read_sink
 from anabranch.drive.local import Steady
 from anabranch.optimize.planner import Bounds
+from anabranch.place.calibrate import database_costs
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution
@@ -114,6 +115,8 @@ class SessionQueries:
         loop = GroupingLoop(forms, knowledge)
         if not planning.moving_places(forms.written):
             return loop
-        choose, failure = planning.choose_places, planning.database_failure
-        known = PlacingKnowledge(choose, planning.units, planning.facts, settings.window, failure)
+        choose, failure, pause_us = planning.choose_places, planning.database_failure, round(settings.pause_s * 1e6)
+        known = PlacingKnowledge(
+            choose, planning.units, planning.facts, settings.window, failure, pause_us, database_costs
+        )  # fmt: skip
         return PlacingLoop(loop, forms, known)

@@ -4,10 +4,15 @@ its plan (what 004 leaves to future work).
 Now and then, when rates are known over a window of batches, the placement that runs is set beside the others
 (`anabranch.place.choice`), by what was measured of the streams. Another one must be worth it as another plan must
 (`anabranch.adapt.arbiter`): by enough less CPU, and by as much as the way there costs. Into the engine that is the rows of
-the window, folded once; into the database nothing, for it reads the log. A block that began in the engine has no log: what
-keeping one takes is part of the price of the database, and the block goes when its rows are there
-(`anabranch.drive.waking`). A block that has just moved stays for a while, and one that joins goes nowhere by itself: what it
-would have to hand over is not known.
+the window, folded once, or what a block that joins has to hand over (`anabranch.adapt.handover`); into the database nothing,
+for it reads the log. A block over one stream that began in the engine has no log: what keeping one takes is part of the
+price of the database, and the block goes when its rows are there (`anabranch.drive.waking`). A block that has just moved
+stays for a while.
+
+A block that joins moves only if it is known how many rows of its inputs meet: the query itself by what its lookups find
+while the engine runs it, which is remembered while the database does, and else by facts that a user gave. What nobody
+measured and nobody gave is not trusted: the block stays where it is. So does the query itself while groups stand below its
+join, or selects above it.
 
 Example: for DuckDB a statement costs as much as folding a thousand rows, and a row half as much as folding it; the window
 slides by its whole length, a second. At 100,000 rows a second the block runs in DuckDB. At 10 rows a second it goes to the
@@ -17,18 +22,23 @@ engine, and back when rows come faster again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.adapt.arbiter import Change
 from anabranch.adapt.grouping_loop import measured_facts
+from anabranch.adapt.handover import handover_s
 from anabranch.adapt.monitor import Monitor, observe
 from anabranch.control.loop import Loop, Observed, Proposal, Remark, Wish
 from anabranch.cost.facts import Given, window_s
 from anabranch.cost.model import UnitCosts
+from anabranch.cost.streams import Basis
 from anabranch.place.choice import Choice
+from anabranch.place.cost import DatabaseCosts
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Execution
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import left_deep
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import ENGINE, Query
 from anabranch.plan.statement import FAIL
 
@@ -54,6 +64,10 @@ class PlacingKnowledge:
     """Rates are those of so many batches."""
     failure: str = FAIL
     """What becomes of statements that fail."""
+    pause_us: int = 0
+    """How long a batch may work at what a block takes home."""
+    database_costs: Callable[[str], DatabaseCosts | None] = lambda name: None
+    """What operators take in a database, if that was measured."""
 
 
 class PlacingLoop:
@@ -62,6 +76,8 @@ class PlacingLoop:
     def __init__(self, inner: Loop, forms: Forms, known: PlacingKnowledge) -> None:
         self.inner, self.forms, self.known = inner, forms, known
         self.monitor, self.since = Monitor(known.window), 0
+        self.met: Mapping[str, float] = {}
+        """How many values keys of the query have by what lookups found, when there last were some."""
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do."""
@@ -86,9 +102,9 @@ class PlacingLoop:
         if self.since < STAYS_BATCHES:
             return None
         written = self.forms.written
-        facts = measured_facts(self.forms, execution, self.monitor, self.known.otherwise)
-        known = frozenset(self._may_go(execution))
-        choice = self.known.choose(written, facts, known - execution.home, known)
+        facts = self._facts(execution)
+        logged = frozenset(self._may_go(execution))
+        choice = self.known.choose(written, facts, logged - execution.home, logged)
         if choice is None or choice.decision is None or choice.other is None:
             return None
         now, then = choice.decision.use.total, choice.other.use.total
@@ -97,8 +113,8 @@ class PlacingLoop:
         if move is None or not change.is_better:
             return None
         block, place = move
-        cost_s = self._folded(block, facts) * self.known.units.fold if place == ENGINE else 0.0
-        if not change.pays(cost_s, LIFE_S):
+        cost_s = self._brought_home_s(block, choice.database, facts, execution) if place == ENGINE else 0.0
+        if cost_s is None or not change.pays(cost_s, LIFE_S):
             return None
         self.since = 0
         # The model prices more than tasks report: what the two placements differ by is the model's.
@@ -108,7 +124,9 @@ class PlacingLoop:
             "cpu": cpu, "cpu_before": before, "c_u": then, "c_u_before": now, "cost_cpu_s": cost_s,
             "gain_cpu_s": change.gain_s(LIFE_S),
         }  # fmt: skip
-        return Proposal(PlaceBlock(block, place, execution.plan, failure=self.known.failure), text, details)
+        known = self.known
+        action = PlaceBlock(block, place, execution.plan, Strategy.GRADUAL, known.pause_us, known.failure)
+        return Proposal(action, text, details)
 
     def _may_go(self, execution: Execution) -> Mapping[str, str]:
         """The databases of blocks whose rows are kept for them, wherever the blocks run."""
@@ -120,15 +138,41 @@ class PlacingLoop:
         there = {each.block for each in choice.root if each.name in choice.other.in_database}
         kept = self._may_go(execution)
         for block in self.forms.written.blocks:
-            if len(block.inputs) > 1:
+            if len(block.inputs) > 1 and not self._may_move(block, execution):
                 continue
             is_there = block.name in kept and block.name not in execution.home
+            if not is_there and execution.probation_of(block.name) is not None:
+                continue  # its database has failed, and is asked again when its time has come
             if block.name in there and not is_there:
                 yield block.name, kept.get(block.name, choice.database)
             elif block.name not in there and is_there:
                 yield block.name, ENGINE
 
-    def _folded(self, name: str, facts: Given) -> float:
-        """How many rows a block has to fold to run in the engine."""
-        (i,) = next(block for block in self.forms.written.blocks if block.name == name).inputs
-        return facts.rates.get(i.source.name, 0.0) * window_s(i)
+    def _facts(self, execution: Execution) -> Given:
+        """What batches tell; how many rows meet, while the database does what would tell it, as it was last told."""
+        otherwise = replace(self.known.otherwise, distinct={**self.known.otherwise.distinct, **self.met})
+        facts = measured_facts(self.forms, execution, self.monitor, otherwise)
+        if any(step.probes for batch in self.monitor.batches for step in batch.steps):
+            self.met = dict(facts.distinct)
+        return facts
+
+    def _may_move(self, block: Query, execution: Execution) -> bool:
+        """Whether enough is known of a block that joins, and nothing keeps it where it is."""
+        if block is self.forms.written and (execution.grouped_input is not None or execution.selects):
+            return False
+        known = {**self.known.otherwise.distinct, **(self.met if block is self.forms.written else {})}
+        classes = replace(self.known.otherwise, distinct=known).graph(JoinGraph(block)).classes
+        return bool(classes) and all(each.basis is not Basis.ASSUMED for each in classes)
+
+    def _brought_home_s(self, name: str, database: str, facts: Given, execution: Execution) -> float | None:
+        """What a block takes home, in seconds of CPU; None if that is not known."""
+        block, units = next(block for block in self.forms.written.blocks if block.name == name), self.known.units
+        first = block.inputs[0]
+        if len(block.inputs) == 1:
+            return facts.rates.get(first.source.name, 0.0) * window_s(first) * units.fold
+        costs = self.known.database_costs(database)
+        if costs is None:
+            return None
+        batch_s = self.monitor.span_s / len(self.monitor.batches)
+        plan = execution.plan if block is self.forms.written else left_deep(JoinGraph(block))
+        return handover_s(block, plan, facts, units, costs, max(1.0, window_s(first) / batch_s))

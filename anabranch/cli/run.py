@@ -48,6 +48,10 @@ def add(commands: Commands) -> None:
         help="what becomes of a block whose embedded database fails: its query fails, or the engine makes its groups",
     )  # fmt: skip
     run.add_argument(
+        "--lookup-failure", choices=("fail", "wait"), default="fail",
+        help="what becomes of lookups whose database is gone: their query fails, or its batch waits until it is back",
+    )  # fmt: skip
+    run.add_argument(
         "--adapt", default="data", choices=("data", "aggressive", "memory", "refined-memory", "never"),
         help="when another plan is thought about while a query runs (default: %(default)s)",
     )  # fmt: skip
@@ -95,7 +99,7 @@ def command(given: argparse.Namespace) -> int:
     adapt = Adapt(given.adapt, pause=given.pause, strategy=given.strategy)
     session = Session(start_spark, checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt,
                       spark_checkpoint=given.spark_checkpoint, share=not given.no_share, overload=overload,
-                      database_failure=given.database_failure)  # fmt: skip
+                      database_failure=given.database_failure, lookup_failure=given.lookup_failure)  # fmt: skip
 
     def sink(query: str) -> sinks.Sink:
         return sinks.parquet(output.below(query)) if output is not None else sinks.console(query=query)

@@ -122,6 +122,8 @@ class _Waits:
         for name, count in run.undelivered.items():
             if count and name not in failing:
                 found[name, "its sink takes long"] = LONG_WAIT_S
+        for name, said in run.waits_for.items():
+            found[name, f"a database is gone, and the batch is tried again: {said[:200]}"] = LONG_WAIT_S
         return found
 
 

@@ -6,15 +6,17 @@ from dataclasses import replace
 
 from anabranch.control.records import (
     ExecutionRecord,
+    FoldingRecord,
     LeavingRecord,
     MigrationRecord,
+    ProbationRecord,
     QueryCommit,
     SelectRecord,
     WokenRecord,
 )
 from anabranch.plan.eager import Forms
 from anabranch.plan.jtree import parse, show
-from anabranch.plan.migration import Execution, Leaving, Migration, Strategy, Woken
+from anabranch.plan.migration import Execution, Folding, Leaving, Migration, Probation, Strategy, Woken
 from anabranch.plan.query import BEGINNING_US
 from anabranch.plan.selects import above_text, raise_selects
 
@@ -35,8 +37,11 @@ def execution_record(execution: Execution, forms: Forms) -> ExecutionRecord:
         WokenRecord(w.block, w.database, w.since, None if w.is_covered else w.until_us, w.is_going, w.failure)
         for w in execution.woken
     )
+    probation = tuple(ProbationRecord(each.block, each.times, each.until) for each in execution.probation)
+    folding = tuple(FoldingRecord(each.block, each.since, each.pause_us) for each in execution.folding)
+    home = tuple(sorted(execution.home))
     return ExecutionRecord(
-        plan, under_way, execution.grouped_input, left, selects, company, tuple(sorted(execution.home)), woken
+        plan, under_way, execution.grouped_input, left, selects, company, home, woken, probation, folding
     )
 
 
@@ -57,13 +62,16 @@ def execution_of(record: ExecutionRecord, forms: Forms) -> Execution:
         Woken(w.block, w.database, w.since, BEGINNING_US if w.until_us is None else w.until_us, w.is_going, w.failure)
         for w in record.woken
     )
-    return Execution(plan, migration, record.grouped_input, leaving, selects, company, frozenset(record.home), woken)
+    home, probation = frozenset(record.home), tuple(Probation(p.block, p.times, p.until) for p in record.probation)
+    folding = tuple(Folding(f.block, f.since, f.pause_us) for f in record.folding)
+    return Execution(plan, migration, record.grouped_input, leaving, selects, company, home, woken, probation, folding)
 
 
 def execution_after(commit: QueryCommit, forms: Forms) -> Execution:
     """The execution of the batch after a commit: a migration ends when every slot is ready for its target, a form is left
     when the groups at all instants that its rows count at have been handed out, and a select is down when no row is left
-    that was stored before it was. A block goes to a database when rows that were not kept for it have ended."""
+    that was stored before it was. A block goes to a database when rows that were not kept for it have ended, and comes home
+    when every slot has folded all that there was."""
     execution = execution_of(commit.execution, forms)
     if execution.target is not None and commit.statistics.preparing.left == 0:
         execution = replace(execution, plan=execution.target, migration=None)
@@ -76,4 +84,7 @@ def execution_after(commit: QueryCommit, forms: Forms) -> Execution:
             woken = tuple(replace(w, until_us=BEGINNING_US, is_going=False) if w is each else w for w in execution.woken)
             home = execution.home - {each.block} if each.is_going else execution.home
             execution = replace(execution, woken=woken, home=home)
+    if execution.folding and commit.statistics.preparing.unfolded == 0:
+        home = execution.home | {each.block for each in execution.folding}
+        execution = replace(execution, folding=(), home=home)
     return execution

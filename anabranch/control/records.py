@@ -114,6 +114,8 @@ class SlotState(msgspec.Struct, frozen=True):
     """For each query the batch in which each stored table was last read for it."""
     predicates: tuple[tuple[str, ...], ...] = ()
     """Sets of predicates that the rows of log segments have passed."""
+    folded: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each block on its way from a database to the engine the batch from which on all that came is in its groups."""
 
     def files(self) -> frozenset[str]:
         """The files that hold it."""
@@ -204,6 +206,8 @@ class Preparing(msgspec.Struct):
     cpu_ns: int = 0
     slowest_ns: int = 0
     """Of several slots: what it took in the slot where it took longest."""
+    unfolded: int = 0
+    """Segments that must still become groups before the engine can run a block that a database has run."""
 
 
 class Limited(msgspec.Struct):
@@ -341,6 +345,8 @@ class Attempt(msgspec.Struct, frozen=True):
     """Files that the state it began with needed, and the state it left does not."""
     failed: dict[str, Failure] = msgspec.field(default_factory=dict)
     """Queries that failed by themselves. The attempt has done nothing else then: the batch runs again without them."""
+    gone: str = ""
+    """What a database said that is gone for the time being. The attempt has done nothing then."""
 
 
 class SlotCommit(msgspec.Struct, frozen=True, array_like=True):
@@ -424,6 +430,22 @@ class WokenRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     failure: str = FAIL
 
 
+class ProbationRecord(msgspec.Struct, frozen=True):
+    """A block whose database has failed: see `anabranch.plan.migration.Probation`."""
+
+    block: str
+    times: int
+    until: int
+
+
+class FoldingRecord(msgspec.Struct, frozen=True):
+    """A block on its way from a database to the engine: see `anabranch.plan.migration.Folding`."""
+
+    block: str
+    since: int
+    pause_us: int = 0
+
+
 class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a batch runs of a query: see `anabranch.plan.migration.Execution`."""
 
@@ -440,6 +462,10 @@ class ExecutionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The blocks that the engine runs, of those that a database may."""
     woken: tuple[WokenRecord, ...] = ()
     """The blocks that a database may run since somebody asked for that."""
+    probation: tuple[ProbationRecord, ...] = ()
+    """The blocks whose database has failed."""
+    folding: tuple[FoldingRecord, ...] = ()
+    """The blocks on their way from a database to the engine."""
 
 
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):

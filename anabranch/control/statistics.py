@@ -98,6 +98,7 @@ def _add_limited(total: Limited, limited: Limited) -> None:
 
 def _add_preparing(total: Preparing, done: Preparing) -> None:
     total.left += done.left
+    total.unfolded += done.unfolded
     total.pieces += done.pieces
     total.rows += done.rows
     total.cpu_ns += done.cpu_ns

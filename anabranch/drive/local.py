@@ -266,10 +266,13 @@ class LocalPipeline(Driven):
             raise MigrationError(after.reason)
         query.execution = after
 
-    def place(self, name: str, block: str, place: str) -> None:
-        """Has a block of a query run elsewhere from the next batch on: in the engine, or in the database that may run it."""
+    def place(
+        self, name: str, block: str, place: str, strategy: Strategy = Strategy.GRADUAL, pause_us: int = 0
+    ) -> None:
+        """Has a block of a query run elsewhere from the next batch on, in the database that may run it, or in the engine:
+        once its rows are folded, which batches work at for so long; or at once, by moving state."""
         query = self.driver.queries[name]
-        action = PlaceBlock(block, place, query.execution.plan)
+        action = PlaceBlock(block, place, query.execution.plan, strategy, pause_us)
         if reason := query.why_not(action):
             raise MigrationError(reason)
         query.place(action, "by request", self.last_batch + 1, self.commit)
@@ -500,9 +503,9 @@ class LocalRun(Driven):
         """Goes over to another plan from the next batch on: see `LocalPipeline.change`."""
         self.pipeline.change(self.name, target, strategy, pause_us, groups_below, selects)
 
-    def place(self, block: str, place: str) -> None:
+    def place(self, block: str, place: str, strategy: Strategy = Strategy.GRADUAL, pause_us: int = 0) -> None:
         """Has a block run elsewhere from the next batch on: see `LocalPipeline.place`."""
-        self.pipeline.place(self.name, block, place)
+        self.pipeline.place(self.name, block, place, strategy, pause_us)
 
     def step(self, batch: int, rows: Mapping[str, Rows], take: Callable[[pa.RecordBatch], None] | None = None) -> Step:
         """Runs a batch: see `LocalPipeline.step`."""

@@ -32,8 +32,10 @@ from anabranch.control.statistics import rows_by_source
 from anabranch.drive.coming import Coming, admission
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
+from anabranch.drive.patience import Patience
 from anabranch.drive.retain import Work, at_once
-from anabranch.errors import AnabranchError, QueryError, SessionError, SinkError, StateError
+from anabranch.errors import AnabranchError, DatabaseGoneError, QueryError, SessionError, SinkError, StateError
+from anabranch.plan.lookups import looked_up
 from anabranch.plan.migration import Execution
 
 
@@ -62,7 +64,8 @@ def unknown() -> float | None:
 class Runner:
     """Runs the batches of a driver, one at a time. `keep` is called before a commit is written, with the trigger: what must
     be there if the commit is. `do` has the progress written: at once, or in the background. `waiting` tells which files of
-    streams are not complete, `batches_waiting` how many batches like the last one wait in sources."""
+    streams are not complete, `batches_waiting` how many batches like the last one wait in sources. `patience` says whether
+    batches wait for databases that are gone; by default they fail."""
 
     def __init__(
         self,
@@ -72,9 +75,10 @@ class Runner:
         do: Callable[[Work], None] = at_once,
         waiting: Callable[[], Mapping[str, Waiting]] = dict,
         batches_waiting: Callable[[], float | None] = unknown,
+        patience: Patience | None = None,
     ) -> None:
         self.driver, self.delivery, self.keep, self._do, self._waiting = driver, delivery, keep, do, waiting
-        self._batches_waiting = batches_waiting
+        self._batches_waiting, self.patience = batches_waiting, patience or Patience()
         self.progress = ProgressLog(driver.filesystem, driver.holder.epoch)
         delivery.counted = self.progress.count
         self._one_at_a_time = threading.Lock()
@@ -199,10 +203,11 @@ class Runner:
                 raise SinkError(f"all queries have left the pipeline: {'; '.join(leaving.values())}")
             control = driver.end(control, leaving, self._dropped)
         marks.append(perf_counter())
-        computed = tasks(control)
+        computed, waited_s = self._computed(tasks, control)
         while failed := {name: each for a in computed.attempts for name, each in a.failed.items()}:
             control = self._without(control, failed)
-            computed = tasks(control)
+            computed, more_s = self._computed(tasks, control)
+            waited_s += more_s
         marks.append(perf_counter())
         self.keep(trigger)
         commit = driver.commit(control, computed.attempts, computed.seen_elsewhere)
@@ -212,12 +217,48 @@ class Runner:
         marks.append(perf_counter())
         ran = {name: query.plan_text for name, query in driver.queries.items()}
         spent_s = [after - before for before, after in pairwise(marks)]
-        load = self._load(control, commit, sum(spent_s), executions)
+        load = self._load(control, commit, sum(spent_s) - waited_s, executions)
         waiting = [name for name, batches in self.delivery.waiting.items() if batches]
         self._forget(driver.after(base, commit, self.delivery.first_waiting, load, waiting))
         wall_s = dict(zip(("control", "tasks", "commit", "deliver"), spent_s, strict=True))
+        if waited_s:
+            wall_s |= {"tasks": wall_s["tasks"] - waited_s, "waited": waited_s}
         self._note(commit, ran, wall_s, base is not None and base.trigger == trigger)
         self._rests_since_s = monotonic()
+
+    def _computed(self, tasks: Tasks, control: Control) -> tuple[Computed, float]:
+        """What the tasks of a batch make, and how long the batch has waited for a database that was gone, all in all."""
+        tries, began_s, over_s = 0, perf_counter(), 0.0
+        while True:
+            began_try_s = perf_counter()
+            try:
+                computed = tasks(control)
+                said = next((attempt.gone for attempt in computed.attempts if attempt.gone), "")
+            except DatabaseGoneError as error:  # the driver itself asks for snapshots
+                said = str(error)
+            if not said:
+                break
+            over_s = perf_counter() - began_s
+            if not self.patience.is_endless:
+                raise DatabaseGoneError(said)
+            tries += 1
+            if tries == 1:
+                text = f"batch {control.batch} waits for a database, and is tried again: {said}"
+                self._tell_lookups(control, "waiting", text)
+            if not self.patience.wait(tries, said):
+                raise DatabaseGoneError(said)
+            self.driver.holder.require_held()
+        if tries:
+            self.patience.waits_for, over_s = "", began_try_s - began_s
+            text = f"batch {control.batch} goes on: the database is back after {over_s:.0f} s and {tries} tries"
+            self._tell_lookups(control, "answered", text)
+        return computed, over_s
+
+    def _tell_lookups(self, control: Control, event: str, text: str) -> None:
+        """Notes something in the journals of the queries that look rows up."""
+        for query in self.driver.queries.values():
+            if looked_up(query.query):
+                query.tell(control.batch - 1, event, text)
 
     def _load(
         self, control: Control, commit: Commit, seconds: float, executions: Mapping[str, Execution]

@@ -10,7 +10,7 @@ left to prepare: the journal says *migrated*, and batch 11 runs `(a b c)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
@@ -22,6 +22,7 @@ from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal, Recut
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
+from anabranch.drive.probation import on_probation
 from anabranch.drive.transition import Refusal, stands, transition, why_not
 from anabranch.drive.waking import places
 from anabranch.errors import MigrationError, StateError
@@ -31,7 +32,7 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Execution, Strategy
-from anabranch.plan.query import Query, Stream
+from anabranch.plan.query import ENGINE, Query, Stream
 from anabranch.plan.selects import Selects, shown_selects
 from anabranch.share.canonical import Running, part_in_names, renamed_plan
 
@@ -174,7 +175,7 @@ class Steering:
             told = self.journal.last_of("placing", "placed")
             if told is not None and told.event == "placing":
                 # A run before this one ended before it could tell that the block has gone.
-                self._tell_placed(commit, frozenset(own.execution.home) - after.home)
+                self._tell_placed(commit, frozenset(own.execution.home), after.home)
             if after.is_settled and self._left_migrating():
                 record = own.execution.migration
                 self._ended(commit, record.since if record is not None else batch, own.execution.plan, None)
@@ -187,6 +188,7 @@ class Steering:
             old = self._shown(after)
             self.execution = replace(after, plan=asked, migration=None)
             self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
+        self._follow_probation(commit)
         if is_rewritten:
             columns = ", ".join(self.query.output_schema.names)
             text = f"from batch {batch + 1} on results are those of the query as it is written now"
@@ -233,6 +235,7 @@ class Steering:
         """What follows from a batch: a migration ends, another plan is thought about; by another query, if that leads the
         join of this one."""
         self._follow_migration(commit)
+        self._follow_probation(commit)
         if not is_led:
             self._adapt(commit)
 
@@ -309,7 +312,7 @@ class Steering:
         told = {"old": old, "target": target, "strategy": action.strategy.value, **proposal.details}
         self.tell(batch - 1, "migrating", f"from {old} to {target} by {action.strategy}: {text}", **told)
 
-    def place(self, action: PlaceBlock, text: str, batch: int, base: Commit | None) -> None:
+    def place(self, action: PlaceBlock, text: str, batch: int, base: Commit | None, is_told: bool = False) -> None:
         """Has a block run elsewhere from a batch on, or from the batch on in which all that it reads is kept."""
         seen, before = base.largest_time_us if base is not None else {}, self.execution
         reason = self.why_not(action)
@@ -321,8 +324,17 @@ class Steering:
         if after == before:
             return
         self.execution, told = after, {"block": action.block, "place": action.place}
+        if is_told:
+            return
         known, known_before = after.woken_as(action.block), before.woken_as(action.block)
-        if known is not None and known.is_going:
+        folding, was_folding = after.folding_of(action.block), before.folding_of(action.block)
+        if folding is not None:
+            pause_ms = folding.pause_us / 1000
+            kept = f"its rows are folded from batch {folding.since} on, {pause_ms:g} ms of a batch, or a segment"
+            self.tell(batch - 1, "placing", f"{action.block} is to run in {action.place}: {text}; {kept}", **told)
+        elif was_folding is not None and action.place != ENGINE:
+            self.tell(batch - 1, "placed", f"{action.block} stays in {action.place}: {text}", **told)
+        elif known is not None and known.is_going:
             kept = f"its rows are kept from batch {known.since} on, and it goes when its window has no others"
             self.tell(batch - 1, "placing", f"{action.block} is to run in {action.place}: {text}; {kept}", **told)
         elif known_before is not None and known_before.is_going:
@@ -330,19 +342,31 @@ class Steering:
         else:
             self.tell(batch - 1, "placed", f"{action.block} in {action.place} from batch {batch} on: {text}", **told)
 
+    def _follow_probation(self, commit: Commit) -> None:
+        """A block whose database has failed goes to the engine, and some time later back. Nobody is asked for approval: the
+        engine is to make up for a database only where a user wants that."""
+        found = on_probation(self.query, self.execution, commit.queries[self.name], commit.batch)
+        if found is not None and self.why_not(found[0]) is None:
+            told, wanted = self.journal.last_of("placed"), {"block": found[0].block, "place": found[0].place}
+            # A run before this one may have told it, and ended before the next batch.
+            is_told = told is not None and told.batch == commit.batch and wanted.items() <= told.details.items()
+            self.place(*found, commit.batch + 1, commit, is_told)
+
     def _follow_placing(self, commit: Commit) -> None:
-        """A block goes to its database when all that it reads there is kept."""
-        if all(each.is_covered for each in self.execution.woken):
+        """A block goes to its database when all that it reads there is kept, and home when all of that is folded."""
+        if all(each.is_covered for each in self.execution.woken) and not self.execution.folding:
             return
         before, after = self.execution, execution_after(commit.queries[self.name], self.forms)
-        self.execution = replace(before, woken=after.woken, home=after.home)
-        self._tell_placed(commit, before.home - after.home)
+        self.execution = replace(before, woken=after.woken, home=after.home, folding=after.folding)
+        self._tell_placed(commit, before.home, after.home)
 
-    def _tell_placed(self, commit: Commit, blocks: Iterable[str]) -> None:
-        for block in blocks:
-            database = places(self.query, self.execution)[block]
-            text = f"{block} in {database} from batch {commit.batch + 1} on: all rows of its window are kept"
-            self.tell(commit.batch, "placed", text, block=block, place=database)
+    def _tell_placed(self, commit: Commit, before: frozenset[str], home: frozenset[str]) -> None:
+        """Tells which blocks are at home now, and which are not any more."""
+        for block in sorted(before ^ home):
+            place = ENGINE if block in home else places(self.query, self.execution)[block]
+            why = "all rows of its window are folded" if block in home else "all rows of its window are kept"
+            text = f"{block} in {place} from batch {commit.batch + 1} on: {why}"
+            self.tell(commit.batch, "placed", text, block=block, place=place)
 
     def _follow_migration(self, commit: Commit) -> None:
         """A migration that every slot is ready for ends, and what it took is told."""

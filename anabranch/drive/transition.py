@@ -52,7 +52,7 @@ def transition(
             return Refusal(reason)
         if action.block not in places(forms.written, execution):
             return woken(forms.written, execution, action, batch, seen)
-        return moved(execution, action, action.place == ENGINE)
+        return moved(forms.written, execution, action, batch)
     grouped_input, selects = stands(execution, action)
     if (grouped_input, action.plan, selects) == (execution.grouped_input, execution.plan, execution.selects):
         return replace(execution, migration=None)
@@ -80,7 +80,7 @@ def _why_not_place(
         return f"{name} runs in {ENGINE} or {known[action.block]}, not in {action.place}"
     if action.block not in known and action.place == ENGINE:
         return f"{name} runs in the engine already"
-    if not replace(execution, woken=()).is_settled:
+    if not replace(execution, woken=(), folding=()).is_settled:
         return "another change is under way: ask again when it has ended"
     if action.block not in known:
         return why_not_wake(forms.written, execution, action, spread, may_lose)

@@ -20,8 +20,8 @@ from anabranch.place.statement_of import placed
 from anabranch.place.wishes import Databases, why_not_in
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.distribution import Distribution, grid_of
-from anabranch.plan.migration import Execution, Woken
-from anabranch.plan.query import FOREVER_US, Query, Stream
+from anabranch.plan.migration import Execution, Folding, Strategy, Woken
+from anabranch.plan.query import ENGINE, FOREVER_US, Query, Stream
 
 
 def databases() -> Databases:
@@ -85,14 +85,24 @@ def woken(query: Query, execution: Execution, action: PlaceBlock, batch: int, se
     return replace(execution, woken=(*execution.woken, made), home=execution.home | {action.block})
 
 
-def moved(execution: Execution, action: PlaceBlock, to_engine: bool) -> Execution:
-    """The execution in which a block that a database may run is run elsewhere: there, once all that it reads is kept."""
+def moved(query: Query, execution: Execution, action: PlaceBlock, batch: int) -> Execution:
+    """The execution from a batch on in which a block that a database may run is run elsewhere: there, once all that it reads
+    is kept; in the engine, if that is to be gradual, once all that was kept is folded."""
+    to_engine = action.place == ENGINE
     known = execution.woken_as(action.block)
     if known is not None and not known.is_covered:
         woken = tuple(replace(w, is_going=not to_engine) if w is known else w for w in execution.woken)
         return replace(execution, woken=woken)
-    home = execution.home - {action.block}
-    return replace(execution, home=home | {action.block} if to_engine else home)
+    home, others = execution.home - {action.block}, tuple(p for p in execution.probation if p.block != action.block)
+    # Whoever has a block stay in the engine has said that it is not to go back when a probation ends.
+    probation = (*others, action.probation) if action.probation is not None else others if to_engine else execution.probation
+    folding = tuple(f for f in execution.folding if f.block != action.block)
+    has_groups = next(block for block in query.blocks if block.name == action.block).grouping is not None
+    if to_engine and has_groups and action.strategy is Strategy.GRADUAL and action.block not in execution.home:
+        begun = execution.folding_of(action.block) or Folding(action.block, batch, action.pause_us)
+        folding = (*folding, begun)
+        return replace(execution, probation=probation, folding=folding)
+    return replace(execution, home=home | {action.block} if to_engine else home, probation=probation, folding=folding)
 
 
 def places(query: Query, execution: Execution) -> Mapping[str, str]:

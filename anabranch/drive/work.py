@@ -259,6 +259,7 @@ class SlotWork:
             boxes.relocate()
             if order.batch % RETAIN_EVERY == 0:
                 boxes.reader.retain(boxes.checkpoint.files)
+        boxes.batch = order.batch
         self.kept.boxes[self._key(slot)] = (order.tables_read if self.needs_no_exchange else token, boxes)
         if len(self.kept.boxes) > MOST_KEPT:
             del self.kept.boxes[next(iter(self.kept.boxes))]
@@ -338,6 +339,8 @@ class SlotWork:
         """Brings boxes of this worker to where the batch starts from: another may have had the slot for a few batches. If
         they cannot be brought there, they are of no more use."""
         now = self._tenants(order, _executions(order), slot)
+        if not is_latest and boxes.batch >= order.batch:
+            return False  # an attempt that came to nothing, because another slot could not run the batch: its time is past
         if not now or not order.parted <= boxes.parted or (order.may_lose and boxes.sharing):
             return False
         is_known = all(_is_spread_alike(boxes.tenants.get(name), tenant) for name, tenant in now.items())

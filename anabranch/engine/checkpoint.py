@@ -262,9 +262,15 @@ class Checkpoint:
     # -- to files ----------------------------------------------------------------------------------------------------
 
     def save(
-        self, batch: int, attempt: str, groups: Mapping[str, Aggregator], versions: Mapping[str, Mapping[str, int]]
+        self,
+        batch: int,
+        attempt: str,
+        groups: Mapping[str, Aggregator],
+        versions: Mapping[str, Mapping[str, int]],
+        folded: Mapping[str, int],
     ) -> tuple[Manifest, frozenset[str]]:
-        """Writes what is not yet on disk. Where all of the slot's state is told, and which files it no longer needs."""
+        """Writes what is not yet on disk. Where all of the slot's state is told, and which files it no longer needs. Of
+        blocks on their way home it is told from which batch on rows are `folded`."""
         files = Files(self.folder, batch, attempt)
         self._save_logs(files)
         runs = self._save_runs(files, batch)
@@ -276,7 +282,7 @@ class Checkpoint:
         state = SlotState(
             logs, runs, views, kept, partials, builds=self._build_records(), prepared=self._prepared_records(batch),
             predicates=tuple(tuple(sorted(passed)) for passed in self._predicates),
-            versions={name: dict(known) for name, known in versions.items()},
+            versions={name: dict(known) for name, known in versions.items()}, folded=dict(folded),
         )  # fmt: skip
         manifest = self._save_manifest(files, batch, state)
         self.files_written, self.bytes_written = files.write(self.filesystem)

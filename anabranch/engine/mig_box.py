@@ -9,8 +9,11 @@ At an instant τ the relation of an input has the rows that are its reader's own
 part of the grid) and valid at τ: `start <= τ < end`. An instant at which no stream has such a row is passed over, whatever
 the text says of no rows at all: a group without rows has no result.
 
-Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant, if the user
-wants that (`database_failure`): of the rows that the database was to read, and with nothing kept for the next.
+Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant and of all
+later ones of the batch, if the user wants that (`database_failure`): the rows that the database was to read are folded in
+one go, with nothing kept for the next batch. Before that the block comes home (`anabranch.drive.probation`).
+
+A block on its way to the engine has groups beside what the database gives (`anabranch.engine.homecoming`).
 
 Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one batch of six the watermark passes a minute. Of
 31 segments the first has rows that have ended, the last rows that are too new; of these two the valid rows are cut out, the
@@ -34,13 +37,14 @@ from anabranch.engine.aggregation import Aggregator, instant_of
 from anabranch.engine.arrival import delta_of, ends_of
 from anabranch.engine.box import Box
 from anabranch.engine.expressions import evaluate, predicate_mask
+from anabranch.engine.homecoming import Homecoming
 from anabranch.engine.log import Stored, starts_of
 from anabranch.engine.reader import InputState, Reader
 from anabranch.engine.results import Found
 from anabranch.engine.store import Store
 from anabranch.errors import QueryError
 from anabranch.plan.expression import Column, ResultTime
-from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.plan.statement import IN_ENGINE, VALID, Embedded
 
 
@@ -70,6 +74,13 @@ class Piece:
         return self.rows.take(pa.array(places))
 
 
+Grouped = tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Keys and arguments of rows that are grouped, and their validity."""
+
+ALL = (0, 2**62)
+"""All batches."""
+
+
 @dataclass
 class Pieces:
     """What an input has, by batch; made once for each segment."""
@@ -88,14 +99,31 @@ class MigBox(Box):
         self.emitted_us = BEGINNING_US
         """The watermark of the batch before: the rows of instants before it have been handed out."""
         self._pieces: dict[str, Pieces] = {}
+        self.homecoming: Homecoming | None = None
+        """What the groups have of a block that is on its way to the engine."""
 
     def step(self, watermark_us: int) -> Iterator[Found]:
         """Gives the rows of the block at the instants that the watermark has passed since the batch before."""
+        yield from self._given(watermark_us)
+        if self.homecoming is not None:
+            self.homecoming.advance(self.arrival.batch, watermark_us)
+
+    def _given(self, watermark_us: int) -> Iterator[Found]:
         began = thread_time_ns()
         for i in self.reader.inputs:
             self._look_at(i)
         for instant_us in self._instants(watermark_us):
-            rows = self._ask(instant_us)
+            try:
+                rows = self._ask(instant_us)
+            except QueryError:
+                if not self._may_make_up():
+                    raise
+                self.statistics.borders[self.name].failed += 1
+                self._spent("database", began)
+                for rows in self._made_up(instant_us, watermark_us):
+                    self.statistics.results += rows.num_rows
+                    yield self.reader.query, rows
+                return
             self._spent("database", began)
             if rows is not None:
                 self.statistics.results += rows.num_rows
@@ -208,13 +236,7 @@ class MigBox(Box):
         """The rows of the block at an instant, with the instant."""
         query = self.reader.graph.query
         relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
-        try:
-            given = self._run_there(relations)
-        except QueryError:
-            if not self._may_make_up():
-                raise
-            self.statistics.borders[self.name].failed += 1
-            return self._made_up(instant_us, relations)
+        given = self._run_there(relations)
         if not given.num_rows:
             return None
         schema, columns, found = query.output_schema, [], iter(given.columns)
@@ -227,46 +249,52 @@ class MigBox(Box):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _may_make_up(self) -> bool:
-        """Whether the engine makes the groups of an instant at which the database fails: those of a block over one input."""
+        """Whether the engine makes the groups where the database fails: those of a block over one input."""
         asked = self.reader.graph.query.statement
         return asked is not None and asked.failure == IN_ENGINE and asked.is_printed and len(self.reader.inputs) == 1
 
-    def _made_up(self, instant_us: int, relations: Mapping[str, pa.Table]) -> pa.RecordBatch | None:
-        """The groups of an instant, made of the rows that the database was to read."""
-        query, (rows,) = self.reader.graph.query, relations.values()
+    def _made_up(self, instant_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        """The groups from an instant on, as far as the watermark has come, of the rows that the database was to read."""
+        began, query, (i,) = thread_time_ns(), self.reader.graph.query, self.reader.inputs
         assert query.grouping is not None, "a block of a database has groups"
-
-        def column(wanted: Column) -> pa.Array:
-            return pa.concat_arrays(rows.column(wanted.name).chunks)
-
-        columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
-        mask = predicate_mask(query.residuals, column, rows.num_rows)
-        if mask is not None:
-            columns = [each.filter(pa.array(mask)) for each in columns]
-        starts = np.full(rows.num_rows if mask is None else int(mask.sum()), instant_us, np.int64)
         groups = Aggregator(query.grouping, query.row_schema)
-        groups.take(columns, starts, starts + 1)
+        groups.restore((), instant_us)
+        for batch in self.batches_of(i):
+            if (found := self.grouped({i.alias: (batch, batch + 1)})) is not None:
+                groups.take(*found)
         groups.settle(0)
-        pieces = list(groups.advance(instant_us + 1))
-        if not any(piece.num_rows for piece in pieces):
-            return None
-        (whole,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
-        return whole
+        for rows in groups.advance(watermark_us):
+            self._spent("groups", began)
+            yield rows
+            began = thread_time_ns()
+        self._spent("groups", began)
 
     # -- on the way to the engine ------------------------------------------------------------------------------------
 
-    def combinations(self) -> tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-        """All rows that the block groups, and their validity, as the database joins them; None if there are none."""
-        query = self.reader.graph.query
-        assert query.statement is not None, "a block of a database has a statement"
-        relations = {}
+    def look_at_all(self) -> None:
+        """Knows what there is of all inputs, before a batch."""
         for i in self.reader.inputs:
             self._look_at(i)
-            pieces = [piece for piece in self._pieces[i.alias].by_batch.values() if piece.rows.num_rows]
-            valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
-            if not valid:
+
+    def batches_of(self, i: InputState) -> Iterator[int]:
+        """The batches that have brought rows of an input which are there."""
+        return (batch for batch, piece in self._pieces[i.alias].by_batch.items() if piece.rows.num_rows)
+
+    def grouped(self, spans: Mapping[str, tuple[int, int]]) -> Grouped | None:
+        """What the block groups of the rows of some batches, by input: rows, or what the database joins them to; None if
+        that is nothing."""
+        query, relations = self.reader.graph.query, dict[str, pa.Table]()
+        for i in self.reader.inputs:
+            first, end = spans[i.alias]
+            pieces = [self._pieces[i.alias].by_batch[batch] for batch in self.batches_of(i) if first <= batch < end]
+            if not pieces:
                 return None
+            valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
             relations[i.alias] = pa.Table.from_batches(valid)
+        if len(relations) == 1:
+            (rows,) = relations.values()
+            return _grouped(query, rows.combine_chunks().to_batches()[0])
+        assert query.statement is not None, "a block of a database has a statement"
         given = self._database().run(query.statement.combinations, relations).combine_chunks()
         if not given.num_rows:
             return None
@@ -325,6 +353,20 @@ class JoinMigBox(MigBox):
         finally:
             border.count(sent, (rows, nbytes), seconds + perf_counter() - began)
             self._spent("database", began_ns)
+
+
+def _grouped(query: Query, rows: pa.RecordBatch) -> Grouped:
+    """What a block over one input groups of some rows with their validity."""
+
+    def column(wanted: Column) -> pa.Array:
+        return rows.column(wanted.name)
+
+    columns = [evaluate(expr, column, rows.num_rows) for _, expr in query.select]
+    starts, ends = (rows.column(name).to_numpy() for name in VALID)
+    mask = predicate_mask(query.residuals, column, rows.num_rows)
+    if mask is None:
+        return columns, starts, ends
+    return [each.filter(pa.array(mask)) for each in columns], starts[mask], ends[mask]
 
 
 def _with_validity(

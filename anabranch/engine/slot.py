@@ -38,7 +38,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from anabranch.control.records import Manifest, SourceStatistics, StateStatistics, Statistics
+from anabranch.control.records import Manifest, SlotState, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
@@ -46,10 +46,11 @@ from anabranch.engine.arrival import Arrival, delta_of
 from anabranch.engine.blame import errors_of
 from anabranch.engine.box import Box, horizon_us
 from anabranch.engine.checkpoint import Checkpoint
+from anabranch.engine.homecoming import Homecoming
 from anabranch.engine.limits import NO_LIMITS, Limits
 from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import starts_of
-from anabranch.engine.mig_box import JoinMigBox, MigBox
+from anabranch.engine.mig_box import ALL, JoinMigBox, MigBox
 from anabranch.engine.reader import ENDLESS, EVERY_BATCH, Place, Reader, Spans
 from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
@@ -61,7 +62,7 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.identity import ViewKey
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
-from anabranch.plan.migration import Execution
+from anabranch.plan.migration import Execution, Folding
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.plan.shared_join import SharedJoin
 from anabranch.plan.statement import Embedded, Open, no_database
@@ -87,6 +88,8 @@ class Block:
     """The sources of which some batches only are for it."""
     shared: SharedJoin | None = None
     """The join that the query leads; `query` is that join then."""
+    folding: Folding | None = None
+    """How it is on its way from a database to the engine."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,8 @@ class Tenant:
                 if woken.since:  # others may have kept rows before, but of these not all that it needs
                     mine = {source.name: (woken.since, ENDLESS) for source in block.sources} | mine
             made = made.at_home if block.name in self.execution.home else made
-            found.append(Block(name, made, own, where, is_whole, mine))
+            folding = self.execution.folding_of(block.name)
+            found.append(Block(name, made, own, where, is_whole, mine, folding=folding))
         return found
 
     def reader(self, block: Block, lineage: Lineage | None = None) -> Reader:
@@ -233,6 +237,8 @@ class Slot:
         self._share(shared)
         self.statistics: dict[str, Statistics] = {}
         """What the last batch measured, by query."""
+        self.batch = -1
+        """The last batch that was run and saved, whether or not it was committed."""
         self._place()
         self.store.serve([box.reader for box in self.boxes.values()])
 
@@ -306,10 +312,15 @@ class Slot:
         return self._databases[name]
 
     def _have_groups(self, tenant: Tenant, block: Block, box: Box, known: Mapping[str, Aggregator]) -> None:
-        """Has a box fold what its query groups, or its members do: into the groups that are there, if there are some."""
+        """Has a box fold what its query groups, or its members do: into the groups that are there, if there are some. A box
+        whose block is on its way home has groups beside what its database gives."""
+        if isinstance(box, MigBox) and (None if box.homecoming is None else box.homecoming.folding) != block.folding:
+            # Groups that were begun for another way home do not have what came in between.
+            box.homecoming = Homecoming(box, block.folding) if block.folding is not None else None
+            known = {name: groups for name, groups in known.items() if name != block.name}
 
         def groups(name: str, query: Query) -> Aggregator | None:
-            if query.grouping is not None and query.statement is None:
+            if query.grouping is not None and (query.statement is None or block.folding is not None):
                 self.aggregators[name] = known.get(name) or Aggregator(query.grouping, query.row_schema)
             return self.aggregators.get(name)
 
@@ -351,7 +362,7 @@ class Slot:
             self.aggregators.pop(name, None)
             self.boxes = {n: box for n, box in self.boxes.items() if box.reader.query != name}
         self.tenants |= {tenant.name: tenant for tenant in coming}
-        known, folded, home = set(self.aggregators), dict[str, Stream | Table](), set[str]()
+        known, folded, home = self.aggregators, dict[str, Stream | Table](), set[str]()
         for query, execution in executions.items():
             tenant = self.tenants[query]
             before, leaving = tenant.execution, execution.leaving
@@ -365,10 +376,9 @@ class Slot:
         self._share(shared)
         before_boxes = dict(self.boxes)
         replaced = self._place()
-        emitted = self._emitted(times)
-        for name in emitted.keys() - known:
-            groups, emitted_us = emitted[name]
-            groups.restore((), emitted_us)
+        for name, (groups, emitted_us) in self._emitted(times).items():
+            if known.get(name) is not groups:
+                groups.restore((), emitted_us)
         for query, source in folded.items():
             self._fold(query, source)
         for block in home:
@@ -396,15 +406,19 @@ class Slot:
         self._fold_rows(lower)
 
     def _come_home(self, there: Box, box: Box) -> None:
-        """What a database had of a block becomes groups: stored rows, or what it joins them to. A join without groups keeps
-        nothing but rows."""
+        """What a database had of a block becomes groups, as far as it has not yet: stored rows, or what it joins them to. A
+        join without groups keeps nothing but rows."""
         if box.aggregator is None or not isinstance(there, MigBox):
             return
-        if len(box.reader.inputs) == 1:
+        if there.homecoming is not None and there.aggregator is box.aggregator:
+            there.homecoming.finish()
+        elif len(box.reader.inputs) == 1:
             self._fold_rows(box)
-        elif (found := there.combinations()) is not None:
-            box.aggregator.take(*found)
-            box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
+        else:
+            there.look_at_all()
+            if (found := there.grouped({i.alias: ALL for i in box.reader.inputs})) is not None:
+                box.aggregator.take(*found)
+                box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
 
     def _fold_rows(self, box: Box) -> None:
         """The stored rows of the one input of a box become groups."""
@@ -423,6 +437,7 @@ class Slot:
         self.store.serve([box.reader for box in self.boxes.values()])
         self.store.horizons = self._horizons(times)
         self.checkpoint.attach(state, self._emitted(times))
+        self._fold_on(state)
         for box in self.boxes.values():
             box.rebuild.check()
         for box in self.boxes.values():
@@ -443,6 +458,7 @@ class Slot:
         last = self.checkpoint.catch_up(state, self._emitted(times))
         if last is None:
             return False
+        self._fold_on(state)
         for box in self.boxes.values():
             box.rebuild.check()
         # The commit may name what has ended since: it was purged above, and goes again.
@@ -451,10 +467,21 @@ class Slot:
             box.rebuild.complete_indexes(last, self.checkpoint.prepared(state))
         return True
 
+    def _fold_on(self, state: SlotState) -> None:
+        """Has boxes whose blocks are on their way home know what has become groups."""
+        for name, coming in self._homecomings().items():
+            coming.folded = state.folded.get(name, coming.folding.since)
+
+    def _homecomings(self) -> dict[str, Homecoming]:
+        """The blocks that are on their way home, by name."""
+        found = {name: box.homecoming for name, box in self.boxes.items() if isinstance(box, MigBox)}
+        return {name: coming for name, coming in found.items() if coming is not None}
+
     def save(self, batch: int, attempt: str) -> tuple[Manifest, frozenset[str]]:
         """Writes what is not yet on disk. Where all of the state is told, and the files that it no longer needs."""
         versions = {name: tenant.versions for name, tenant in self.tenants.items() if tenant.versions}
-        return self.checkpoint.save(batch, attempt, self.aggregators, versions)
+        folded = {name: coming.folded for name, coming in self._homecomings().items()}
+        return self.checkpoint.save(batch, attempt, self.aggregators, versions, folded)
 
     def relocate(self) -> None:
         self.checkpoint.relocate()
@@ -574,6 +601,9 @@ class Slot:
         whole.preparing, left = main.rebuild.done, main.rebuild.left()
         read = [self.store.logs[name] for name in {source.name for box in own for source in box.reader.sources}]
         sizes = [(log.source.name, log.rows, log.bytes) for log in read]
+        for box in own:
+            if isinstance(box, MigBox) and box.homecoming is not None:
+                box.homecoming.tell(whole.preparing)
         for query, each in found.items():
             each.preparing.left = left
             for name, state_rows, state_bytes in sizes:

@@ -26,7 +26,7 @@ from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Join, Plan, joins_of
 from anabranch.plan.migration import Execution, Strategy, why_not_parallel, why_not_raise, with_selects
 from anabranch.plan.query import FOREVER_US, Stream
-from anabranch.plan.routes import indexes, routes
+from anabranch.plan.routes import indexes, routes, views
 from anabranch.plan.selects import Selects
 
 
@@ -72,6 +72,17 @@ def recompute_cpu_s(model: CostModel, graph: JoinGraph, old: Plan, new: Plan) ->
     for view in matching.unmatched:
         node, everything = nodes[view], streams.mask(view)
         spent += _found_cpu_s(model, node) + streams.rows(everything) * (u.view_insert or u.insert) * _keys(model, new, node)
+    return spent
+
+
+def rebuild_cpu_s(model: CostModel, graph: JoinGraph, plan: Plan) -> float:
+    """Building all states of a plan from logs alone: a migration from nothing."""
+    after, streams, u = routes(plan, graph), model.graph, model.units
+    nodes = {graph.ordered(join.aliases): join for join in joins_of(plan)}
+    spent = sum(model.stored_rows(streams.mask(i.state)) * u.insert for i in indexes(after) if len(i.state) == 1)
+    for view in views(after):
+        kept = streams.rows(streams.mask(view)) * (u.view_insert or u.insert) * _keys(model, plan, nodes[view])
+        spent += _found_cpu_s(model, nodes[view]) + kept
     return spent
 
 

@@ -188,3 +188,9 @@ def remembered(name: str) -> Measured | None:
         if found.format == FORMAT:
             return found
     return None
+
+
+def database_costs(name: str) -> DatabaseCosts | None:
+    """What operators take in a database by what was measured on this machine; None if nothing was, or it runs none."""
+    found = remembered(name)
+    return None if found is None else found.costs()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anabranch.plan.jtree import Plan
-from anabranch.plan.migration import Strategy
+from anabranch.plan.migration import Probation, Strategy
 from anabranch.plan.selects import Selects
 from anabranch.plan.statement import FAIL
 
@@ -79,7 +79,8 @@ class ShedRows:
 @dataclass(frozen=True)
 class PlaceBlock:
     """A block that a database may run is run there from the next batch on, or by the engine (`place` is `ENGINE`): its
-    stored rows become groups then. One whose rows were not kept goes to the database when enough of them are."""
+    stored rows become groups, by the gradual strategy piece by piece while the database still runs it. One whose rows were
+    not kept goes to the database when enough of them are."""
 
     block: str
     place: str
@@ -89,6 +90,8 @@ class PlaceBlock:
     pause_us: int = 0
     failure: str = FAIL
     """What becomes of statements that fail, of a block that began in the engine."""
+    probation: Probation | None = None
+    """What is noted of the block then, if it moves because its database has failed, or is to be asked again."""
 
 
 Action = ChangePlan | MoveGroups | MoveSelects | PlaceBlock

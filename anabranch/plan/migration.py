@@ -86,12 +86,35 @@ class Woken:
 
 
 @dataclass(frozen=True)
+class Folding:
+    """A block on its way from a database to the engine: what came in batches before `since` becomes groups piece by piece,
+    what comes later as it comes. The database gives the results until that is done. A batch works on it for `pause_us` at
+    most, or for one piece if that takes longer."""
+
+    block: str
+    since: int
+    pause_us: int = 0
+
+
+@dataclass(frozen=True)
+class Probation:
+    """A block whose database has failed: it is run by the engine up to batch `until`, which asks the database again. If that
+    fails before the batch `until` that is noted then, it has failed once more in a row (`anabranch.drive.probation`)."""
+
+    block: str
+    times: int
+    """So many times in a row the block has come home because its database failed."""
+    until: int
+
+
+@dataclass(frozen=True)
 class Execution:
     """What a batch runs: the plan that gives the results, and the migration under way, if there is one. `grouped_input`
     names the form of the query; the plan is one of that form. `selects` are those that do not stand at their stream, in both
     plans. Queries run a join together only if they name the same `company`: nobody's, unless it was decided that some are
     to run theirs apart (`anabranch.share.taking_in`). Of the blocks that a database may run (`Query.places`, and those
-    that are `woken`), those at `home` are run by the engine."""
+    that are `woken`), those at `home` are run by the engine; those whose database has failed are on `probation`, and
+    those in `folding` on their way home."""
 
     plan: Plan
     migration: Migration | None = None
@@ -101,17 +124,29 @@ class Execution:
     company: str = ""
     home: frozenset[str] = frozenset()
     woken: tuple[Woken, ...] = ()
+    probation: tuple[Probation, ...] = ()
+    folding: tuple[Folding, ...] = ()
 
     def is_like(self, other: Execution) -> bool:
         """Whether another execution is in the same form, leaves the same one, and has blocks run where this one does."""
         mine, theirs = (
-            (each.grouped_input, each.leaving, each.home, [(w.block, w.since) for w in each.woken]) for each in (self, other)
-        )
+            (each.grouped_input, each.leaving, each.home, [(w.block, w.since) for w in each.woken],
+             [(f.block, f.since) for f in each.folding])
+            for each in (self, other)
+        )  # fmt: skip
         return mine == theirs
+
+    def folding_of(self, block: str) -> Folding | None:
+        """How a block is on its way from a database to the engine; None if it is not."""
+        return next((each for each in self.folding if each.block == block), None)
 
     def woken_as(self, block: str) -> Woken | None:
         """The block of a name, if it is one that a database may run since somebody asked for that."""
         return next((each for each in self.woken if each.block == block), None)
+
+    def probation_of(self, block: str) -> Probation | None:
+        """What is noted of a block whose database has failed; None if it has not, or if somebody has placed it since."""
+        return next((each for each in self.probation if each.block == block), None)
 
     @property
     def own(self) -> Execution:
@@ -123,7 +158,7 @@ class Execution:
         """Whether nothing is on its way."""
         is_down = all(s.until_us is None for s in self.selects)
         is_going = any(each.is_going for each in self.woken)
-        return self.migration is None and self.leaving is None and is_down and not is_going
+        return self.migration is None and self.leaving is None and is_down and not is_going and not self.folding
 
     @property
     def target(self) -> Plan | None:

@@ -58,9 +58,9 @@ def placement_text(
 
 
 def _when(query: Query) -> str:
-    """When the engine folds rows of a block that a database runs."""
-    fails = ", and at an instant at which that fails," if query.database_failure == IN_ENGINE else ","
-    return f"to take over from the database{fails}"
+    """When the engine folds rows of a block that a database runs, and whether batches share that."""
+    fails = ", and at once in a batch in which that fails," if query.database_failure == IN_ENGINE else ","
+    return f"to take over from the database, within the pause of each batch{fails}"
 
 
 def _printed(query: Query) -> dict[str, str]:

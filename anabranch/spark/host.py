@@ -26,6 +26,7 @@ from anabranch.control.records import Attempt, Control, Failure
 from anabranch.drive.delivery import Delivery
 from anabranch.drive.driver import Driver
 from anabranch.drive.lookups import asking, databases_of, databases_read_apart
+from anabranch.drive.patience import Patience
 from anabranch.drive.retain import Background
 from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.engine.pieces import check_results
@@ -45,11 +46,13 @@ from anabranch.spark.task import ASKING, BATCH, EPOCH, Task
 class Host:
     """Runs the batches of a pipeline."""
 
-    def __init__(self, driver: Driver, delivery: Delivery, task: Task, pushdown: Pushdown) -> None:
+    def __init__(
+        self, driver: Driver, delivery: Delivery, task: Task, pushdown: Pushdown, patience: Patience | None = None
+    ) -> None:
         self.driver, self.delivery, self.task, self.pushdown = driver, delivery, task, pushdown
         self.runner = Runner(
             driver, delivery, lambda trigger: self.spark_log.keep(trigger), Background(), lambda: self.waiting(),
-            lambda: self._batches_waiting,
+            lambda: self._batches_waiting, patience,
         )  # fmt: skip
         self._batches_waiting: float | None = None
         """What waits in sources, in batches like the last, as Spark has told of the last trigger that is over."""

@@ -12,6 +12,7 @@ from anabranch.control.loop import Loop, Slicer
 from anabranch.control.pipelines import ComingNote
 from anabranch.drive.delivery import MOST_STAGED_BYTES
 from anabranch.drive.limiting import Limiting
+from anabranch.drive.patience import FAIL
 from anabranch.plan.migration import Execution
 from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query
@@ -51,6 +52,8 @@ class Ground:
     """Who decides how rows are cut into slices in a pipeline of some queries."""
     limiting: Callable[[Overload, Mapping[str, Query], int], Limiting] = exact
     """What some queries may lose under overload, over so many slots, and who decides about it."""
+    lookup_failure: str = FAIL
+    """What becomes of batches whose lookups fail because the database is gone."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from anabranch.drive.delivery import PATIENCE_S, Delivery, Outlet, set_aside_wai
 from anabranch.drive.departed import trim_journals
 from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.limiting import Limiting
+from anabranch.drive.patience import Patience
 from anabranch.drive.queries import Readings
 from anabranch.drive.retain import Background
 from anabranch.drive.staging import Staging, set_aside_of
@@ -184,7 +185,8 @@ class Pipeline:
         task = self._task({**comes, **spread}, packing, filesystem)
         for query in (*driver.queries.values(), *(each.query for each in driver.coming.values())):
             query.has_own_files = query.name in task.staging.own_files
-        self.host = host = Host(driver, delivery, task, Pushdown(workload, packing, filters, driver.limiting.overload.sheds))
+        pushdown = Pushdown(workload, packing, filters, driver.limiting.overload.sheds)
+        self.host = host = Host(driver, delivery, task, pushdown, Patience(ground.lookup_failure))
         host.runner.forgotten = self._part_with
         with ExitStack() as undo:
             undo.callback(delivery.stop)  # what waits is on its way already when something fails
@@ -510,8 +512,9 @@ class Pipeline:
             self.host.end("stopped", "by request")
 
     def _halt(self) -> None:
-        # A batch may wait for a slow sink, and Spark, or who watches for pauses, waits for the batch.
+        # A batch may wait for a slow sink or a database, and Spark, or who watches for pauses, waits for the batch.
         self.host.delivery.stop()
+        self.host.runner.patience.stop()
         if self.pauses is not None:
             self.pauses.stop()
         self.streaming.stop()

@@ -23,7 +23,7 @@ from anabranch.drive.lookups import Asking
 from anabranch.drive.queries import BoundQueries
 from anabranch.drive.staging import Result, Staging, set_aside_of, staged_name
 from anabranch.drive.work import Kept, Order, SlotWork
-from anabranch.errors import DamagedStateError, QueryFailedError, StateError
+from anabranch.errors import DamagedStateError, DatabaseGoneError, QueryFailedError, StateError
 from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import FOREVER_US, Query, Stream
 from anabranch.spark.pack import Packing, unpack
@@ -97,6 +97,9 @@ class Task:
             staged = staging.stage(name, chain(kept, results), boxes.sharing)
         except QueryFailedError as error:
             yield self._row(work.failed(slot, token, error))
+            return
+        except DatabaseGoneError as error:
+            yield self._row(Attempt(slot, token, None, {}, gone=str(error)))
             return
         stepped, stepped_cpu = perf_counter_ns(), thread_time_ns()
         attempt = work.save(order, slot, boxes, token)

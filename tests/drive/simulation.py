@@ -36,6 +36,7 @@ from anabranch.drive.driver import Driver
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.local import Steady
 from anabranch.drive.lookups import Asking, asking, databases_read_apart
+from anabranch.drive.patience import FAIL, Patience
 from anabranch.drive.queries import Readings, gone_on
 from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.drive.runner import Computed, Runner, Tasks
@@ -45,7 +46,7 @@ from anabranch.drive.steering import Steering
 from anabranch.drive.work import Kept, SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
-from anabranch.errors import MigrationError, QueryFailedError
+from anabranch.errors import DatabaseGoneError, MigrationError, QueryFailedError
 from anabranch.place.databases.protocol import Databases
 from anabranch.place.databases.registry import database
 from anabranch.plan.actions import ChangePlan
@@ -279,6 +280,8 @@ class Simulation:
     """What may be lost, told to each driver."""
     databases: Databases = database
     """Gives databases in which rows are looked up for."""
+    lookup_failure: str = FAIL
+    """What becomes of batches whose lookups fail because the database is gone."""
     before_attempt: Callable[[int], None] = lambda batch: None
     """Called ahead of the tasks of a batch, and between two attempts of one."""
     zombies: Collection[int] = ()
@@ -428,7 +431,7 @@ class Simulation:
         delivery = Delivery(
             self.checkpoint, self.outlets, None, self.most_bytes, holder.require_held, self.leaves  # type: ignore[arg-type]
         )  # fmt: skip
-        runner = NotedRunner(driver, delivery)
+        runner = NotedRunner(driver, delivery, patience=Patience(self.lookup_failure))
         runner.steps = self.steps
         run, kept = uuid.uuid4().hex, [Kept() for _ in range(self.workers)]
 
@@ -476,7 +479,7 @@ class Simulation:
                 for worker in (Kept(), who) if control.batch in self.zombies else (who,):
                     work = SlotWork(run, spread, self.checkpoint, worker, None, self.databases)  # type: ignore[arg-type]
                     attempt = self.attempt(work, staging, control, slot, given, told, driver.needs_no_exchange)
-                    if attempt.failed:
+                    if attempt.failed or attempt.gone:
                         return Computed([*attempts, attempt])
                     if worker is not who:
                         self.before_attempt(control.batch)
@@ -516,6 +519,8 @@ class Simulation:
             staged = staging.stage(name, results, boxes.sharing)
         except QueryFailedError as error:
             return work.failed(slot, token, error)
+        except DatabaseGoneError as error:
+            return Attempt(slot, token, None, {}, gone=str(error))
         return msgspec.structs.replace(work.save(order, slot, boxes, token), staged=staged)
 
     def failing(self, results: Iterator[Result], batch: int) -> Iterator[Result]:

@@ -28,7 +28,7 @@ from anabranch.place.statement_of import placed
 from anabranch.place.wishes import why_not_in
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Execution
+from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import SECOND_US, Query
 from anabranch.plan.verify import verify_rewritten
 from anabranch.planning import Planning
@@ -80,7 +80,7 @@ def check(
     for number in range(len(case.batches) + 1):
         run.worker = workers[turns[number % len(turns)]]
         if number in moves:
-            moved(run)
+            moved(run, way(number))
         found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
         run.verify()
         if number in stops:
@@ -89,12 +89,18 @@ def check(
     assert not problem, f"{case.sql}\n{query.places}\n{problem}"
 
 
-def moved(run: LocalRun) -> None:
-    """Blocks that DuckDB may run go where they are not."""
+def moved(run: LocalRun, way: Strategy) -> None:
+    """Blocks that DuckDB may run go where they are not; those that are on their way home stay."""
     steering = run.driver.queries["q"]
     for block in steering.query.blocks:
         if block.name in steering.query.places:
-            run.place(block.name, "duck" if block.name in steering.execution.home else "engine")
+            goes = block.name in steering.execution.home or steering.execution.folding_of(block.name) is not None
+            run.place(block.name, "duck" if goes else "engine", way)
+
+
+def way(number: int) -> Strategy:
+    """How blocks come home that are asked to before a batch: piece by piece, or at once."""
+    return Strategy.MOVING_STATE if number % 3 == 0 else Strategy.GRADUAL
 
 
 def check_woken(
@@ -112,7 +118,7 @@ def check_woken(
         run.worker = workers[turns[number % len(turns)]]
         if number in moves:
             with suppress(MigrationError):
-                run.place(name, "engine" if is_there(run, name) else "duck")
+                run.place(name, "engine" if is_there(run, name) else "duck", way(number))
         found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
         run.verify()
         if number in stops:
@@ -125,7 +131,8 @@ def is_there(run: LocalRun, name: str) -> bool:
     """Whether a block that began in the engine is in DuckDB, or on its way there."""
     execution = run.driver.queries["q"].execution
     woken = execution.woken_as(name)
-    return woken is not None and (woken.is_going or name not in execution.home)
+    is_coming = execution.folding_of(name) is not None
+    return woken is not None and (woken.is_going or name not in execution.home) and not is_coming
 
 
 SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
@@ -185,9 +192,9 @@ def check_beside(workload: Workload, seed: int, slots: int, restarts: frozenset[
             for block in query.blocks:
                 execution = together.pipeline.driver.queries[query.name].execution
                 may_go = block.name in query.places or execution.woken_as(block.name) is not None
-                is_there = may_go and block.name not in execution.home
+                is_there = may_go and block.name not in execution.home and execution.folding_of(block.name) is None
                 with suppress(MigrationError):
-                    together.pipeline.place(query.name, block.name, "engine" if is_there else "duck")
+                    together.pipeline.place(query.name, block.name, "engine" if is_there else "duck", way(number))
         rows = workload.batch(number) if number < workload.batches else {}
         for name, found in together.step(rows).items():
             problem = oracle.difference(found, alone[name].step(rows)[name])
@@ -213,7 +220,9 @@ class Mover:
             return None
         name = self.blocks[0]
         is_there = name not in execution.home and (name in self.query.places or execution.woken_as(name) is not None)
-        return Proposal(PlaceBlock(name, "engine" if is_there else "duck", execution.plan), "it is time")
+        is_there = is_there and execution.folding_of(name) is None
+        action = PlaceBlock(name, "engine" if is_there else "duck", execution.plan, way(observed.batch))
+        return Proposal(action, "it is time")
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
@@ -445,7 +454,7 @@ def test_a_block_on_its_way_may_stay_and_goes_later_at_once() -> None:
     ran = {4: "engine", 6: "engine", 9: "engine", 10: "duck", 12: "engine", 13: "engine"}
     for batch, rows in enumerate([*MORE, {}]):
         if batch in said:
-            run.place("q.x", said[batch])
+            run.place("q.x", said[batch], Strategy.MOVING_STATE)
         found += oracle.bag(run.step(batch, rows).results)
         if batch in ran:
             assert where(run)[0] == ran[batch], batch

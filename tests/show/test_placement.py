@@ -75,8 +75,8 @@ def test_a_log_that_only_the_database_reads_has_its_price() -> None:
 
 
 @pytest.mark.parametrize(("failure", "when"), [
-    ("fail", "to take over from the database, the engine"),
-    ("engine", "to take over from the database, and at an instant at which that fails, the engine"),
+    ("fail", "to take over from the database, within the pause of each batch, the engine"),
+    ("engine", "within the pause of each batch, and at once in a batch in which that fails, the engine"),
 ])  # fmt: skip
 def test_what_it_takes_the_engine_to_take_over_is_told(failure: str, when: str) -> None:
     found = Planning(facts=FACTS, slots=2, database_failure=failure)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic, sleep
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ from anabranch.place.calibrate import FORMAT, Measured, remember
 from anabranch.place.databases.registry import close_all
 from anabranch.spark.task import ASKING
 from bench.postgres import PASSWORD, Server
+from tests.support.feeding import WAIT_S
 
 SQL = """SELECT o.id, c.name, p.paid FROM orders [RANGE 1 HOUR] o, customers c, payments [RANGE 1 HOUR] p
 WHERE o.customer = c.id AND o.id = p.order_id AND c.region = p.region"""
@@ -41,13 +44,15 @@ def customers(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
     return postgres
 
 
-def session_of(spark: SparkSession, folder: Path) -> tuple[ab.Session, Counter[tuple[object, ...]]]:
+def session_of(
+    spark: SparkSession, folder: Path, lookup_failure: str = "fail"
+) -> tuple[ab.Session, Counter[tuple[object, ...]]]:
     found: Counter[tuple[object, ...]] = Counter()
 
     def take(frame: object, batch: int) -> None:
         found.update(tuple(row) for row in frame.collect())  # type: ignore[attr-defined]
 
-    session = ab.Session(spark, str(folder / "checkpoint"), slots=2)
+    session = ab.Session(spark, str(folder / "checkpoint"), slots=2, lookup_failure=lookup_failure)
     session.stream("orders", f"{folder}/orders/*.parquet", "ts", lateness="1 hour")
     session.stream("payments", f"{folder}/payments/*.parquet", "ts", lateness="1 hour")
     session.table("customers", ab.database("shop").table("public.customers"))
@@ -93,12 +98,40 @@ def test_rows_meet_the_table_as_their_batch_finds_it(
     assert PASSWORD not in str(run.journal) + str(run.progress) + repr(run) + repr(session)
 
 
+def test_a_batch_waits_for_a_database_that_is_gone(spark: SparkSession, customers: Server, tmp_path: Path) -> None:
+    """Until it is back, or the run is stopped: then whoever comes next waits for it."""
+    write(tmp_path, "orders", 1, {"id": [1, 2], "customer": [1, 2]})
+    write(tmp_path, "payments", 1, {"order_id": [1], "region": ["r1"], "paid": [10]})
+    customers.kill()
+    session, found = session_of_known(spark, tmp_path, customers, "wait")
+    run = session.start(availableNow=True)
+    wait_for(lambda: bool(run.waits_for))
+    assert "is it running" in run.waits_for["q"]
+    run.stop()
+    assert not found
+    session, found = session_of_known(spark, tmp_path, customers, "wait")
+    run = session.start(availableNow=True)
+    wait_for(lambda: run.journal["q"][-1].event == "waiting")
+    customers.start()
+    run.await_termination()
+    assert found == Counter([(1, "old 1", 10)])
+    assert [entry.event for entry in run.journal["q"]].count("answered") == 1
+    assert run.waits_for == {}
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline_s = monotonic() + WAIT_S
+    while not is_so():
+        assert monotonic() < deadline_s, "it never comes to that"
+        sleep(0.05)
+
+
 def session_of_known(
-    spark: SparkSession, folder: Path, customers: Server
+    spark: SparkSession, folder: Path, customers: Server, lookup_failure: str = "fail"
 ) -> tuple[ab.Session, Counter[tuple[object, ...]]]:
     """A session that was declared while the server ran."""
     customers.start()
-    made = session_of(spark, folder)
+    made = session_of(spark, folder, lookup_failure)
     customers.kill()
     close_all()
     return made

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.errors import DatabaseError
+from anabranch.errors import DatabaseError, DatabaseGoneError
 from anabranch.place.databases.postgresql_types import Stored, fetched, key_array, stored_type
 from anabranch.place.databases.protocol import TableSize, Wanted
 from anabranch.place.databases.settings import Settings
@@ -37,6 +37,9 @@ GRACE_S = 2.0
 
 GONE = ("08", "57P01", "57P02", "57P03")
 """SQLSTATEs, or beginnings of them, of a connection that is gone, or of a server that stops or starts."""
+
+SNAPSHOT_GONE = "22023"
+"""SQLSTATE of a snapshot that nobody holds any more, among other values that are none."""
 
 PASSING = ("starting up", "shutting down", "in recovery", "terminating connection", "server closed the connection")
 """What a server says that goes, or is not there yet."""
@@ -170,7 +173,7 @@ class PostgreSQL:
         thread.join(self._limits.timeout_s + GRACE_S)
         if thread.is_alive():
             self._connection = None  # closing it would wait, too
-            raise DatabaseError(self._too_slow)
+            raise DatabaseGoneError(self._too_slow)
         if failed:
             raise failed[0]
         return found[0]
@@ -257,21 +260,23 @@ class PostgreSQL:
         said = " ".join(said.partition(". SQLSTATE")[0].split())
         state = getattr(error, "sqlstate", None) or ""
         if state == "57014":
-            return DatabaseError(self._too_slow)
+            return DatabaseGoneError(self._too_slow)
         own = f"ANABRANCH_DATABASE_{self.name.upper()}_"
         todo = {
             "42P01": "is the table still there? Declared tables must stay while queries read them",
             "42703": "was the table altered? Put the column back, or declare the table and its queries anew",
             "42501": GRANT,
             "42883": "was the type of a key column changed? Declare the table and its queries anew",
-            "22023": "the batch is run again with a new snapshot when the query is started again",
+            SNAPSHOT_GONE: "the batch is run again with a new snapshot when the query is started again",
         }.get(state)
         if todo is None and "authentication failed" in said:
             todo = f"check {own}USER and {own}PASSWORD, or the passfile"
         if todo is None:
             todo = f"is it running, and are {own}HOST, _PORT, _DBNAME, _USER right, or the service {self.name} of the "
             todo += "service file?"
-        return DatabaseError(f"the database {self.name} says: {said}; {todo}")
+        # A snapshot goes with the connection that holds it: the batch that runs again has another.
+        is_gone = _may_pass(error) or (state == SNAPSHOT_GONE and "snapshot" in said)
+        return (DatabaseGoneError if is_gone else DatabaseError)(f"the database {self.name} says: {said}; {todo}")
 
 
 def _may_pass(error: Exception) -> bool:

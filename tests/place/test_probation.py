@@ -1,0 +1,228 @@
+"""A database that fails is not asked again and again: the engine takes the block over, and gives it back after a while."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from anabranch.control.execution import execution_of, execution_record
+from anabranch.drive.local import LocalRun
+from anabranch.drive.probation import pause_batches
+from anabranch.drive.work import Kept
+from anabranch.errors import QueryError
+from anabranch.place.databases.embedded import open_embedded
+from anabranch.place.statement_of import placed
+from anabranch.plan.migration import Strategy
+from anabranch.plan.query import SECOND_US, Query
+from anabranch.planning import Planning
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.drive.simulation import Simulation
+from tests.place.test_placed import FAILS, FAULTS, SLOTS, STOPS, TURNS, Mover, able
+from tests.support import oracle
+from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.faulty import Fault
+from tests.support.scenarios import properties
+
+SOURCE = "CREATE STREAM s (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;"
+SQL = "SELECT /*+ PLACE(x, duck) */ x.k, x.n FROM (SELECT k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k) x"
+ROWS = [
+    {"s": pa.table({"k": [b % 2, 1, 2], "v": [b, 1, 2], "ts": pa.array([b * SECOND_US] * 3, pa.timestamp("us"))})}
+    for b in range(40)
+]
+
+
+class Failing:
+    """A database that fails as long as somebody says so."""
+
+    def __init__(self, fails: Callable[[], bool]) -> None:
+        self.inner, self.fails = open_embedded("duck"), fails
+
+    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
+        if self.fails():
+            raise QueryError("DuckDB: out of memory")
+        return self.inner.run(sql, relations)
+
+    def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
+        if self.fails():
+            raise QueryError("DuckDB: out of memory")
+        return self.inner.pieces(sql, relations, most_rows)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@contextmanager
+def failing(fails: Callable[[], bool], pause: int = 2) -> Iterator[None]:
+    """DuckDB fails, and the first pause is so many batches."""
+    with (
+        mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Failing(fails)),
+        mock.patch("anabranch.drive.probation.FIRST_PAUSE_BATCHES", pause),
+        mock.patch("anabranch.drive.probation.LONGEST_PAUSE_BATCHES", 4 * pause),
+    ):
+        yield
+
+
+def declared(sql: str, failure: str = "engine") -> Query:
+    planning = Planning(database_failure=failure)
+    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql};", planning.catalog))
+    return planning.query("q").forms.written
+
+
+def asked_in(
+    run: LocalRun, fails_in: Sequence[int], restarts: Sequence[int] = (), before: Mapping[int, str] | None = None
+) -> tuple[list[int], list[int], list[str]]:
+    """The batches in which DuckDB is asked, those in which it fails, if it fails in some, and what is told; results are
+    right."""
+    query, found, now = run.steering.query, Counter[tuple[object, ...]](), [0]
+    asked, failed, said = list[int](), list[int](), list[str]()
+    with failing(lambda: now[0] in fails_in):
+        for batch, rows in enumerate([*ROWS, {}]):
+            now[0] = batch
+            if batch in (before or {}):
+                run.place("q.x", (before or {})[batch], Strategy.MOVING_STATE)
+            step = run.step(batch, rows)
+            found += oracle.bag(step.results)
+            for border in step.statistics.borders.values():
+                asked += [batch]
+                failed += [batch] * border.failed
+            said += [entry.text for entry in run.steering.journal.entries() if entry.event == "placed"]
+            if batch in restarts:
+                run = LocalRun(query, run.filesystem)
+    assert not oracle.difference(found, oracle.expected(query, ROWS, {}))
+    return asked, failed, list(dict.fromkeys(said))
+
+
+@pytest.mark.parametrize("restarts", [(), range(len(ROWS)), (10, 12, 13)])
+def test_pauses_grow_while_it_goes_on_failing_and_begin_anew_when_it_has_not_failed_for_one(
+    restarts: Sequence[int],
+) -> None:
+    """It fails in 10, at once when it is asked again in 13, and in 18: pauses of 2, 4 and 8 batches. It is asked from 27 on;
+    that it fails in 37 is the first time again."""
+    run = LocalRun(declared(SQL), MemoryFilesystem())
+    asked, failed, said = asked_in(run, (10, 13, 18, 37), restarts)
+    assert failed == [10, 13, 18, 37]
+    assert asked == [*range(2, 11), 13, 18, *range(27, 38), 40]
+    assert said[0] == "q.x in engine from batch 11 on: duck has failed; it is asked again from batch 13 on"
+    assert said[1] == "q.x in duck from batch 13 on: duck had failed, and the engine has run the block for 2 batches"
+    assert said[2] == "q.x in engine from batch 14 on: duck has failed, 2 times in a row; it is asked again from batch 18 on"
+    assert said[4].startswith("q.x in engine from batch 19 on: duck has failed, 3 times in a row; it is asked again from")
+    assert said[6] == "q.x in engine from batch 38 on: duck has failed; it is asked again from batch 40 on"
+    assert len(said) == 8
+
+
+def test_pauses_are_bounded() -> None:
+    run = LocalRun(declared(SQL), MemoryFilesystem())
+    asked, failed, _ = asked_in(run, range(len(ROWS) + 1))
+    assert asked == failed == [2, 5, 10, 19, 28, 37]
+    assert [pause_batches(times) for times in (1, 2, 7, 60)] == [16, 32, 1024, 1024]
+
+
+def test_who_says_where_the_block_is_to_run_ends_the_probation() -> None:
+    run = LocalRun(declared(SQL), MemoryFilesystem())
+    asked, _, _ = asked_in(run, (10,), before={12: "duck", 20: "engine", 30: "duck"})
+    assert asked == [*range(2, 11), *range(12, 20), *range(30, 41)]
+    run = LocalRun(declared(SQL), MemoryFilesystem())
+    asked, _, _ = asked_in(run, (10,), before={12: "duck", 13: "engine"})
+    assert asked == [*range(2, 11), 12]
+    assert run.execution.probation == ()
+
+
+def test_a_database_that_fails_is_asked_once_in_a_batch() -> None:
+    """A batch in which the watermark passes twenty instants."""
+    late = {"s": pa.table({"k": [7], "v": [0], "ts": pa.array([40 * SECOND_US], pa.timestamp("us"))})}
+    query, disk, found = declared(SQL), MemoryFilesystem(), Counter[tuple[object, ...]]()
+    whole = {"s": pa.concat_tables(rows["s"] for rows in ROWS[:20])}
+    with failing(lambda: True):
+        run = LocalRun(query, disk)
+        for batch, rows in enumerate([whole, late, {}]):
+            step = run.step(batch, rows)
+            found += oracle.bag(step.results)
+            counted = [(border.calls, border.failed) for border in step.statistics.borders.values()]
+            assert counted == ([(1, 1)] if batch == 1 else [])
+    assert not oracle.difference(found, oracle.expected(query, [whole, late], {}))
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT x.n FROM DATABASE duck (SELECT COUNT(*) AS n FROM s [RANGE 3 SECONDS]) x",
+    "SELECT /*+ PLACE(duck) */ a.k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] a, s [NOW] b WHERE a.k = b.k GROUP BY a.k",
+    "SELECT /*+ PLACE(duck) */ a.k FROM s [RANGE 3 SECONDS] a, s [NOW] b WHERE a.k = b.k",
+])  # fmt: skip
+def test_what_only_the_database_can_do_fails_with_it(sql: str) -> None:
+    run = LocalRun(declared(sql), MemoryFilesystem())
+    with failing(lambda: True), pytest.raises(QueryError, match="out of memory"):
+        _ = [run.step(batch, rows) for batch, rows in enumerate(ROWS)]
+
+
+def test_records_have_it() -> None:
+    run = LocalRun(declared(SQL), MemoryFilesystem())
+    with failing(lambda: True):
+        for batch in range(3):
+            run.step(batch, ROWS[batch])
+    (noted,) = run.execution.probation
+    assert (noted.block, noted.times, noted.until) == ("q.x", 1, 5)
+    assert execution_of(execution_record(run.execution, run.forms), run.forms) == run.execution
+
+
+# At random.
+
+
+def often(period: int) -> Callable[[], bool]:
+    """Fails at all statements but every so many."""
+    asked = [0]
+
+    def fails() -> bool:
+        asked[0] += 1
+        return asked[0] % period != 0
+
+    return fails
+
+
+def check(shape: Shape, slots: int, stops: Sequence[int], turns: Sequence[int], period: int) -> None:
+    """In several slots, with new processes after some batches, and workers that take turns."""
+    case, disk = Continuous(shape), MemoryFilesystem()
+    single = {b.name: "duck" for b in case.query.blocks if b.name in able(case.query) and len(b.inputs) == 1}
+    query = placed(case.query, single, "engine")
+    workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
+    with failing(often(period), pause=1):
+        run = LocalRun(query, disk, slots=slots)
+        for number in range(len(case.batches) + 1):
+            run.worker = workers[turns[number % len(turns)]]
+            found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
+            run.verify()
+            if number in stops:
+                run, workers = LocalRun(query, disk, slots=slots), defaultdict(Kept)
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, {}))
+    assert not problem, f"{case.sql}\n{single}\n{problem}"
+
+
+test_any, test_any_long = properties(
+    check, 10, 2_000, shape=shapes(streams=1, tables=False), slots=SLOTS, stops=STOPS, turns=TURNS,
+    period=st.sampled_from([2, 3, 100]),
+)  # fmt: skip
+
+
+def check_crashes(
+    shape: Shape, slots: int, to_files: bool, faults: Mapping[int, Fault], fails: Mapping[int, str], pauses: frozenset[int],
+    moves: frozenset[int], period: int,
+) -> None:  # fmt: skip
+    case = Continuous(shape)
+    names = [name for name in able(case.query) if len(next(b for b in case.query.blocks if b.name == name).inputs) == 1]
+    if names:
+        query, loop = placed(case.query, {names[0]: "duck"}, "engine"), partial(Mover, batches=moves)
+        with failing(often(period), pause=1):
+            Simulation([query], case.batches, {}, (), slots, to_files, faults, fails=fails, pauses=pauses, loop=loop).check()
+
+
+test_crashes, test_crashes_long = properties(
+    check_crashes, 6, 1_500, shape=shapes(streams=1, tables=False), slots=SLOTS, to_files=st.booleans(), faults=FAULTS,
+    fails=FAILS, pauses=st.frozensets(st.integers(0, 8), max_size=3), moves=st.frozensets(st.integers(0, 8), max_size=3),
+    period=st.sampled_from([2, 3, 100]),
+)  # fmt: skip
