@@ -2,14 +2,17 @@
 
 Each mutation changes one place in a copy of the tree, in which the tests of its room then run, first with few cases, then
 with all fixed ones. One that nothing notices *survives*: it gets a test, or stands in `docs/testing.md` with the reason. A
-mutation whose text is not in its file any more is *stale*: write it anew.
+mutation whose text is not in its file any more is *stale*: write it anew. One with which the tests have not ended after
+`LIMIT_S` counts as noticed: whoever runs them sees that they hang.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 COPIED = ("anabranch", "bench", "tests", "docs", "pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")
+LIMIT_S = 1200.0  # for one run of tests: a few times what the longest takes, all fixed cases of a room, on a busy machine
+LIMIT_FEW_S = 400.0  # with few cases
+END_S = 20.0  # what tests get to stop servers that they have started
 
 
 @dataclass(frozen=True)
@@ -696,7 +702,10 @@ def notice(mutation: Mutation, tree: Path, only_few: bool) -> str:
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "-m",
                        "not long and not fresh", *few, *mutation.tests]  # fmt: skip
             environment = {**os.environ, "PYTHONPATH": str(tree)}
-            done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+            limit_s = LIMIT_FEW_S if few else LIMIT_S
+            done = run_within(limit_s, command, tree, environment)
+            if done is None:
+                return f"noticed, for the tests did not end within {limit_s:.0f} s"
             if done.returncode == 1 or "ERROR" in done.stdout:
                 found = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
                 return f"noticed by {found[-1].split(' - ')[0] if found else '?'}"
@@ -706,6 +715,24 @@ def notice(mutation: Mutation, tree: Path, only_few: bool) -> str:
     finally:
         path.write_text(text)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # compiled kernels stay good for it
+
+
+def run_within(
+    limit_s: float, command: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str] | None:
+    """What a command says; None if the time is over before it ends: then it is interrupted, and killed with what it has begun."""
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as running:  # fmt: skip
+        try:
+            out, errors = running.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGINT)  # fixtures end, unless this is what hangs
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.communicate(timeout=END_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            return None
+    return subprocess.CompletedProcess(command, running.returncode, out, errors)
 
 
 def main() -> int:
