@@ -720,7 +720,7 @@ def notice(mutation: Mutation, tree: Path, only_few: bool) -> str:
 def run_within(
     limit_s: float, command: list[str], folder: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str] | None:
-    """What a command says; None if the time is over before it ends: then it is interrupted, and killed with what it has begun."""
+    """What a command says; None if the time is over before it ends: then it ends, with all that it has begun."""
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           start_new_session=True) as running:  # fmt: skip
         try:
