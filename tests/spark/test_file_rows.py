@@ -181,6 +181,11 @@ def test_damaged_files_and_files_that_cannot_be_reached_are_told_apart(tmp_path:
             judged(tmp_path / "a.csv.gz", content, ("k",))
     with pytest.raises(DamagedFileError, match=r"a\.arrow cannot be read as arrow"):
         judged(tmp_path / "a.arrow", b"ARROW1\0\0nothing", ("k",))
+    offsets, values = pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"\xff\xff")
+    no_text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, values])
+    write(tmp_path / "b.arrow", pa.table({"name": no_text}))
+    with pytest.raises(DamagedFileError, match=r"b\.arrow cannot be read as arrow: .*UTF8"):
+        judge(str(tmp_path / "b.arrow"), "arrow", SOURCE, ("name",))
     (tmp_path / "folder.parquet").mkdir()
     with pytest.raises(FilesError, match="was found earlier and is gone"):
         judge(str(tmp_path / "gone.parquet"), "parquet", SOURCE, ("k",))
