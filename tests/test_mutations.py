@@ -11,6 +11,7 @@ import pytest
 
 from tests import mutations
 from tests.mutations import MUTATIONS, ROOT, run_within
+from tests.support.feeding import wait_until
 
 
 @pytest.mark.parametrize("room", MUTATIONS)
@@ -35,7 +36,7 @@ time.sleep(600)
 def test_tests_that_hang_are_ended_with_what_they_have_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mutations, "END_S", 0.1)
     assert run_within(0.5, [sys.executable, "-c", HANGS], tmp_path, dict(os.environ)) is None
-    assert not [path for path in Path("/proc").glob("[0-9]*") if _folder_of(path) == tmp_path]
+    wait_until(lambda: not [path for path in Path("/proc").glob("[0-9]*") if _folder_of(path) == tmp_path])
     done = run_within(60.0, [sys.executable, "-c", "print('told'); exit(3)"], tmp_path, dict(os.environ))
     assert done is not None
     assert (done.returncode, done.stdout) == (3, "told\n")
