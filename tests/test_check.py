@@ -17,6 +17,7 @@ from anabranch.cli import main
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.overload_notes import write_overload
+from anabranch.control.pipelines import DroppedNote, write_dropped
 from anabranch.control.sink_notes import SinkNote, write_sink
 from anabranch.drive.local import LocalPipeline
 from anabranch.drive.restart import Fate, Outflow, Restart, _freshness, restart_of
@@ -214,6 +215,14 @@ def test_results_that_wait(ground: Ground) -> None:
     ground.drop("sums")
     with pytest.raises(SessionError, match="pairs cannot be dropped: its results of batch 1 wait for its sink"):
         ground.restart(ground.queries(SUMS), {}).require()
+
+
+def test_a_query_that_has_left_cannot_start_anew_while_results_of_it_wait(ground: Ground) -> None:
+    """That is all that is told: nothing of what is asked of those who leave."""
+    ground.wait("pairs")
+    write_dropped(ground.checkpoint.below("pipeline-0"), [DroppedNote("pairs")])
+    (error,) = ground.restart(ground.queries(PAIRS + SUMS), {}, fresh=["pairs"]).errors()
+    assert str(error).startswith("pairs cannot start anew: its results of batch 1 wait for its sink")
 
 
 def test_a_checkpoint_that_is_in_use_or_damaged(ground: Ground, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,9 @@ def _read_arrow(path: str, fields: Sequence[Field]) -> pa.Table:
     require(fields, schema.names)
     options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(f.name) for f in fields], use_threads=False)
     with pa.memory_map(path) as file, _open_arrow(file, options) as reader:
-        return reader.read_all()
+        rows = reader.read_all()
+    rows.validate(full=True)  # its bytes are taken as they are: an offset that is damaged would lead anywhere in memory
+    return rows
 
 
 def _open_arrow(

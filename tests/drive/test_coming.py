@@ -257,6 +257,24 @@ def test_queries_come_with_the_batch_that_was_begun_with_them() -> None:
     assert come == [["q0"], ["later"], ["third"], [], ["groups"], *[[]] * 4]
 
 
+def test_who_is_asked_for_while_a_batch_runs_stays_noted() -> None:
+    """The batch does not have it. Whoever goes on, if the driver dies after it, has it come in."""
+    drawn = Workload(35, 0, batches=4)
+    case = Growing([query_of(drawn, "q0", JOIN)], [drawn.batch(n) for n in range(4)], {}, slots=2)
+    runs, noted, work = list[Run](), list[list[str]](), case.work
+
+    def asks(driver: Driver, run: str, kept: Any, rows: Any, control: Control) -> Computed:
+        if control.batch == 1:
+            case.asking(query_of(drawn, "later", OTHER), False)(runs[0])
+        return work(driver, run, kept, rows, control)
+
+    case.work = asks  # type: ignore[method-assign]
+    case.before = {1: runs.append, 2: lambda run: noted.append([*case.checkpoint.list(COMING)])}
+    case.check()
+    assert noted == [["later"]]
+    assert next(batch for batch, control in case.begun.items() if "later" in control.queries) == 2
+
+
 def check_coming_and_dying(
     workload: Workload, slots: int, count: int, comes: dict[int, tuple[int, bool]], faults: dict[int, Fault]
 ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from anabranch.control.commands import ANSWERS, COMMANDS, Command, answer_to, give
-from anabranch.control.pipelines import COMING, DROPPED
+from anabranch.control.pipelines import COMING, DROPPED, ComingNote
+from anabranch.control.query_texts import text_of
 from anabranch.drive.coming import Coming
 from anabranch.errors import SessionError
 from anabranch.online import Online
@@ -149,6 +151,42 @@ def test_the_next_driver_answers() -> None:
 
 MEANT = (COMING, DROPPED, ANSWERS, "control", "commit")
 """Where a driver puts what a command brings about."""
+
+
+def test_a_command_is_known_to_be_carried_out_from_when_it_is_noted() -> None:
+    """Before its batch, in it and after it; and a query that left by one command had come by another."""
+    later, told = query_of(DRAWN, "later", OTHER), dict[int, tuple[bool, bool]]()
+    batches = [DRAWN.batch(number) for number in range(DRAWN.batches)]
+    case = Growing([query_of(DRAWN, "q0", JOIN)], batches, {}, slots=2, release_every=2)
+    case.versions[text_of(later).digest] = later
+
+    def come(run: Run) -> None:
+        host = run.pipelines[0].host
+        running = {name: (each.query, each.distribution) for name, each in host.driver.queries.items()}
+        note = ComingNote("later", text_of(later).digest, command="comes")
+        coming = Coming(case.joining(later, running), command="comes")
+        host.delivery.add("later", case.outlets["later"])
+        host.runner.add(coming, note)
+
+    def look(trigger: int, asks: Callable[[Run], None] = lambda run: None) -> None:
+        def ask(run: Run) -> None:
+            asks(run)
+            runner = run.pipelines[0].host.runner
+            told[trigger] = runner.has_carried_out("comes"), runner.has_carried_out("goes")
+
+        case.before[trigger] = ask
+
+    look(0)
+    look(1, come)
+    look(2)
+    look(3, lambda run: run.pipelines[0].host.runner.drop("later", "goes"))
+    for trigger in range(4, DRAWN.batches):
+        look(trigger)
+    case.check()
+    assert told == {
+        0: (False, False), 1: (True, False), 2: (True, False), 3: (True, True),
+        **dict.fromkeys(range(4, DRAWN.batches), (False, True)),
+    }  # fmt: skip
 
 
 def test_another_command_is_refused() -> None:

@@ -138,6 +138,19 @@ def test_texts_that_queries_had_before_they_were_altered_go() -> None:
     assert text_of(case.pipeline.driver.queries["first"].query).digest in case.disk.list(TEXTS)
 
 
+def test_a_query_that_takes_its_own_place_begins_anew() -> None:
+    """It is the very same, as a worker finds it that reads each text once; still it lacks rows that came before."""
+    query, batches = pairs("q", 0, 3), [rows(number) for number in range(6)]
+    pipeline, found = LocalPipeline([query], MemoryFilesystem()), Counter[Any]()
+    for number, batch in enumerate(batches):
+        if number == 3:
+            pipeline.add(query)
+        found.update(oracle.bag(pipeline.step(number, batch)["q"].results))
+    wanted = oracle.expected_of_stay(query, batches[:3], {}, 0, 0, False)
+    wanted += oracle.expected_of_stay(query, batches, {}, 3, 3, False)
+    assert not (wrong := oracle.difference(found, wanted)), wrong
+
+
 # Drivers that die.
 
 

@@ -249,3 +249,22 @@ def test_the_records_of_the_latest_batches_stay() -> None:
         kept = run.commits.numbers()
         assert kept == list(range(kept[0], batch + 1))
         assert min(batch + 1, 5) <= len(kept) <= 8
+
+
+def test_files_of_an_attempt_that_lost_go_however_late_it_was() -> None:
+    """It may write on when another has won its batch and the batch is committed."""
+    disk, sql = MemoryFilesystem(), SCRIPT.format(window="9", c="", and_c="")
+    run = LocalPipeline([parse_script(sql).queries[0].query], disk, release_every=4)
+    litter: list[str] = []
+    for batch in range(13):
+        times = pa.array([batch * 1_000_000], pa.timestamp("us"))
+        a = pa.table({"k": [1], "x": [batch], "ts": times})
+        run.step(batch, {"a": a, "b": a.select(["k", "ts"])})
+        if batch in (3, 4, 5):
+            litter.append(f"{batch:010d}-lost.log")
+            disk.put(f"state/0/{litter[-1]}", [b"too late"])
+        if batch == 7:
+            assert set(litter) <= set(disk.list("state/0")), "in batch 4, when others went, batch 3 was not over"
+    kept = disk.list("state/0")
+    assert kept
+    assert not set(litter) & set(kept)

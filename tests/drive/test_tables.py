@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from anabranch.drive.local import LocalRun
+from anabranch.drive.local import LocalPipeline, LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
 
@@ -60,6 +60,23 @@ def test_rows_meet_the_table_of_their_time(plan: str) -> None:
     found = stepped(run_of(JOIN, MemoryFilesystem(), versions, plan))
     assert [row["n"] for row in found] == list(range(2 * SECONDS)), "every row has met one version"
     assert [row["version"] for row in found] == [0] * 6 + [1] * 4 + [2] * 4 + [3] * 2
+
+
+def test_a_query_that_is_altered_meets_the_table_as_it_is_then() -> None:
+    """It takes in all its tables with its first batch, the fifth; the next reading is two seconds later."""
+    versions, found = Versions(), list[dict[str, int]]()
+    first, then = (
+        parse_script(f"{CREATE} CREATE QUERY q AS {sql}").queries[0].query for sql in (JOIN, f"{JOIN} AND a.n > 0")
+    )
+    changing = {"t": (EVERY_US, versions)}
+    pipeline = LocalPipeline([first], MemoryFilesystem(), tables={"t": versions()}, slots=2, refresh=changing)
+    for second in range(SECONDS):
+        if second == 4:
+            pipeline.add(then)
+        found += pipeline.step(second, rows(second))["q"].results.to_pylist()
+    found.sort(key=lambda row: row["n"])
+    assert [row["n"] for row in found] == list(range(2 * SECONDS)), "every row has met one version"
+    assert [row["version"] for row in found] == [0] * 6 + [1] * 2 + [2] * 4 + [3] * 4
 
 
 def test_a_table_is_not_a_reading_of_another() -> None:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
 from hypothesis import strategies as st
 
+from anabranch.drive.local import LocalPipeline
+from anabranch.sql import parse_script
+from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support import oracle
 from tests.support.coming import check_coming
 from tests.support.kin import kin
 from tests.support.scenarios import properties
@@ -29,3 +37,50 @@ test_anybody_who_comes, test_anybody_who_comes_long = properties(
     check_coming, 25, 1_000, [SPREAD_BY_WHAT_NOBODY_READS], workload=workloads(), slots=st.sampled_from([1, 4]),
     count=st.integers(1, 4), actions=ACTIONS, turns=TURNS,
 )  # fmt: skip
+
+
+CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+PAIRS = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 6 SECONDS"
+SUMS = "SELECT a.k, SUM(b.x) AS y, COUNT(*) AS n FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS GROUP BY a.k"
+
+
+def rows(second: int) -> pa.Table:
+    ts = pa.array([second * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
+    return pa.table({"k": [0, 1, 0, 1], "x": pa.array([(3 * second + 2 * n) % 7 for n in range(4)]), "ts": ts})
+
+
+def test_rows_that_came_before_a_query_are_not_among_its_groups() -> None:
+    """They are stored for another one. When groups go below the join, stored rows become groups: only the query's own do."""
+    stays, comes = (
+        declared.query for declared in parse_script(f"{CREATE} CREATE QUERY p AS {PAIRS}; CREATE QUERY q AS {SUMS};").queries
+    )
+    batches = [dict.fromkeys("ab", rows(number)) for number in range(9)]
+    pipeline, found = LocalPipeline([stays], MemoryFilesystem()), Counter[Any]()
+    for number, batch in enumerate([*batches, {}]):
+        if number == 3:
+            pipeline.add(comes)
+        if number == 5:
+            pipeline.change("q", "(a b)", groups_below="b")
+        steps = pipeline.step(number, batch)
+        found += oracle.bag(steps["q"].results) if "q" in steps else Counter()
+    wanted = oracle.expected_of_stay(comes, batches, {}, 3, 3)
+    assert not (wrong := oracle.difference(found, wanted)), wrong
+
+
+def test_a_view_lacks_what_who_comes_with_history_wants() -> None:
+    """Rows are kept for the sake of a query with a plan of its own. The two whose join the new one runs with them want other
+    combinations of a and b, so that their view of them is no use to it."""
+    join = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND b.k = c.k{} WINDOW {} SECONDS"
+    asked = {"p": ("", 5), "q": (" AND b.x > 3", 9), "r": (" AND b.x > 4", 9), "s": (" AND b.x < 4", 5)}
+    script = "".join(f"CREATE QUERY {name} AS {join.format(*each)};" for name, each in asked.items())
+    *first, comes = (declared.query for declared in parse_script(CREATE + script).queries)
+    plans = {"p": "(a (b c))", "q": "((a b) c)", "r": "((a b) c)"}
+    pipeline, found = LocalPipeline(first, MemoryFilesystem(), plans), Counter[Any]()
+    batches = [dict.fromkeys("abc", rows(number)) for number in range(7)]
+    for number, batch in enumerate([*batches, {}]):
+        if number == 4:
+            pipeline.add(comes, history=True)
+        steps = pipeline.step(number, batch)
+        found += oracle.bag(steps["s"].results) if "s" in steps else Counter()
+    wanted = oracle.expected_of_stay(comes, batches, {}, 4, 0)
+    assert not (wrong := oracle.difference(found, wanted)), wrong

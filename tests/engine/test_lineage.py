@@ -61,7 +61,7 @@ def rows(*x: int) -> pa.RecordBatch:
 def test_a_member_is_in_no_set_of_a_row_that_came_before_it():
     """Nor are its predicates asked of such a row, whose segment may lack the column."""
     found = replace(shared("", " AND a.x > 3", ""), since=(0, 5, 7))
-    made, bare = Lineage(found), pa.record_batch({"k": pa.array([1, 2]), "s": pa.array(["u", "v"])})
+    made, bare = Lineage(found), pa.record_batch({"k": pa.array([1, 2]), "s": pa.array([["u"], ["v"]])})
     assert [bin(made.sets.masks[n]) for n in made.number("a", 4, bare)] == ["0b1", "0b1"]
     assert [bin(made.sets.masks[n]) for n in made.number("a", 5, rows(1, 4))] == ["0b1", "0b11"]
     assert [bin(made.sets.masks[n]) for n in made.number("a", 7, rows(1, 4))] == ["0b101", "0b111"]

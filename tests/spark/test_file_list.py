@@ -87,6 +87,16 @@ def test_a_folder_that_changed_just_now_is_listed_again(tmp_path: Path) -> None:
     assert found == [f"{n:02d}.csv" for n in range(20)]
 
 
+def test_a_change_within_a_tick_of_the_filesystems_clock_is_found(tmp_path: Path) -> None:
+    listing, now_ns = FileListing(str(tmp_path), "csv"), time.time_ns()
+    found: list[str] = []
+    for name in ("a.csv", "b.csv"):
+        put(tmp_path / name)
+        os.utime(tmp_path, ns=(now_ns, now_ns))
+        found += names(listing.new({str(tmp_path / name) for name in found}))
+    assert found == ["a.csv", "b.csv"]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
 def test_a_file_without_its_end_is_not_there_yet(tmp_path: Path, kind: str) -> None:
     """However old it is, and wherever it is cut."""

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -184,6 +185,23 @@ def test_damaged_files_and_files_that_cannot_be_reached_are_told_apart(tmp_path:
     (tmp_path / "folder.parquet").mkdir()
     with pytest.raises(FilesError, match="was found earlier and is gone"):
         judge(str(tmp_path / "gone.parquet"), "parquet", SOURCE, ("k",))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "values", "why"),
+    [((0, 2, 4), b"\xff\xffab", "UTF8"), ((0, 10**9, 4), b"abcd", "out of bounds"), ((0, -5, 4), b"abcd", "non-monotonic")],
+)
+def test_arrow_files_are_not_taken_as_they_are(tmp_path: Path, offsets: tuple[int, ...], values: bytes, why: str) -> None:
+    """Text that is none, and offsets that lead elsewhere: whether bad rows are left out or are errors."""
+    assert SOURCE is not None
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(values)]
+    path = tmp_path / "a.arrow"
+    write(path, pa.table({"k": [1, 2], "name": pa.Array.from_buffers(pa.string(), 2, buffers)}))
+    with pytest.raises(DamagedFileError, match=rf"a\.arrow cannot be read as arrow: .*{why}"):
+        judge(str(path), "arrow", SOURCE, ("k", "name"))
+    with pytest.raises(FilesError, match=rf"a\.arrow cannot be read as arrow: .*{why}.*ON ERROR SKIP"):
+        read_rows(str(path), "arrow", SOURCE, ("k", "name"))
+    assert read_rows(str(path), "arrow", SOURCE, ("k",)).column("k").to_pylist() == [1, 2]
 
 
 # -- FAIL ------------------------------------------------------------------------------------------------------------

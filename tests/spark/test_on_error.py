@@ -17,7 +17,7 @@ from anabranch.drive.delivery import Delivery
 from anabranch.errors import FilesError, SchemaMismatchError, SessionError, UnsupportedFrameError
 from anabranch.session import Run, Session
 from anabranch.spark import sinks
-from anabranch.spark.damaged import Mark, Marks
+from anabranch.spark.damaged import Mark, Marks, encoded, reasons_in
 from anabranch.spark.file_list import FoundFile
 from anabranch.spark.reader import FileOptions, FileSource, FileStreamReader, blobs
 from anabranch.sql import parse_script
@@ -248,6 +248,12 @@ def test_marks_of_batches_that_are_over_go() -> None:
         there = [(mark.batch, mark.path) for mark in Marks(disk).all()]
         assert there == [each for each in [(3, "a"), (3, "b"), (5, "c"), (5, "d")] if each[0] == batch and each[1] <= path]
     assert len(disk.list("damaged")) == 2
+
+
+def test_a_mark_is_for_its_stream_alone() -> None:
+    """Two streams may read one file, in other ways."""
+    told = encoded([Mark("s", "/a", "torn"), Mark("r", "/a", "no columns"), Mark("r", "/b", "torn")])
+    assert [reasons_in(told, stream) for stream in "srq"] == [{"/a": "torn"}, {"/a": "no columns", "/b": "torn"}, {}]
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def test_what_no_query_can_use_stays_behind(spark: SparkSession, folder: Path, t
 class Packed:
     """Rows of a stream a as frames bring them, in the packed schema, and a pushdown over them."""
 
-    def __init__(self, spark: SparkSession, *wheres: str, sheds: bool = False) -> None:
+    def __init__(self, spark: SparkSession, *wheres: str, sheds: bool = False, untimed: Sequence[int] = ()) -> None:
         selected = [(n, where.format(i=f"i{n}")) for n, where in enumerate(wheres)]
         queries = [
             f"CREATE QUERY q{n} AS SELECT i{n}.v FROM a i{n}, b WHERE i{n}.v = b.v AND {where} WINDOW 1 SECOND;"
@@ -233,6 +233,9 @@ def test_which_rows_pass_for_several_queries(spark: SparkSession) -> None:
     assert packed.passed({"q0": -(2**62), "q1": 3_000_000}) == [0, 1, 2, 8, 9]
     assert packed.passed({"q0": 4_000_000, "q1": 3_000_000}) == [0, 1, 2, 3, 8, 9]
     assert packed.passed(early) == [8, 9]
+    # So does a row that has no time.
+    packed = Packed(spark, "{i}.x > 7", "{i}.x > 8", untimed=[2, 9])
+    assert packed.passed(early) == [2, 8, 9]
 
 
 STREAM = """CREATE STREAM a (v BIGINT, w INT, x DOUBLE, y DOUBLE, s STRING, d DATE, m DECIMAL(10, 2), ts TIMESTAMP) TIME ts;

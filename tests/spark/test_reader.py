@@ -278,6 +278,15 @@ def test_of_rows_that_are_shed_the_times_are_sent(tmp_path: Path, monkeypatch: p
         assert counts.largest_time_us == known[known <= 1_500_000].max()
 
 
+def test_a_row_at_the_watermark_is_not_late() -> None:
+    """Nor is one early that is as far ahead as it may be; and the largest time of a batch may be in any part of it."""
+    counts = SourceStatistics()
+    parts = [pa.array(times, pa.timestamp("us")) for times in ([4, 5, None], [9, 10], [6])]
+    assert count_passed_over(counts, parts, watermark_us=5, early_after_us=9) == 3
+    told = (counts.rows, counts.late_rows, counts.early_rows, counts.untimed_rows, counts.largest_time_us)
+    assert told == (6, 1, 1, 1, 9)
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     """What is wrong with a file reaches the user through Spark (`tests/test_cli.py`, `tests/spark/test_on_error.py`); that
     there is no folder, before Spark is asked for anything."""
