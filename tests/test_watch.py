@@ -28,6 +28,7 @@ class Played:
     waiting_files: dict[str, dict[str, Waiting]] = field(default_factory=dict)
     failing: dict[str, Exception] = field(default_factory=dict)
     undelivered: dict[str, int] = field(default_factory=dict)
+    waits_for: dict[str, str] = field(default_factory=dict)
     failures: dict[str, Any] = field(default_factory=dict)
     queries: dict[str, Any] = field(default_factory=dict)
     is_stopped: bool = False
@@ -114,6 +115,11 @@ def test_what_is_waited_for_is_told_when_it_takes_long(monkeypatch: pytest.Monke
     assert waits.long() == {}, "it fails for the first time"
     now[0] += 3
     assert waits.long() == {"q": ["its sink fails, and is tried again: OSError: gone"]}
+    run.waits_for = {"r": "the database shop says: no"}
+    assert "r" not in waits.long()
+    now[0] += 3
+    assert waits.long()["r"] == ["a database is gone, and the batch is tried again: the database shop says: no"]
+    run.waits_for = {}
     run.failing, run.undelivered = {}, {}
     assert waits.long() == {}
 
