@@ -192,7 +192,7 @@ class Packed:
         streams = "".join(f"CREATE STREAM {s} (v BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
         self.workload = Workload(tuple(bound.query for bound in parse_script(streams + "\n".join(queries)).queries))
         self.columns, self.filters = read_columns(self.workload), source_filters(self.workload)
-        times = pa.array([n * 1_000_000 for n in range(10)], pa.timestamp("us", "UTC"))
+        times = pa.array([None if n in untimed else n * 1_000_000 for n in range(10)], pa.timestamp("us", "UTC"))
         numbers = pa.array(range(10), pa.int64())
         frame = spark.createDataFrame(pa.table({"v": numbers, "x": numbers, "ts": times}))
         packing = packing_of(self.columns, dict.fromkeys(self.columns, frame.schema))
