@@ -41,7 +41,7 @@ def test_every_flipped_bit_is_noticed():
             changed = bytearray(sealed)
             changed[position] ^= 1 << bit
             # in the magic and in the version it cannot be told from a foreign file, anywhere else it is damage
-            expected = DamagedStateError if position >= len("anabranch 1") else (DamagedStateError, ForeignStateError)
+            expected = DamagedStateError if position >= len(f"anabranch {FORMAT_VERSION}") else (DamagedStateError, ForeignStateError)
             with pytest.raises(expected):
                 unseal("commit", bytes(changed), "commit/7")
 
