@@ -41,7 +41,8 @@ def test_every_flipped_bit_is_noticed():
             changed = bytearray(sealed)
             changed[position] ^= 1 << bit
             # in the magic and in the version it cannot be told from a foreign file, anywhere else it is damage
-            expected = DamagedStateError if position >= len(f"anabranch {FORMAT_VERSION}") else (DamagedStateError, ForeignStateError)
+            is_told_apart = position < len(f"anabranch {FORMAT_VERSION}")
+            expected = (DamagedStateError, ForeignStateError) if is_told_apart else DamagedStateError
             with pytest.raises(expected):
                 unseal("commit", bytes(changed), "commit/7")
 
