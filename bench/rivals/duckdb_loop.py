@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import permutations
 
 import duckdb
 import pyarrow as pa
@@ -73,14 +74,25 @@ class DuckDbLoop:
                 if other != stream:
                     names[other] = f"state_{other}"
                     self.connection.register(names[other], pa.concat_tables(self.state[other]))
-        # A result's rows are valid together iff the oldest and the newest of them lie less than a window apart.
+        # A result's rows are valid together iff the oldest and the newest of them lie less than a window apart. Of two streams
+        # without a condition in common it is asked at the end: DuckDB would else join these two first, by their times alone.
         span = f"INTERVAL {window_us} MICROSECONDS"
-        valid = " AND ".join(
-            f"{x}.ts < {y}.ts + {span}" for x in w.streams for y in w.streams if x != y
-        )
+        valid = [f"{x}.ts < {y}.ts + {span}" for x, y in permutations(w.streams, 2) if meet(w.where, x, y)]
+        if len(w.streams) > 2:
+            times = ", ".join(f"{stream}.ts" for stream in w.streams)
+            valid.append(f"greatest({times}) < least({times}) + {span}")
         select = ", ".join(f"{c} AS {c.replace('.', '_')}" for c in w.selected)
         if w.wide:
             select += ", a.note, a.w0 + a.w11 AS w"
         from_ = ", ".join(f"{table} AS {alias}" for alias, table in names.items())
-        where = " AND ".join(filter(None, (w.where, valid, predicate)))
+        where = " AND ".join(filter(None, (w.where, *valid, predicate)))
         return self.connection.sql(f"SELECT {select} FROM {from_} WHERE {where}").to_arrow_table()
+
+
+def meet(where: str, one: str, other: str) -> bool:
+    """Whether some condition compares two streams.
+
+    >>> meet("a.k1 = b.k1 AND b.k2 = c.k2", "c", "b"), meet("a.k1 = b.k1 AND b.k2 = c.k2", "a", "c")
+    (True, False)
+    """
+    return any(f"{one}." in part and f"{other}." in part for part in where.split(" AND "))
