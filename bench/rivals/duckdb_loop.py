@@ -74,8 +74,8 @@ class DuckDbLoop:
                 if other != stream:
                     names[other] = f"state_{other}"
                     self.connection.register(names[other], pa.concat_tables(self.state[other]))
-        # A result's rows are valid together iff the oldest and the newest of them lie less than a window apart. Of two streams
-        # without a condition in common it is asked at the end: DuckDB would else join these two first, by their times alone.
+        # A result's rows are valid together iff the oldest and the newest of them lie less than a window apart. Of streams
+        # without a condition in common it is asked at the end: DuckDB would else join these first, by their times alone.
         span = f"INTERVAL {window_us} MICROSECONDS"
         valid = [f"{x}.ts < {y}.ts + {span}" for x, y in permutations(w.streams, 2) if meet(w.where, x, y)]
         if len(w.streams) > 2:
