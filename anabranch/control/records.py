@@ -30,8 +30,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
-    slices: tuple[tuple[int, int, int], ...] = ()
-    """Rows that are kept equally long stand together, the longest first (`anabranch.engine.slices.Slice`)."""
+    slices: tuple[tuple[int, int, int, str], ...] = ()
+    """Rows that are kept equally long stand together (`anabranch.engine.slices.Slice`)."""
     kept: float = 1.0
     """The share of the stream's rows that the batch kept; others were shed."""
 
@@ -57,6 +57,8 @@ class RunSegment(msgspec.Struct, frozen=True, array_like=True):
     directory: Segment
     retention_us: int = 0
     """How long rows of its slice are kept; 0 for a view, whose rows have ends of their own."""
+    unwanted_by: str = ""
+    """By whom they are not wanted (`anabranch.engine.slices.Keeping`)."""
 
 
 class ViewSegment(msgspec.Struct, frozen=True, array_like=True):

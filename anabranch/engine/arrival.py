@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from time import thread_time_ns
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from anabranch.engine.log import Stored, decode, encode, starts_of
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.reader import InputState, Reader, values_of
 from anabranch.engine.run import Words
-from anabranch.engine.slices import coarse_windows, cut
+from anabranch.engine.slices import MOST_WATERMARKS, Unwanted, coarse_windows, cut
 from anabranch.engine.store import Store, readers_of
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.identity import IndexKey, RowsKey
@@ -184,7 +185,8 @@ class Arrival:
         kept_us = self._kept_us(windows_us, kept, sets, wanted, len(starts)) if len(windows_us) > 1 else None
         if is_new and len(windows_us) > 1:
             self._count_wanted(source.name, kept[0][0].query, kept_us, windows_us, len(starts))
-        order, slices = cut(kept_us, limits_us, starts)
+        unwanted = self._unwanted(kept, sets, wanted, len(starts)) if isinstance(source, Stream) else None
+        order, slices = cut(kept_us, limits_us, starts, unwanted, partial(store.over_us, source.name))
         places = None if wanted is None else np.flatnonzero(wanted)
         if order is not None:
             rows, starts, places = rows.take(pa.array(order)), starts[order], order if places is None else places[order]
@@ -234,6 +236,33 @@ class Arrival:
             else:
                 np.maximum(found, i.window_us, out=found, where=True if own is None else own)
         return found
+
+    def _unwanted(
+        self,
+        kept: list[tuple[Reader, InputState, Mask | None]],
+        sets: Mapping[tuple[str, str], Numbers | None],
+        wanted: Mask | None,
+        count: int,
+    ) -> Unwanted | None:
+        """By whose watermarks nobody wants each of the rows that are `wanted`; None: by all of them somebody does."""
+        streams = sorted({each.streams for reader, i, _ in kept for each in reader.keepers(i)})[:MOST_WATERMARKS]
+        if len(streams) < 2:
+            return None
+        known = {name: 1 << place for place, name in enumerate(streams)}
+        every, found = (1 << len(streams)) - 1, np.zeros(count, np.int64)
+        for reader, i, mask in kept:
+            numbers = sets.get((reader.name, i.alias))
+            if reader.lineage is not None and numbers is not None:
+                found |= reader.lineage.watermarks(i.alias, numbers if wanted is None else numbers[wanted], known)
+                continue
+            bits = 0
+            for each in reader.keepers(i):
+                bits |= known.get(each.streams, 0)
+            if mask is None:
+                found |= bits
+            else:
+                found[mask if wanted is None else mask[wanted]] |= bits
+        return None if (found == every).all() else Unwanted(tuple(streams), every & ~found)
 
     def _count_wanted(
         self, source: str, query: str, kept_us: npt.NDArray[np.int64] | None, windows_us: tuple[int, ...], count: int

@@ -19,6 +19,10 @@ MOST_SLICES = 8
 """Rows of a source are kept in at most so many slices (`anabranch.engine.slices`): each has indexes of its own, which a
 lookup visits."""
 
+MOST_APART = 16
+"""If rows of a batch would have more slices than these, by lengths and by whose watermarks they wait for, lengths are not
+told apart."""
+
 SLICE_RATIO = 1.25
 """A window has a slice of its own only if the next longer slice is so many times as long."""
 

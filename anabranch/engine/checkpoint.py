@@ -29,7 +29,7 @@ from anabranch.control.sweep import state_prefix
 from anabranch.engine.aggregation import BY_KEYS, Aggregator
 from anabranch.engine.log import Stored, decode
 from anabranch.engine.run import Run, map_run
-from anabranch.engine.slices import Slice
+from anabranch.engine.slices import Keeping, Slice
 from anabranch.engine.spine import Spine
 from anabranch.engine.store import Build, Store
 from anabranch.engine.view import Combined
@@ -106,8 +106,9 @@ class Checkpoint:
         for run in state.runs:
             key = indexes.get(run.index)
             if key is not None and key.rows not in self.store.waiting:
+                spine = self.store.indexes[key].spine(Keeping(run.retention_us, run.unwanted_by))
                 with contextlib.suppress(StateError):
-                    self.store.indexes[key].spine(run.retention_us).runs.append(_map_run(run, self.reader))
+                    spine.runs.append(_map_run(run, self.reader))
 
     def catch_up(self, state: SlotState, groups: Mapping[str, tuple[Aggregator, int]]) -> int | None:
         """Brings a store that stopped some batches ago to what a commit names: those batches are added from their files, and
@@ -340,7 +341,7 @@ class Checkpoint:
                 passed = self._predicates.setdefault(stored.passed, len(self._predicates))
                 data, late = files.log.add(stored.data), dict(stored.watermarks)
                 rows, start_us = stored.rows.num_rows, stored.start_max_us
-                slices = tuple((each.retention_us, each.end, each.start_max_us) for each in stored.slices)
+                slices = tuple((each.retention_us, each.end, each.start_max_us, each.unwanted_by) for each in stored.slices)
                 known[batch] = LogSegment(name, batch, rows, start_us, data, passed, late, 0, slices, stored.kept)
                 self._fresh_logs.append(known[batch])
 
@@ -358,21 +359,21 @@ class Checkpoint:
     def _save_runs(self, files: Files, batch: int) -> tuple[RunSegment, ...]:
         segments = []
         self._fresh_runs = set()
-        for key, retention_us, spine in self._spines():
+        for key, keeping, spine in self._spines():
             for run in spine.lasting_runs(batch):
                 if run.record is None:
-                    run.record = _record(key.digest, run, retention_us, files.index)
+                    run.record = _record(key.digest, run, keeping, files.index)
                     self._fresh_runs.add(key)
                 elif (run.record.index, run.record.lo, run.record.hi) != (key.digest, run.lo, run.hi):
                     run.record = msgspec.structs.replace(run.record, index=key.digest, lo=run.lo, hi=run.hi)
                 segments.append(run.record)
         return tuple(segments)
 
-    def _spines(self) -> Iterator[tuple[IndexKey, int, Spine]]:
+    def _spines(self) -> Iterator[tuple[IndexKey, Keeping, Spine]]:
         """The spines of all indexes, with how long their rows are kept."""
         for key, index in self.store.indexes.items():
-            for retention_us, spine in index.spines.items():
-                yield key, retention_us, spine
+            for keeping, spine in index.spines.items():
+                yield key, keeping, spine
 
     def _save_views(self, files: Files) -> None:
         self._fresh_views = []
@@ -432,12 +433,13 @@ def _same_log(one: LogSegment | None, other: LogSegment) -> bool:
     return one is not None and msgspec.structs.replace(one, passed=other.passed) == other
 
 
-def _record(index: str, run: Run, retention_us: int, writer: ContainerWriter) -> RunSegment:
+def _record(index: str, run: Run, keeping: Keeping, writer: ContainerWriter) -> RunSegment:
     return RunSegment(
         index=index, tier=run.tier, first_batch=run.first_batch, last_batch=run.last_batch, lo=run.lo, hi=run.hi,
         prefix_bits=run.prefix_bits, rows=run.rows, narrow=run.narrow, has_end=run.has_end, offset_bits=run.offset_bits,
         base_start_us=run.base_start_us, start_max_us=run.start_max_us, end_max_us=run.end_max_us,
-        entries=writer.add(run.entries), directory=writer.add(run.directory), retention_us=retention_us,
+        entries=writer.add(run.entries), directory=writer.add(run.directory), retention_us=keeping.retention_us,
+        unwanted_by=keeping.unwanted_by,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ from anabranch.engine.log import Log, Stored, starts_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.identity import named
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
-from anabranch.plan.shared_join import SharedJoin
+from anabranch.plan.shared_join import SharedJoin, normal
 
 Numbers = npt.NDArray[np.integer]
 """Sets of members: by number, one for each row; or, with two dimensions, the words of their bits for each row."""
@@ -166,7 +166,8 @@ class Lineage:
 
     def inherit(self, before: Lineage) -> None:
         """Takes over the sets of rows that another lineage knows, in which there are other members: those that both have are
-        in the same sets, and a row that came before a member is in none of its sets."""
+        in the same sets, and a row that came before a member is in none of its sets. Not of an input of which all members
+        asked something that not all ask now: rows of the log that did not pass it were in no index, and sets do not tell."""
         if before.shared.members[0] != self.shared.members[0]:
             return  # the inputs have other names
         known = {member: place for place, member in enumerate(before.shared.members)}
@@ -174,7 +175,10 @@ class Lineage:
         came = [n for m, n in zip(self.shared.members, self.shared.since, strict=True) if m not in known]
         first = min(came, default=None)
         for alias, segments in before._known.items():
-            for batch, numbers in segments.items() if before.tells_late(alias) == self.tells_late(alias) else ():
+            asked, now = ({str(normal(f)) for f in shared.asked[alias]} for shared in (before.shared, self.shared))
+            if before.tells_late(alias) != self.tells_late(alias) or not asked <= now:
+                continue
+            for batch, numbers in segments.items():
                 if first is not None and batch >= first:
                     continue
                 there, places = np.unique(numbers, return_inverse=True)
@@ -330,6 +334,17 @@ class Lineage:
             known[new] = np.where(self.sets.members(new, len(windows)), windows, 0).max(axis=1)
         longest: npt.NDArray[np.int64] = known[numbers]
         return longest
+
+    def watermarks(self, alias: str, numbers: Numbers, known: Mapping[str, int]) -> npt.NDArray[np.int64]:
+        """The watermarks of the members of each set, as bits: what is known of their streams."""
+        bits = [(members, known.get(streams, 0)) for streams, members in self._streams[alias].items()]
+        found = np.zeros(len(self.sets), np.int64)
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            for members, each in bits:
+                if self.sets.masks[number] & members:
+                    found[number] |= each
+        own: npt.NDArray[np.int64] = found[numbers]
+        return own
 
     def forget(self, alias: str, alive: Collection[int]) -> None:
         """Leaves out segments that are gone."""

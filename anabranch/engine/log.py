@@ -18,7 +18,7 @@ from anabranch.control.records import LogSegment
 from anabranch.engine.columns import LOW, AddressTables, ColumnStore, Ids
 from anabranch.engine.keys import Hashes
 from anabranch.engine.row_hash import hash_rows
-from anabranch.engine.slices import Slice
+from anabranch.engine.slices import Keeping, Slice
 from anabranch.errors import MissingRowError
 from anabranch.plan.query import BEGINNING_US, Stream, Table
 
@@ -36,10 +36,10 @@ class Stored:
     watermarks: Mapping[str, int] = field(default_factory=dict)
     """For the streams of each query for which some of its rows were late (`Reader.streams`), the query's watermark."""
     slices: tuple[Slice, ...] = ()
-    """Its rows by how long they are kept, longest first."""
+    """Its rows by how long they are kept, those first that are to be kept longest."""
     kept: float = 1.0
     """The share of the stream's rows that its batch kept; others were shed (`anabranch.engine.shedding`)."""
-    over: set[int] = field(default_factory=set)
+    over: set[Keeping] = field(default_factory=set)
     """The slices all rows of which have ended."""
 
 
@@ -77,7 +77,7 @@ class Log:
         """Of segments of batches that shed rows: the share that was kept."""
         self.slice_rows: dict[int, int] = {}
         """How many rows there are in the slices of each length, of segments that have slices."""
-        self._ending: dict[int, list[tuple[int, int]]] = {}
+        self._ending: dict[Keeping, list[tuple[int, int]]] = {}
         """By how long rows are kept: the largest start and the batch of each slice, as a heap: what ends first stands
         first."""
 
@@ -90,7 +90,7 @@ class Log:
             self.shed[batch] = stored.kept
         for each in stored.slices:
             if each.start_max_us != BEGINNING_US:
-                heappush(self._ending.setdefault(each.retention_us, []), (each.start_max_us, batch))
+                heappush(self._ending.setdefault(each.keeping, []), (each.start_max_us, batch))
         self._count_slices(stored.slices, 1)
         for predicate, batches in self._passed.items():
             if predicate in stored.passed:
@@ -188,22 +188,22 @@ class Log:
         hashes: Hashes = self._hashes.gather(ids, {}).to_numpy()
         return hashes
 
-    def purge(self, ended_us: Callable[[int], int]) -> bool:
+    def purge(self, ended_us: Callable[[Keeping], int]) -> bool:
         """Drops slices of segments all rows of which started at or before some time, which `ended_us` tells for each slice;
         whether there were any. A slice that is over stays while one behind it is not."""
-        over: dict[int, set[int]] = {}
-        for retention_us, heap in list(self._ending.items()):
-            limit_us = ended_us(retention_us)
+        over: dict[int, set[Keeping]] = {}
+        for keeping, heap in list(self._ending.items()):
+            limit_us = ended_us(keeping)
             while heap and heap[0][0] <= limit_us:
-                over.setdefault(heappop(heap)[1], set()).add(retention_us)
+                over.setdefault(heappop(heap)[1], set()).add(keeping)
             if not heap:
-                del self._ending[retention_us]
+                del self._ending[keeping]
         dead = []
         for batch, ended in over.items():
             stored = self.segments[batch]
             stored.over |= ended
             left = stored.slices
-            while left and left[-1].retention_us in stored.over:
+            while left and left[-1].keeping in stored.over:
                 left = left[:-1]
             if not left:
                 dead.append(batch)
@@ -234,9 +234,9 @@ class Log:
 
     def drop(self, batch: int) -> None:
         """Drops the segment of a batch."""
-        for retention_us, heap in self._ending.items():
-            self._ending[retention_us] = [(start_us, known) for start_us, known in heap if known != batch]
-            heapify(self._ending[retention_us])
+        for keeping, heap in self._ending.items():
+            self._ending[keeping] = [(start_us, known) for start_us, known in heap if known != batch]
+            heapify(self._ending[keeping])
         self._forget([batch])
 
     def _forget(self, dead: list[int]) -> None:

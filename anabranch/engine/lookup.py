@@ -25,7 +25,7 @@ from anabranch.engine.lineage import Numbers, wanted
 from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, sort_by_word
 from anabranch.engine.pieces import cuts
 from anabranch.engine.run import Words
-from anabranch.engine.slices import Index, longest_window
+from anabranch.engine.slices import Index, Keeping
 from anabranch.plan.join_graph import Aliases
 from anabranch.plan.query import FOREVER_US
 from anabranch.plan.ranges import Range
@@ -113,13 +113,12 @@ class Lookup:
         found: npt.NDArray[np.int64] = reaches_us[ordered[:, 1].view(np.int64)]
         return found
 
-    def _window_us(self, target: Aliases, retention_us: int) -> int | None:
-        """For how long rows of a slice are valid for the box; None if no row of it is the box's. A row is in a slice of at
-        least the longest window of those who want it."""
+    def _window_us(self, target: Aliases, keeping: Keeping) -> int | None:
+        """For how long rows of a slice are valid for the box; None if no row of it is the box's."""
         if len(target) > 1:
             return 0  # combined rows have ends of their own
         reader = self.box.reader
-        return longest_window(reader.windows_us(reader.input(target[0])), retention_us)
+        return reader.window_us(reader.input(target[0]), keeping)
 
     def _combined(self, probe: Probe, rows: Combination, matches: Matches) -> tuple[Matches, Combination]:
         """Rows with what they have found and may see."""
@@ -158,13 +157,15 @@ class Lookup:
             view = box.view_of(target)
             view.check(found)
             parts = {alias: view.part(place, found) for place, alias in enumerate(box.reader.orders[target])}
+        lineage = box.reader.lineage
         for alias in target:
-            log = box.log_of(alias)
-            if len(target) == 1 or box.reader.lineage is None or (there := log.inside(parts[alias])) is None:
+            # A combination of a shared join is in a view for the longest window; what members wanted of it may be over, and
+            # with it rows that nobody else wants. So it is with a row in an index of members with several watermarks: that
+            # those who want it are past it does not hold for who looks it up.
+            log, may_be_over = box.log_of(alias), lineage is not None and (len(target) > 1 or lineage.tells_late(alias))
+            if not may_be_over or (there := log.inside(parts[alias])) is None:
                 log.check(parts[alias])
                 continue
-            # A combination of a shared join is in a view for the longest window; what members wanted of it may be over, and
-            # with it rows that nobody else wants.
             matches, parts = matches[:, there], {each: ids[there] for each, ids in parts.items()}
         return matches, parts
 

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.keys import is_exact
 from anabranch.engine.lineage import Lineage
 from anabranch.engine.log import Log, Stored, decode, encode
+from anabranch.engine.slices import Keeping
 from anabranch.plan.demand import is_not_null
 from anabranch.plan.expression import Call, Column, Expr, columns_of
 from anabranch.plan.grid import Grid
@@ -125,6 +127,16 @@ class Watch:
         self.watermarks = {batch: limit_us for batch, limit_us in self.watermarks.items() if batch in alive}
 
 
+class Keeper(NamedTuple):
+    """Who needs rows of a source after their batch: a reader, or a member of a shared join."""
+
+    name: str
+    window_us: int
+    """For how long."""
+    streams: str
+    """The streams whose watermark tells when."""
+
+
 class Reader:
     """One block of a query, compiled for an execution."""
 
@@ -151,6 +163,9 @@ class Reader:
         self.queries = (query,) if lineage is None else lineage.shared.names
         """The queries that it reads for."""
         self._queries_over: dict[str, dict[str, str]] = {}
+        self._keepers: dict[str, tuple[Keeper, ...]] = {}
+        self._lasting: dict[str, set[tuple[int, str]]] = {}
+        """For how long rows of each input are of use, and by the watermark of which streams."""
         self.streams = " ".join(sorted(accepted_by))
         """By whose watermark its rows count, as segments tell for whom rows were late."""
         self.accepted_by, self.versions, self.spans = tuple(sorted(accepted_by)), dict(versions or {}), spans
@@ -213,15 +228,28 @@ class Reader:
 
     def windows_us(self, i: InputState) -> tuple[int, ...]:
         """For how long rows of an input are of use: of a shared join, to each of its members that has it."""
-        return tuple(us for _, us in self.keepers(i))
+        return tuple(each.window_us for each in self.keepers(i))
 
-    def keepers(self, i: InputState) -> list[tuple[str, int]]:
-        """For whose sake rows of an input are kept, and for how long. A lead keeps them in the name of its box."""
-        if self.lineage is None:
-            return [(self.name, i.window_us)]
-        shared = self.lineage.shared
-        windows = shared.windows_us(i.alias)
-        return [(shared.names[place] if place else self.name, windows[place]) for place in shared.members_over(i.alias)]
+    def keepers(self, i: InputState) -> tuple[Keeper, ...]:
+        """For whose sake rows of an input are kept. A lead keeps them in the name of its box."""
+        if (found := self._keepers.get(i.alias)) is None:
+            if self.lineage is None:
+                found = (Keeper(self.name, i.window_us, self.streams),)
+            else:
+                shared = self.lineage.shared
+                names, windows = (self.name, *shared.names[1:]), shared.windows_us(i.alias)
+                over = shared.members_over(i.alias)
+                found = tuple(Keeper(names[place], windows[place], shared.streams[place]) for place in over)
+            self._keepers[i.alias] = found
+            self._lasting[i.alias] = {(each.window_us, each.streams) for each in found}
+        return found
+
+    def window_us(self, i: InputState, keeping: Keeping) -> int | None:
+        """For how long rows of a slice are of use to the reader; None if no row of it is. A row is in a slice of at least
+        the longest window of those who want it."""
+        self.keepers(i)
+        mine = (us for us, streams in self._lasting[i.alias] if us <= keeping.retention_us and keeping.is_for(streams))
+        return max(mine, default=None)
 
     def queries_over(self, source: str) -> Mapping[str, str]:
         """The queries that it reads a source for, and the streams whose watermark is theirs."""

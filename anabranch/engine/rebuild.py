@@ -36,7 +36,7 @@ from anabranch.engine.log import starts_of
 from anabranch.engine.reader import BoundIndex, Reader
 from anabranch.engine.results import Found
 from anabranch.engine.run import Words
-from anabranch.engine.slices import Slice, parts_of
+from anabranch.engine.slices import Keeping, Slice, parts_of
 from anabranch.engine.store import Build, Store
 from anabranch.plan.identity import IndexKey, ViewKey
 from anabranch.plan.join_graph import Aliases
@@ -221,13 +221,13 @@ class Rebuild:
             if len(index.aliases) > 1 or key in self._store.thin or state.gap is not None:
                 continue
             wanted = [
-                (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, retention_us)]
+                (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, keeping)]
                 for batch in self._batches(index)
-                for retention_us, rows in parts_of(self._ordered(index, batch), self._slices(index, batch))
+                for keeping, rows in parts_of(self._ordered(index, batch), self._slices(index, batch))
             ]
             shown = [
-                run.ids()[run.starts() > self._over_us(index, retention_us)]
-                for retention_us, spine in state.spines.items()
+                run.ids()[run.starts() > self._over_us(index, keeping)]
+                for keeping, spine in state.spines.items()
                 for run in spine.runs
             ]
             here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
@@ -241,9 +241,9 @@ class Rebuild:
                 there = np.intersect1d(here, there)
             assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
 
-    def _over_us(self, index: BoundIndex, retention_us: int) -> int:
+    def _over_us(self, index: BoundIndex, keeping: Keeping) -> int:
         """Rows of a slice that started by then have ended for all readers of an index over a source."""
-        return self._store.over_us(self._reader.input(index.aliases[0]).source.name, retention_us)
+        return self._store.over_us(self._reader.input(index.aliases[0]).source.name, keeping)
 
     # -- work at what is not -----------------------------------------------------------------------------------------
 

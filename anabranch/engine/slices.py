@@ -15,6 +15,11 @@ rows that come are cut in the new way, and those that are there stay in their sl
 window no row is left that was cut in the old way. (The paper's split and merge, section 5.3, stop two operators and hand
 their queue on; here no batch waits.)
 
+Queries over other streams have watermarks of their own. A row waits for the watermarks of those who want it, and of nobody
+else: rows that nobody wants by some watermark are in slices of their own (`Keeping`), however lengths are cut. In a segment
+the slices stand in the order in which they are to end, as far as one can tell when the rows come: one that ends sooner after
+all stays until those behind it end, but while a watermark stands still only slices that came before that do.
+
 Example: q keeps all trades for 1 minute, p those with a size over 100 for 60 minutes. The windows are 1 and 60 minutes. Of
 1,000 trades of a batch ten are p's: they are rows 0 to 9 of its segment, the others 10 to 999. A minute later the segment
 has ten rows.
@@ -34,6 +39,19 @@ from anabranch.engine.run import Run, Words, run_of_batch
 from anabranch.engine.spine import Spine
 
 
+class Keeping(NamedTuple):
+    """How long the rows of a slice are kept: until they are so old by the watermarks of all who want some of them."""
+
+    retention_us: int
+    unwanted_by: str = ""
+    """By whom none of them is wanted, as streams whose watermark is theirs (`Reader.streams`), with commas in between. Who
+    comes later with history finds none either: whose rows it takes over has the same streams (`anabranch.plan.history`)."""
+
+    def is_for(self, streams: str) -> bool:
+        """Whether somebody with these streams may want some of the rows."""
+        return not self.unwanted_by or streams not in self.unwanted_by.split(",")
+
+
 class Slice(NamedTuple):
     """Rows of a segment that are kept equally long."""
 
@@ -41,6 +59,30 @@ class Slice(NamedTuple):
     end: int
     """The position behind its last row: it begins where the one before it ends."""
     start_max_us: int
+    unwanted_by: str = ""
+
+    @property
+    def keeping(self) -> Keeping:
+        return Keeping(self.retention_us, self.unwanted_by)
+
+
+class Unwanted(NamedTuple):
+    """Whose watermarks rows need not wait for."""
+
+    streams: tuple[str, ...]
+    """The streams of each watermark."""
+    bits: npt.NDArray[np.int64]
+    """For each row the watermarks by which nobody wants it, a bit for each."""
+
+    def of(self, bits: int) -> str:
+        return ",".join(name for place, name in enumerate(self.streams) if bits >> place & 1)
+
+
+MOST_WATERMARKS = 32
+"""Rows are kept apart by at most so many watermarks; they wait for all others."""
+
+ENDING = Keeping(0)
+"""Of rows of views, which have ends of their own."""
 
 
 def bounds_of(windows_us: Iterable[int]) -> tuple[int, ...]:
@@ -86,23 +128,23 @@ class Index:
 
     def __init__(self, name: str, has_end: bool, phase: int) -> None:
         self.name, self.has_end, self.phase = name, has_end, phase
-        self.spines: dict[int, Spine] = {}
-        """By how long rows are kept; a view has one spine, under 0."""
+        self.spines: dict[Keeping, Spine] = {}
+        """By how long rows are kept; a view has one spine."""
         self._gap: tuple[int, int] | None = None
 
-    def spine(self, retention_us: int = 0) -> Spine:
+    def spine(self, keeping: Keeping = ENDING) -> Spine:
         """The spine of a slice."""
-        found = self.spines.get(retention_us)
+        found = self.spines.get(keeping)
         if found is None:
-            found = self.spines[retention_us] = Spine(self.name, retention_us, self.has_end, self.phase)
+            found = self.spines[keeping] = Spine(self.name, keeping.retention_us, self.has_end, self.phase)
             found.gap = self._gap
         return found
 
     def copied(self, name: str, phase: int) -> Index:
         """The same runs under another name, to be gone on with by itself."""
         made = Index(name, self.has_end, phase)
-        for retention_us, spine in self.spines.items():
-            other = made.spine(retention_us)
+        for keeping, spine in self.spines.items():
+            other = made.spine(keeping)
             other.phase, other.runs = spine.phase, [replace(run, _row=None) for run in spine.runs]
         made.gap = self.gap
         return made
@@ -133,13 +175,13 @@ class Index:
     # -- lookups -----------------------------------------------------------------------------------------------------
 
     def tables(
-        self, with_arriving: bool, window_us: Callable[[int], int | None]
+        self, with_arriving: bool, window_us: Callable[[Keeping], int | None]
     ) -> Iterator[tuple[npt.NDArray[np.int64], int]]:
         """What a probe sees: runs, and for how long their rows are valid. `window_us` tells it for each slice; None: no row
         of the slice is to be seen."""
         found: dict[int, list[npt.NDArray[np.int64]]] = {}
-        for retention_us, spine in self.spines.items():
-            if (valid_us := window_us(retention_us)) is not None:
+        for keeping, spine in self.spines.items():
+            if (valid_us := window_us(keeping)) is not None:
                 found.setdefault(valid_us, []).append(spine.table(with_arriving))
         for valid_us, tables in found.items():
             yield tables[0] if len(tables) == 1 else np.concatenate(tables), valid_us
@@ -153,30 +195,30 @@ class Index:
 
     def arrive(self, batch: int, ordered: Words, slices: Collection[Slice] = ()) -> None:
         """Adds rows of the batch that is being processed; those of a source by their slices."""
-        for retention_us, rows in parts_of(ordered, slices):
-            self.spine(retention_us).arrive(run_of_batch(batch, rows, self.has_end, retention_us))
+        for keeping, rows in parts_of(ordered, slices):
+            self.spine(keeping).arrive(run_of_batch(batch, rows, self.has_end, keeping.retention_us))
 
     def restore(self, batch: int, ordered: Words, slices: Collection[Slice] = ()) -> None:
         """Adds rows of a batch that were derived again, as far as no run shows them."""
-        for retention_us, rows in parts_of(ordered, slices):
-            self.spine(retention_us).restore(run_of_batch(batch, rows, self.has_end, retention_us))
+        for keeping, rows in parts_of(ordered, slices):
+            self.spine(keeping).restore(run_of_batch(batch, rows, self.has_end, keeping.retention_us))
 
-    def settle(self, batch: int, ended_us: Callable[[int], int]) -> None:
+    def settle(self, batch: int, ended_us: Callable[[Keeping], int]) -> None:
         """Ends a batch; `ended_us` is the watermark of each slice: what has ended by then is left out of merges."""
-        for retention_us, spine in self.spines.items():
-            spine.settle(batch, ended_us(retention_us))
+        for keeping, spine in self.spines.items():
+            spine.settle(batch, ended_us(keeping))
 
-    def purge(self, ended_us: Callable[[int], int]) -> None:
+    def purge(self, ended_us: Callable[[Keeping], int]) -> None:
         """Drops runs of which no row is valid at or after the watermark of its slice, and slices without rows."""
-        for retention_us, spine in list(self.spines.items()):
-            spine.purge(ended_us(retention_us))
+        for keeping, spine in list(self.spines.items()):
+            spine.purge(ended_us(keeping))
             if not spine.runs and not spine.arriving and len(self.spines) > 1:
-                del self.spines[retention_us]
+                del self.spines[keeping]
 
     def lacks(self, batch: int, slices: Collection[Slice] = ()) -> bool:
         """Whether some rows of a batch are shown by no run."""
-        kept = {each.retention_us for each in slices} or {0}
-        return any(self.spine(retention_us).lacking(batch) for retention_us in kept)
+        kept = {each.keeping for each in slices} or {ENDING}
+        return any(self.spine(keeping).lacking(batch) for keeping in kept)
 
     def clear(self) -> None:
         self.spines, self._gap = {}, None
@@ -191,39 +233,53 @@ class Index:
             spine.verify()
 
 
-def parts_of(ordered: Words, slices: Collection[Slice]) -> Iterator[tuple[int, Words]]:
+def parts_of(ordered: Words, slices: Collection[Slice]) -> Iterator[tuple[Keeping, Words]]:
     """Sorted rows of a segment by slice, as far as there are any."""
     if len(slices) < 2:
         if len(ordered):
-            yield (next(iter(slices)).retention_us if slices else 0), ordered
+            yield (next(iter(slices)).keeping if slices else ENDING), ordered
         return
     positions, begin = ordered[:, 1].view(np.int64), 0
     for each in slices:
         inside = (positions >= begin) & (positions < each.end)
         if inside.any():
-            yield each.retention_us, ordered if inside.all() else ordered[inside]
+            yield each.keeping, ordered if inside.all() else ordered[inside]
         begin = each.end
 
 
 def cut(
-    kept_us: npt.NDArray[np.int64] | None, limits_us: tuple[int, ...], starts: npt.NDArray[np.int64]
+    kept_us: npt.NDArray[np.int64] | None,
+    limits_us: tuple[int, ...],
+    starts: npt.NDArray[np.int64],
+    unwanted: Unwanted | None = None,
+    over_us: Callable[[Keeping], int] | None = None,
 ) -> tuple[npt.NDArray[np.int64] | None, tuple[Slice, ...]]:
     """The order in which rows of a segment stand, None: as they are; and their slices. `kept_us` says for how long each row
-    is wanted, None: as long as any."""
-    if kept_us is None or len(limits_us) == 1:
+    is wanted, None: as long as any; `unwanted` by whose watermarks rows are not wanted, if that is not alike. Slices stand
+    in the order in which they are to end, the last first, as things are: `over_us` tells until when each is over."""
+    if unwanted is None and (kept_us is None or len(limits_us) == 1):
         return None, (Slice(limits_us[-1], len(starts), int(starts.max())),)
-    places = np.searchsorted(np.array(limits_us, np.int64), kept_us)
-    there = np.flatnonzero(np.bincount(places))[::-1]
+    places = np.full(len(starts), len(limits_us) - 1) if kept_us is None else np.searchsorted(np.array(limits_us), kept_us)
+    if unwanted is not None:
+        codes = places + len(limits_us) * unwanted.bits
+        if len(np.unique(codes)) > bounds.MOST_APART:  # rather kept too long than in very many slices
+            codes = int(places.max()) + len(limits_us) * unwanted.bits
+        places = codes
+    there, places = np.unique(places, return_inverse=True)
+    keeping = [_keeping(each, limits_us, unwanted) for each in there.tolist()]
+    ranked = sorted(range(len(there)), key=lambda n: (over_us(keeping[n]) if over_us else 0, -keeping[n].retention_us))
     if len(there) == 1:
-        return None, (Slice(limits_us[there[0]], len(starts), int(starts.max())),)
-    order, found, end = np.argsort(-places, kind="stable"), [], 0
-    for place in there.tolist():
+        return None, (Slice(keeping[0].retention_us, len(starts), int(starts.max()), keeping[0].unwanted_by),)
+    ranks = np.empty(len(there), np.int64)
+    ranks[ranked] = np.arange(len(there))
+    order, found, end = np.argsort(ranks[places], kind="stable"), [], 0
+    for place in ranked:
         mine = starts[places == place]
         end += len(mine)
-        found.append(Slice(limits_us[place], end, int(mine.max())))
+        found.append(Slice(keeping[place].retention_us, end, int(mine.max()), keeping[place].unwanted_by))
     return order, tuple(found)
 
 
-def longest_window(windows_us: Iterable[int], retention_us: int) -> int | None:
-    """The longest of some windows that a slice serves; None if it serves none."""
-    return max((us for us in windows_us if us <= retention_us), default=None)
+def _keeping(code: int, limits_us: tuple[int, ...], unwanted: Unwanted | None) -> Keeping:
+    bits, place = divmod(code, len(limits_us))
+    return Keeping(limits_us[place], unwanted.of(bits) if unwanted is not None else "")

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from anabranch.control.records import StateStatistics
 from anabranch.engine.log import Log
-from anabranch.engine.reader import Reader, columns_read
-from anabranch.engine.slices import Index, limits_of
+from anabranch.engine.reader import Keeper, Reader, columns_read
+from anabranch.engine.slices import Index, Keeping, limits_of
 from anabranch.engine.spine import FAN_IN, MAX_TIER
 from anabranch.engine.view import View
 from anabranch.plan.identity import IndexKey, RowsKey, ViewKey
@@ -63,8 +63,8 @@ class Store:
     _read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _viewers: dict[ViewKey, set[str]] = field(default_factory=dict)
     """The readers of each view."""
-    _keepers: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
-    """For each source who needs its rows after their batch, and for how long: readers, and members of shared joins."""
+    _keepers: dict[str, set[Keeper]] = field(default_factory=dict)
+    """For each source who needs its rows after their batch: readers, and members of shared joins."""
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -212,13 +212,13 @@ class Store:
             if isinstance(index.rows, ViewKey):
                 kept.purge(partial(self.ended_us, index))
 
-    def over_us(self, source: str, retention_us: int) -> int:
+    def over_us(self, source: str, keeping: Keeping) -> int:
         """Rows of a slice of a source that started at or before this are wanted by nobody any more."""
         keepers = self._keepers.get(source, ())
         ended = [
-            BEGINNING_US if window_us == FOREVER_US else max(BEGINNING_US, self.horizons[reader] - window_us)
-            for reader, window_us in keepers
-            if window_us <= retention_us
+            BEGINNING_US if each.window_us == FOREVER_US else max(BEGINNING_US, self.horizons[each.name] - each.window_us)
+            for each in keepers
+            if each.window_us <= keeping.retention_us and keeping.is_for(each.streams)
         ]
         # Where all who wanted rows of a slice are gone, so may the rows be.
         return min(ended, default=FOREVER_US if keepers else BEGINNING_US)
@@ -232,11 +232,11 @@ class Store:
         for key, index in self.indexes.items():
             index.settle(batch, partial(self.ended_us, key))
 
-    def ended_us(self, key: IndexKey, retention_us: int) -> int:
+    def ended_us(self, key: IndexKey, keeping: Keeping) -> int:
         """The watermark of a slice of an index: what has ended by then is of no more use."""
         if isinstance(key.rows, ViewKey):
             return self.horizon_us(key.rows)
-        over_us = self.over_us(key.rows.source, retention_us)
+        over_us, retention_us = self.over_us(key.rows.source, keeping), keeping.retention_us
         if over_us in (BEGINNING_US, FOREVER_US):
             return over_us
         return BEGINNING_US if retention_us == FOREVER_US else max(BEGINNING_US, over_us + retention_us)

@@ -22,7 +22,7 @@ import xxhash
 from anabranch.errors import DamagedStateError, ForeignStateError
 
 MAGIC = b"anabranch "
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 LONGEST_HEADER_BYTES = 256
 """No header line is longer; a missing newline is searched for no further."""
 

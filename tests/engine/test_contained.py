@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anabranch.drive.local import LocalPipeline
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
-from anabranch.plan.identity import ViewKey
+from anabranch.plan.identity import RowsKey, ViewKey
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
@@ -144,20 +144,53 @@ def test_rows_go_by_the_watermark_of_each_who_wants_them() -> None:
     assert len(run.slot.store.logs["b"].segments) == 12, "the whole wants them all"
 
 
-def test_a_stream_that_is_silent_for_a_thousand_batches(part: Part) -> None:
+@pytest.mark.parametrize(("window_s", "part_s", "told"), [(3, 2, None), (2, 3, None), (3, 3, None), (3, 2, ()), (2, 3, ())])
+def test_a_stream_that_is_silent_for_a_thousand_batches(
+    window_s: int, part_s: int, told: tuple[int, ...] | None, part: Part
+) -> None:
     """No row of c comes, so the watermark of the whole never moves. Rows that only the part wants go by the part's own
-    watermark: what the logs keep of a and b does not grow, and the part is exact."""
-    whole, narrow = queries(WHOLE.replace("WHERE", "WHERE a.x < 0 AND b.x < 0 AND"), PART)
-    run, found, most = LocalPipeline([whole, narrow], MemoryFilesystem()), Counter(), 0
-    batches = [rows(second, "ab", count=3) for second in range(part.share(1_000))]
+    watermark, whosever window is longer, and if all windows have one slice: what the logs and indexes keep of a and b does
+    not grow, and the part is exact."""
+    asked = WHOLE.replace("3 SECONDS", f"{window_s} SECONDS").replace("WHERE", "WHERE a.x < 0 AND b.x < 0 AND")
+    whole, narrow = queries(asked, PART.replace("2 SECONDS", f"{part_s} SECONDS"))
+    run, found, most, shown = LocalPipeline([whole, narrow], MemoryFilesystem()), Counter(), 0, 0
+    run.driver.slices = {} if told is None else dict.fromkeys("ab", told)
+    batches = [rows(second, "ab", count=3) for second in range(part.share(1_000 if (window_s, told) == (3, None) else 100))]
     for number, each in enumerate(batches):
         found += oracle.bag(run.step(number, each)[narrow.name].results)
         slot = run.slot()
         assert slot is not None
         most = max(most, *(slot.store.logs[name].rows for name in "ab"))
+        shown = max(shown, *(index.rows for key, index in slot.store.indexes.items() if isinstance(key.rows, RowsKey)))
     assert isinstance(slot.boxes[whole.name], SharedBox)
-    assert most <= 3 * (2 + 2), "two seconds, the batch that comes, and one that is to be purged"
+    assert most <= 3 * (part_s + 2), "the window, the batch that comes, and one that is to be purged"
+    assert shown <= 3 * (part_s + 2)
     assert not (wrong := oracle.difference(found, oracle.expected(narrow, batches, {}))), wrong
+    assert found
+
+
+def test_rows_that_are_late_for_the_part_look_up_among_rows_that_are_over_for_it() -> None:
+    """Rows of the whole that are late for the part find, in runs of many batches, rows that the part alone wanted and that
+    are gone: they are nobody's. After a restart it is so, too."""
+    asked = WHOLE.replace("3 SECONDS", "90 SECONDS").replace("WHERE", "WHERE a.x < 0 AND b.x < 0 AND")
+    whole, narrow = queries(asked, PART.replace("2 SECONDS", "30 SECONDS"))
+    run, found = Together([whole, narrow], pa.table({})), Counter[tuple[object, ...]]()
+
+    def batch(second: int) -> dict[str, pa.Table]:
+        new, old = rows(second, "ab", 3), rows(max(0, second - second * 7 % 60), "ab", 6)
+        old = {name: table.set_column(3, "x", pa.array(range(-6, 0))) for name, table in old.items()}
+        return {name: pa.concat_tables([new[name], old[name]]) for name in "ab"}
+
+    batches = [rows(0, "abc", 3), *(batch(second) for second in range(1, 120))]
+    for number, each in enumerate(batches):
+        if number == 90:
+            run.restart()
+        found += run.step(each)["q1"]
+    assert isinstance(run.slot.boxes["q0"], SharedBox)
+    slices = {each.keeping for _, stored in run.slot.store.logs["b"] for each in stored.slices}
+    assert {each.unwanted_by for each in slices} >= {"a b", "a b c"}
+    own = [{name: table for name, table in each.items() if name in "ab"} for each in batches]
+    assert not (wrong := oracle.difference(found, oracle.expected(narrow, own, {}))), wrong
     assert found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from anabranch.engine import bounds
 from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.log import Log, Stored, decode, encode
-from anabranch.engine.slices import Slice, bounds_of, coarse_windows, cut, limits_of, parts_of
+from anabranch.engine.slices import Keeping, Slice, Unwanted, bounds_of, coarse_windows, cut, limits_of, parts_of
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Field, Stream
 from anabranch.sql import parse_script
 from tests.support import oracle
@@ -75,7 +76,7 @@ def test_a_log_keeps_what_is_wanted_and_its_ids(rows, times):
     log.add(7, stored_of(order.tolist(), starts[order].tolist(), slices))
     id_of = {int(row): 7 << 32 | position for position, row in enumerate(order)}
     for now_us in sorted(times):
-        log.purge(lambda retention_us, now_us=now_us: now_us - retention_us)
+        log.purge(lambda keeping, now_us=now_us: now_us - keeping.retention_us)
         wanted = [row for row, (for_us, start_us) in enumerate(rows) if start_us + for_us > now_us]
         ids = np.array([id_of[row] for row in wanted], np.int64)
         assert log.inside(ids) is None, "what is wanted is there"
@@ -85,17 +86,61 @@ def test_a_log_keeps_what_is_wanted_and_its_ids(rows, times):
         assert log.rows == (len(rows) if there is None else int(there.sum()))
         assert log.bytes == sum(stored.data.size for _, stored in log)
         assert sum(log.slice_rows.values()) == log.rows
-    log.purge(lambda retention_us: 200)
+    log.purge(lambda keeping: 200)
     assert (log.rows, log.bytes, log.segments) == (0, 0, {})
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3), st.integers(0, 50)), min_size=1, max_size=60), st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_log_keeps_what_is_wanted_by_each_watermark(rows, data):
+    """Each row is wanted for so long by some of two watermarks, which go on by themselves. Whatever the order of slices was
+    made by, nothing goes that is wanted; when all slices are over, nothing is left."""
+    limits_us, streams = (5, 20, 60), ("a b", "a b c")
+    kept_us, unwanted, starts = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    now = {name: data.draw(st.integers(0, 60)) for name in streams}
+
+    def over_us(keeping):
+        return min([now[name] for name in streams if keeping.is_for(name)], default=10**6) - keeping.retention_us
+
+    with patch.object(bounds, "MOST_APART", data.draw(st.sampled_from([3, 16]))):
+        order, slices = cut(kept_us, limits_us, starts, Unwanted(streams, unwanted), over_us)
+    order = np.arange(len(rows)) if order is None else order
+    assert len({each.keeping for each in slices}) == len(slices)
+    assert [over_us(each.keeping) for each in slices] == sorted(over_us(each.keeping) for each in slices)
+    log = Log(STREAM, pa.schema([("v", pa.int64()), ("ts", pa.timestamp("us"))]))
+    log.add(7, stored_of(order.tolist(), starts[order].tolist(), slices))
+    id_of = {int(row): 7 << 32 | position for position, row in enumerate(order)}
+    for name in data.draw(st.lists(st.sampled_from(streams), max_size=8)):
+        now[name] += data.draw(st.integers(0, 40))
+        log.purge(over_us)
+        by = [[now[name] for place, name in enumerate(streams) if not bits >> place & 1] for _, bits, _ in rows]
+        wanted = [row for row, (for_us, _, start_us) in enumerate(rows) if by[row] and start_us + for_us > min(by[row])]
+        ids = np.array([id_of[row] for row in wanted], np.int64)
+        assert log.inside(ids) is None, "what is wanted is there"
+        assert log.column("v", ids).to_pylist() == wanted
+    now |= dict.fromkeys(streams, 200)
+    log.purge(over_us)
+    assert (log.rows, log.bytes, log.segments) == (0, 0, {})
+
+
+def test_rows_that_one_watermark_waits_for_stand_before_the_others():
+    """Rows that the part alone wants, for longer, go before those of a whole that is far behind."""
+    now = {"a b": 100, "a b c": 10}
+    kept_us, bits = np.array([5, 20, 20, 5]), np.array([0, 2, 2, 0])
+    order, slices = cut(kept_us, (5, 20), np.zeros(4, np.int64), Unwanted(("a b", "a b c"), bits),
+                        lambda keeping: min(us for name, us in now.items() if keeping.is_for(name)) - keeping.retention_us)
+    assert order is not None
+    assert order.tolist() == [0, 3, 1, 2]
+    assert [each.keeping for each in slices] == [Keeping(5), Keeping(20, "a b c")]
 
 
 def test_rows_of_an_index_by_slice():
     ordered = np.array([[9, 0, 0, 0], [10, 3, 0, 0], [11, 1, 0, 0], [12, 2, 0, 0]], np.uint64)
     slices = (Slice(60, 1, 0), Slice(20, 3, 0), Slice(5, 4, 0))
-    found = {us: rows[:, 1].tolist() for us, rows in parts_of(ordered, slices)}
+    found = {keeping.retention_us: rows[:, 1].tolist() for keeping, rows in parts_of(ordered, slices)}
     assert found == {60: [0], 20: [1, 2], 5: [3]}
-    assert [us for us, _ in parts_of(ordered[:1], slices)] == [60]
-    assert [us for us, _ in parts_of(ordered, slices[:1])] == [60]
+    assert [keeping for keeping, _ in parts_of(ordered[:1], slices)] == [Keeping(60)]
+    assert [keeping for keeping, _ in parts_of(ordered, slices[:1])] == [Keeping(60)]
 
 
 SCRIPT = parse_script("""
@@ -251,7 +296,8 @@ def test_runs_that_span_batches_which_are_over():
         for run, query in zip(alone, queries, strict=True):
             assert run.step({"a": rows, "b": rows})[query.name] == found[query.name], (number, query.name)
     (index,) = [index for key, index in together.slot.store.indexes.items() if key.rows.source == "a"]
-    spans = {us: max(run.last_batch - run.first_batch for run in spine.runs) for us, spine in index.spines.items()}
+    spans = {keeping.retention_us: max(run.last_batch - run.first_batch for run in spine.runs)
+             for keeping, spine in index.spines.items()}  # fmt: skip
     assert spans[2_000_000] >= 3
     assert sorted(spans) == [2_000_000, 60_000_000]
 
