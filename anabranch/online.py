@@ -26,7 +26,8 @@ from anabranch.share.common_plan import joined_execution
 from anabranch.spark.failures import told
 from anabranch.spark.members import Arriving, Ground, Member
 from anabranch.spark.pipeline import Pipeline
-from anabranch.spark.sinks import Sink, as_sink, console, parquet
+from anabranch.spark.sinks import Sink, as_sink, console, keeps_results, parquet
+from anabranch.sql.types import spell
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
 
@@ -144,11 +145,11 @@ class Online:
             place = self._run.pipeline(name)
             self._require_running(place)
             query, before = self._session.bind(name, sql), place.members[name]
-            if query.output_schema != before.query.output_schema and before.sink.staging() is not None:
-                columns = ", ".join(before.query.output_schema.names)
+            if query.output_schema != before.query.output_schema and keeps_results(before.sink):
+                columns = ", ".join(f"{field.name} {spell(field.type)}" for field in before.query.output_schema)
                 raise SessionError(
-                    f"{name} cannot be altered: its sink holds results with the columns {columns}; drop it, and add a query "
-                    "of another name with a sink of its own"
+                    f"{name} cannot be altered to give other columns: results in its sink ({before.sink}) have {columns}; "
+                    "drop it, and add a query of another name with a sink of its own"
                 )
             self._session.forget(name)
             try:

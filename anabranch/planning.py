@@ -60,8 +60,8 @@ from anabranch.show.chains import (
     known_of,
     seen_in,
     sharing_json,
+    sharing_lines,
     sharing_text,
-    slice_notes,
     way_json,
     way_text,
 )
@@ -268,7 +268,7 @@ class Planning:
         if verbose:
             distribution, slots = self._spread(written, parallelism)
             more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
-        return explained(priced, more, slice_notes(shown))
+        return explained(priced, more, sharing_lines(shown))
 
     def explain_json(self, name: str, parallelism: Slots | None = None) -> dict[str, Any]:
         """What `explain` shows as plain values."""
@@ -358,7 +358,7 @@ class Planning:
 
     def draw(self, name: str) -> str:
         """The plan of a query as SVG."""
-        return self.priced(name).draw(slice_notes(self.sharing(name)))
+        return self.priced(name).draw(sharing_lines(self.sharing(name)))
 
     def priced(self, name: str) -> PricedPlan:
         """The plan that a query starts with, or goes on with, and its costs: by what its batches measured, else by what is

@@ -171,7 +171,8 @@ class Run:
 
     def alter_query(self, name: str, sql: str) -> str:
         """Has another query take the place of one, in one batch: a combination whose last row came before is the old
-        query's, any other the new one's. It is refused where the rows that are stored are not enough for that."""
+        query's, any other the new one's. It is refused where the rows that are stored are not enough for that, and where it
+        has other columns than results that its sink keeps (files, a table, `memory`)."""
         return self._online.alter(name, sql)
 
     def drop_query(self, name: str) -> str:

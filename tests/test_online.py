@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import anabranch as ab
@@ -14,6 +16,8 @@ from anabranch.drive.local import LocalPipeline
 from anabranch.errors import AnabranchError
 from anabranch.online import Online
 from anabranch.spark.pipeline import Joined
+from anabranch.spark.remote_parquet import RemoteParquetSink
+from anabranch.spark.sinks import as_sink
 from anabranch.storage.filesystem import MemoryFilesystem
 
 SCRIPT = """
@@ -103,3 +107,42 @@ def test_a_query_that_cannot_be_altered_stays_as_it_is(tmp_path: Path) -> None:
     assert ground.session.planning.query("pairs").query == before
     assert ground.online.alter("pairs", FITS) == "pairs is another query from the next batch on"
     assert ground.session.planning.query("pairs").query != before
+
+
+NARROW = FITS.replace("a.k F", "a.k AS key F")
+
+
+@pytest.mark.parametrize(
+    ("sink", "shown"),
+    [
+        (ab.sinks.parquet("out"), "parquet in "), (ab.sinks.memory(), "memory"), (ab.sinks.table("pairs"), "table pairs"),
+        (RemoteParquetSink(MemoryFilesystem()), "parquet in "),
+        (SimpleNamespace(holds=lambda: pa.schema([("k", pa.int64())]), staging=lambda: None), "namespace("),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "sql", [NARROW, FITS.replace("a.k F", "a.k, b.k AS other F"), FITS.replace("a.k F", "CAST(a.k AS DOUBLE) AS k F")]
+)
+def test_results_in_a_sink_keep_their_columns(tmp_path: Path, sink: Any, shown: str, sql: str) -> None:
+    """Another name, a column more, another type: whatever keeps results is not altered to."""
+    ground = Ground(tmp_path)
+    ground.place.members["pairs"] = replace(ground.place.members["pairs"], sink=sink)
+    before = ground.session.planning.query("pairs").query
+    with pytest.raises(AnabranchError) as refused:
+        ground.online.alter("pairs", sql)
+    assert f"pairs cannot be altered to give other columns: results in its sink ({shown}" in str(refused.value)
+    assert str(refused.value).endswith(
+        "have k BIGINT; drop it, and add a query of another name with a sink of its own"
+    )
+    assert not ground.came
+    assert ground.session.planning.query("pairs").query == before
+    assert ground.online.alter("pairs", FITS) == "pairs is another query from the next batch on", "with the same columns"
+
+
+@pytest.mark.parametrize("sink", [lambda rows, n: None, ab.sinks.arrow(lambda rows, n: None), ab.sinks.console()])
+def test_a_function_is_called_with_other_columns(tmp_path: Path, sink: Any) -> None:
+    ground = Ground(tmp_path)
+    ground.place.members["pairs"] = replace(ground.place.members["pairs"], sink=as_sink(sink, "pairs"))
+    assert ground.online.alter("pairs", NARROW) == "pairs is another query from the next batch on"
+    assert ground.came == ["pairs"]
+    assert ground.session.planning.query("pairs").query.output_schema.names == ["key"]

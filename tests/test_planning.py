@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -271,7 +272,16 @@ def test_slices_and_ways_as_plain_values_and_drawn() -> None:
     assert [way["way"] for way in told["ways"]] == ["Mem-Opt", "CPU-Opt", "pull-up", "push-down", "unshared"]
     assert told["runs"]["memory"] == pytest.approx(min(way["memory"] for way in told["ways"]))
     assert told["runs"]["slices_us"] == {"b": [3_600_000_000], "a": [60_000_000, 3_600_000_000]}
-    assert "slices 1 minute: 31,000 · 1 hour: 1,801,000 rows" in planning.draw("short")
+    drawn = [text.text for text in ElementTree.fromstring(planning.draw("short")).iter("{http://www.w3.org/2000/svg}text")]
+    begin, end = drawn.index("slices, for all who read it:"), drawn.index("one join for long and short")
+    assert drawn[begin + 1 : begin + 5] == [
+        "1 minute: 31,000 rows, 1.29 MiB", "read by short", "1 hour: 1,801,000 rows, 74.7 MiB", "read by long and short",
+    ]  # fmt: skip
+    would, more = planning.explain("short").partition("would take, together, ")[2].splitlines()[0].split(": ")
+    assert drawn[end + 1 :][:2] == [f"each by itself, together: {would.replace(' and ', ', ')}", more]
+    alone = Planning(slots=2)
+    alone.add_script(parse_script(SOURCES + QUERIES["pairs"]))
+    assert "one join for" not in alone.draw("pairs")
     verbose = str(planning.explain("short", verbose=True))
     assert "push-down" in verbose
     assert "push-down" not in str(planning.explain("short"))

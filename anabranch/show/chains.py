@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.adapt.slicing import Seen, length
 from anabranch.control.ledger import commits_in
-from anabranch.cost.model import UnitCosts
+from anabranch.cost.model import Cost, UnitCosts
 from anabranch.engine.slices import limits_of
 from anabranch.plan.query import Query
 from anabranch.share.join_load import JoinLoad
@@ -21,11 +21,15 @@ from anabranch.share.pipeline_chains import Known, source_loads
 from anabranch.share.slice_cost import SourceLoad, slice_cost
 from anabranch.share.source_chain import SourceChain, chain_of, told_chain
 from anabranch.share.ways import CHEAPER, UNSHARED, WAYS, SharingDecision, as_cut
+from anabranch.show.draw import NOTHING_SHARED, SharingLines
 from anabranch.show.figures import aligned, cores_text, count_text, listed, show_bytes, versus
 from anabranch.storage.location import Folder
 
 MOST_READERS = 4
 """So many queries that read a slice are told by name."""
+
+SLICES = "slices, for all who read it:"
+"""What stands above them in the box of a stream, which has the rows of its own query before."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,10 @@ def sharing_text(shown: ShownSharing, verbose: bool) -> str:
         known = f"by what {chain.batches} batches measured" if chain.batches else "if half of the rows pass a predicate"
         lines.append(f"    {chain.way}, {known}: {chain.reason}")
     if shown.runs is not None:
-        alone = next(way for way in shown.ways if way.way == UNSHARED)
+        alone = _alone(shown)
         lines.append(
-            f"  by itself each of {len(shown.members)} queries would take, together, {cores_text(alone.cost.cpu)} and "
-            f"{show_bytes(alone.cost.memory)}: {versus(alone.cost.cpu, shown.runs.cost.cpu)} CPU and "
-            f"{versus(alone.cost.memory, shown.runs.cost.memory)} state"
+            f"  by itself each of {len(shown.members)} queries would take, together, {cores_text(alone.cpu)} and "
+            f"{show_bytes(alone.memory)}: {_more(alone, shown.runs.cost)}"
         )
         best = min(shown.ways, key=lambda way: way.cost.cpu)
         if best.cost.cpu < CHEAPER * shown.runs.cost.cpu:
@@ -183,6 +186,15 @@ def way_text(way: SharingDecision, query: str) -> str:
     )
 
 
+def _alone(shown: ShownSharing) -> Cost:
+    """What the queries of a join would take by themselves."""
+    return next(way for way in shown.ways if way.way == UNSHARED).cost
+
+
+def _more(alone: Cost, runs: Cost) -> str:
+    return f"{versus(alone.cpu, runs.cpu)} CPU and {versus(alone.memory, runs.memory)} state"
+
+
 def _table(chain: ShownChain) -> list[str]:
     has_measured = any(each.measured_rows is not None for each in chain.slices)
     head = [f"rows of {chain.source} are kept", "rows/s", "rows kept", "measured", "bytes kept", "by whom they are read"]
@@ -201,16 +213,25 @@ def _names(readers: Sequence[str]) -> str:
     return f"{', '.join(readers[: MOST_READERS - 1])} and {len(readers) - MOST_READERS + 1} others"
 
 
-def slice_notes(shown: ShownSharing | None) -> dict[str, str]:
-    """For each stream a line for its box in the drawing."""
-    found = {}
-    for chain in shown.chains if shown is not None else ():
-        parts = [
-            f"{length(each.limit_us)}: {count_text(each.kept_rows if each.measured_rows is None else each.measured_rows)}"
-            for each in chain.slices
-        ]
-        found[chain.source] = f"slices {' · '.join(parts)} rows"
-    return found
+def sharing_lines(shown: ShownSharing | None) -> SharingLines:
+    """For the drawing: in the box of each stream what its slices hold and who reads them, and below the plan what sharing
+    saves."""
+    if shown is None:
+        return NOTHING_SHARED
+    slices = {chain.source: [SLICES, *(text for each in chain.slices for text in _drawn(each))] for chain in shown.chains}
+    if shown.runs is None:
+        return SharingLines(slices)
+    alone = _alone(shown)
+    would = f"each by itself, together: {cores_text(alone.cpu)}, {show_bytes(alone.memory)}"
+    joins = "one join" if shown.runs.joins == 1 else f"{shown.runs.joins} joins"
+    return SharingLines(slices, [f"{joins} for {_names(shown.members)}", would, _more(alone, shown.runs.cost)])
+
+
+def _drawn(each: ShownSlice) -> list[str]:
+    """A slice in the box of its stream, as it was measured or else predicted."""
+    rows = each.kept_rows if each.measured_rows is None else each.measured_rows
+    size = f", {show_bytes(rows * each.kept_bytes / each.kept_rows)}" if each.kept_rows else ""
+    return [f"{length(each.limit_us)}: {count_text(rows)} rows{size}", f"read by {_names(each.readers)}"]
 
 
 def sharing_json(shown: ShownSharing | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ viewer without that font fits its own into the same place.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import accumulate
@@ -22,7 +22,6 @@ NAME_PX, FACT_PX = 14, 12
 LINE_PX, PADDING_PX, GAP_PX, MARGIN_PX = 18, 12, 24, 24
 EDGE_PX, BEND_PX = 14, 30
 """How long an edge is below what stands on it, and at least above it."""
-NONE: Mapping[str, str] = {}
 LONGEST_PX = 340
 """Longer texts are cut, and shown whole when they are pointed at."""
 
@@ -105,14 +104,26 @@ class Box:
             yield from child.walk()
 
 
+@dataclass(frozen=True)
+class SharingLines:
+    """What a picture tells of what the query shares with others."""
+
+    slices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """For the box of each source whose rows are cut into slices."""
+    join: Sequence[str] = ()
+    """Of its join, below what the plan costs."""
+
+
+NOTHING_SHARED = SharingLines()
+
+
 def draw_plan(
-    tree: Node, name: str, summary: str, grouped: str | None = None, slices: Mapping[str, str] = NONE
+    tree: Node, name: str, summary: str, grouped: str | None = None, shared: SharingLines = NOTHING_SHARED
 ) -> str:
-    """The picture of a plan: `name` stands above it, what it costs below it. `slices` has a line for each source whose rows
-    are cut into slices."""
-    boxes, head, foot, width, height = laid_out(tree, name, summary, grouped, slices)
-    parts = [f'<rect class="ground" width="{width:.0f}" height="{height:.0f}"/>']
-    parts += [head.svg(width / 2, MARGIN_PX + NAME_PX), foot.svg(width / 2, height - MARGIN_PX)]
+    """The picture of a plan: `name` stands above it, what it costs below it."""
+    boxes, head, feet, width, height = laid_out(tree, name, summary, grouped, shared)
+    parts = [f'<rect class="ground" width="{width:.0f}" height="{height:.0f}"/>', head.svg(width / 2, MARGIN_PX + NAME_PX)]
+    parts += [foot.svg(width / 2, height - MARGIN_PX - LINE_PX * (len(feet) - n)) for n, foot in enumerate(feet, 1)]
     parts += [_edge(box, child) for box in boxes for child in box.children]
     parts += [_boxed(box) for box in boxes]
     return (
@@ -123,13 +134,13 @@ def draw_plan(
 
 
 def laid_out(
-    tree: Node, name: str, summary: str, grouped: str | None = None, slices: Mapping[str, str] = NONE
-) -> tuple[list[Box], Text, Text, float, float]:
-    """All boxes in their places, the line above them, the line below, and the size of the picture."""
-    top = _box(tree, _most_cpu(tree), grouped, slices=slices)
-    head, foot = Text(name, NAME_PX, is_name=True), Text(summary)
+    tree: Node, name: str, summary: str, grouped: str | None = None, shared: SharingLines = NOTHING_SHARED
+) -> tuple[list[Box], Text, list[Text], float, float]:
+    """All boxes in their places, the line above them, the lines below, and the size of the picture."""
+    top = _box(tree, _most_cpu(tree), grouped, shared.slices)
+    head, feet = Text(name, NAME_PX, is_name=True), [Text(summary), *map(Text, shared.join)]
     boxes = list(top.walk())
-    width = max(top.span, head.width, foot.width) + 2 * MARGIN_PX
+    width = max(top.span, head.width, *(foot.width for foot in feet)) + 2 * MARGIN_PX
     _place(top, (width - top.span) / 2)
     y = float(MARGIN_PX + 2 * LINE_PX)
     for level in range(max(box.level for box in boxes) + 1):
@@ -138,16 +149,16 @@ def laid_out(
         for box in row:
             box.y = y
         y += max(box.height for box in row)
-    return boxes, head, foot, width, y + 2 * LINE_PX + MARGIN_PX
+    return boxes, head, feet, width, y + (1 + len(feet)) * LINE_PX + MARGIN_PX
 
 
 def _box(
     node: Node,
     most_cpu: float,
-    grouped: str | None = None,
+    grouped: str | None,
+    slices: Mapping[str, Sequence[str]],
     parent: Node | None = None,
     level: int = 0,
-    slices: Mapping[str, str] = NONE,
 ) -> Box:
     title = node.title if node.input is not None or not node.is_root else f"results of {node.name}"
     lines = [Text(title, NAME_PX, is_name=True)]
@@ -155,9 +166,8 @@ def _box(
     lines += [Text(grouped)] if grouped else []
     lines += [Text(f"where {text}") for text in node.unknown]
     lines += [Text(" · ".join(facts))] if (facts := _facts(node)) else []
-    cut = slices.get(node.input.source.name) if node.input is not None else None
-    lines += [Text(cut)] if cut else []
-    children = [_box(child, most_cpu, None, node, level + 1, slices) for child in node.children]
+    lines += [Text(line) for line in slices.get(node.input.source.name, ())] if node.input is not None else []
+    children = [_box(child, most_cpu, None, slices, node, level + 1) for child in node.children]
     heat = node.cpu / most_cpu if node.cpu is not None and most_cpu else 0.0
     label = [] if parent is None else [*_keys(node, parent), *_rate(node)]
     return Box(node, tuple(lines), tuple(map(Text, label)), children, level, heat)

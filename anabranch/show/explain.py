@@ -5,7 +5,7 @@ An `Explanation` is the text, with a short `repr` and, in notebooks, the drawing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -20,7 +20,7 @@ from anabranch.plan.expression import aliases_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Join, Leaf, Plan, join, joins_of, left_deep, show
 from anabranch.plan.query import Derived, Table
-from anabranch.show.draw import draw_plan
+from anabranch.show.draw import NOTHING_SHARED, SharingLines, draw_plan
 from anabranch.show.figures import aligned, cores_text, count_text, listed, percent_text, show_bytes, versus
 from anabranch.show.measured import Batches
 from anabranch.show.nodes import Figures, Node, groups_text, tree_of
@@ -121,9 +121,9 @@ class PricedPlan:
         cost = f"{cores_text(self.cost.cpu)}, {show_bytes(self.cost.memory)} kept"
         return f"plan of {self.graph.query.name}: {self.plan_text}, {cost} ({self.basis})"
 
-    def draw(self, slices: Mapping[str, str] | None = None) -> str:
-        """The plan as SVG; `slices` has a line for each source whose rows are cut into slices."""
-        return draw_plan(self.tree, self.graph.query.name, self.summary, groups_text(self.graph.query), slices or {})
+    def draw(self, shared: SharingLines = NOTHING_SHARED) -> str:
+        """The plan as SVG."""
+        return draw_plan(self.tree, self.graph.query.name, self.summary, groups_text(self.graph.query), shared)
 
     @property
     def summary(self) -> str:
@@ -134,8 +134,10 @@ class PricedPlan:
         return f"{self.cost.cpu:.3g}{of_cpu} cores, {show_bytes(self.cost.memory)}{of_memory} kept ({self.basis})"
 
 
-def explained(priced: PricedPlan, more: Sequence[str] = (), slices: Mapping[str, str] | None = None) -> Explanation:
-    """A plan explained; `more` are further paragraphs, and `slices` lines for the drawing."""
+def explained(
+    priced: PricedPlan, more: Sequence[str] = (), shared: SharingLines = NOTHING_SHARED
+) -> Explanation:
+    """A plan explained; `more` are further paragraphs, and `shared` lines for the drawing."""
     parts = [
         _prose(sentence(priced)),
         tree_text(priced),
@@ -143,7 +145,7 @@ def explained(priced: PricedPlan, more: Sequence[str] = (), slices: Mapping[str,
         _prose(f"Why this plan: {reason(priced)}"),
         notes(priced),
     ]
-    return Explanation("\n\n".join([*parts, *more]), priced.short, priced.draw(slices))
+    return Explanation("\n\n".join([*parts, *more]), priced.short, priced.draw(shared))
 
 
 def _prose(text: str, indent: int = 0) -> str:

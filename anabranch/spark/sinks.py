@@ -266,6 +266,13 @@ def table(name: str) -> CallableSink:
     return CallableSink(append, name=f"table {name}")
 
 
+def keeps_results(sink: Sink) -> bool:
+    """Whether results lie beside those that came before, so that all must have the same columns. A function and the console
+    get each batch by itself."""
+    is_kept = isinstance(sink, MemorySink) or note_of(sink).kind == "table"
+    return is_kept or sink.staging() is not None or sink.holds() is not None
+
+
 def note_of(sink: Sink) -> SinkNote:
     """A sink as the checkpoint notes it."""
     if isinstance(sink, ParquetSink):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.adapt.slicing import length
 from anabranch.cost.facts import EMPTY
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.local import LocalPipeline
 from anabranch.share.pipeline_chains import pipeline_joins
-from anabranch.show.chains import PipelineShown, known_of, seen_in, sharing_text
+from anabranch.show.chains import PipelineShown, known_of, seen_in, sharing_lines, sharing_text
+from anabranch.show.figures import count_text, show_bytes
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.adapt.test_slicing import LIMITS, batch, queries
 
@@ -37,6 +39,14 @@ def test_what_was_measured_is_shown() -> None:
     assert [each.limit_us for each in a.slices] == list(LIMITS.values())
     for each in a.slices:
         assert each.measured_rows == pytest.approx(each.kept_rows, rel=0.25), "as predicted"
+    drawn = sharing_lines(shown)
+    (_, rows, short, more, long) = drawn.slices["a"]
+    assert (short, long) == ("read by short", "read by short and long")
+    for told, each in ((rows, a.slices[0]), (more, a.slices[1])):
+        assert each.measured_rows is not None
+        size = show_bytes(each.measured_rows * each.kept_bytes / each.kept_rows)
+        assert told == f"{length(each.limit_us)}: {count_text(each.measured_rows)} rows, {size}", "as measured"
+    assert drawn.join[0] == "one join for long and short"
     assert [each.limit_us for each in b.slices] == [*LIMITS.values()], "by the rule"
     assert f"by what {len(seen) - 1} batches measured" in sharing_text(shown, verbose=True)
     assert known_of(seen[:1]) is None

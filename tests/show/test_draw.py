@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +15,18 @@ from anabranch.cost.facts import Given
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, joins_of
 from anabranch.plan.query import Table
-from anabranch.show.draw import FACT_PX, LINE_PX, LONGEST_PX, NAME_PX, Box, Text, fitted, laid_out, text_width
+from anabranch.show.draw import (
+    FACT_PX,
+    LINE_PX,
+    LONGEST_PX,
+    NAME_PX,
+    Box,
+    SharingLines,
+    Text,
+    fitted,
+    laid_out,
+    text_width,
+)
 from anabranch.show.glyph_widths import BOLD, RANGES, REGULAR
 from bench.pictures import font_widths, in_scheme, plans, widths_module
 from tests.support.plans import priced
@@ -46,29 +58,45 @@ def label_of(box: Box) -> tuple[float, ...]:
     return (box.middle - half, box.y - box.label_height, box.middle + half, box.y)
 
 
-@given(planned(), st.lists(NAMES, min_size=6, max_size=6), st.sampled_from([1e-9, 1.0, 1e12]))
+@given(
+    planned(), st.lists(NAMES, min_size=6, max_size=6), st.sampled_from([1e-9, 1.0, 1e12]), st.lists(NAMES, max_size=9),
+    st.lists(NAMES, max_size=3),
+)  # fmt: skip
 @settings(deadline=None, max_examples=60)
-def test_nothing_leaves_its_box_or_covers_another(case: tuple[JoinGraph, Plan], names: list[str], rate: float) -> None:
+def test_nothing_leaves_its_box_or_covers_another(
+    case: tuple[JoinGraph, Plan], names: list[str], rate: float, slices: list[str], join: list[str]
+) -> None:
     found, plan = case
     graph = named(found, names)
     shown = priced(plan, graph, Given(dict.fromkeys(names, rate)))
-    boxes, head, foot, width, height = laid_out(shown.tree, names[0], shown.summary, "groups by all every 1 second")
+    shared = SharingLines(dict.fromkeys(names[1:], slices), join)
+    boxes, head, feet, width, height = laid_out(
+        shown.tree, names[0], shown.summary, "groups by all every 1 second", shared
+    )
+    assert [foot.whole for foot in feet] == [shown.summary, *join]
     assert len(boxes) == len(found.query.aliases) + len(list(joins_of(plan)))
     for box in boxes:
         assert all(line.width <= box.width - 8 for line in box.lines)
         assert box.height >= len(box.lines) * LINE_PX
         assert box.x >= 0
         assert box.x + box.width <= width
-        assert box.y + box.height <= height - foot.size
+        assert box.y + box.height <= height - LINE_PX * len(feet)
     covered = [rectangle(box) for box in boxes] + [label_of(box) for box in boxes if box.label]
     for place, one in enumerate(covered):
         assert all(apart(one, other) for other in covered[place + 1 :])
-    assert max(head.width, foot.width) <= width
-    drawn = ElementTree.fromstring(shown.draw())
-    for text in drawn.iter(f"{SVG}text"):
+    assert max(text.width for text in (head, *feet)) <= width
+    drawn = ElementTree.fromstring(shown.draw(shared))
+    lines = list(drawn.iter(f"{SVG}text"))
+    for text in lines:
         left, long = float(text.get("x", "nan")), float(text.get("textLength", "nan"))
         assert left >= 0
         assert left + long <= width + 0.2
+    below = max(box.y + box.height for box in boxes)
+    places = [y for text in lines if (y := float(text.get("y", "nan"))) > below]
+    assert len(places) == len(feet)
+    assert all(abs(one - other) >= LINE_PX for one, other in pairwise(sorted(places))), "no line is over another"
+    assert min(places) - below >= FACT_PX
+    assert max(places) < float(drawn.get("height", "nan"))
 
 
 @given(NAMES, st.booleans())

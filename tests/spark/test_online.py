@@ -30,6 +30,7 @@ from tests.support.workloads import Workload
 
 PAIRS = "SELECT i0.x AS x0, i1.s AS s1 FROM a [RANGE 5 SECONDS] AS i0, b [RANGE 5 SECONDS] AS i1 WHERE i0.k = i1.k"
 SHORT = PAIRS.replace("5 SECONDS", "2 SECONDS") + " AND i0.x > 2"
+NARROW = SHORT.replace("i0.x AS x0, ", "")
 COLUMN = "SELECT i0.s AS s0, i1.j AS j1 FROM a [RANGE 5 SECONDS] AS i0, b [RANGE 5 SECONDS] AS i1 WHERE i0.k = i1.k"
 MORE = "SELECT i0.j AS j0, i1.j AS j1 FROM a [RANGE 5 SECONDS] AS i0, b [RANGE 5 SECONDS] AS i1 WHERE i0.k = i1.k"
 THIRD = "SELECT i0.x AS x0, i1.x AS x1 FROM a [RANGE 3 SECONDS] AS i0, c [RANGE 3 SECONDS] AS i1 WHERE i0.k = i1.k"
@@ -152,7 +153,11 @@ def test_queries_come_change_and_go(
         told = run.add_query("third", ALONE, case.target("third").sink)
         assert told == "third has a pipeline of its own, from the beginning of its streams: no query that runs reads c"
         case.bring(run, 4)
+        for name, held in (("pairs", "x0 BIGINT, s1 STRING"), ("third", "x0 BIGINT, n BIGINT")):
+            with pytest.raises(SessionError, match=f"{name} cannot be altered to give other columns: .* have {held}; drop"):
+                run.alter_query(name, NARROW)
         assert run.alter_query("pairs", SHORT) == "pairs is another query from the next batch on"
+        run.alter_query("short", NARROW)
         case.bring(run, 5)
         assert run.drop_query("short") == "short leaves with the next batch"
         case.bring(run, 6)
@@ -178,7 +183,8 @@ def test_queries_come_change_and_go(
     assert "query column is not declared, and runs on; to have it leave: anabranch drop column" in told
     assert [sorted(p.host.driver.queries) for p in run.pipelines] == [["column", "early", "more", "pairs"], ["third"]]
     case.require("pairs", case.stay("pairs", PAIRS, 0, 0, 5, closes=False) + case.stay("pairs", SHORT, 5, 0))
-    case.require("short", case.stay("short", SHORT, 2, 0, 6, closes=False))
+    before = case.stay("short", SHORT, 2, 0, 5, closes=False)
+    case.require("short", before + case.stay("short", NARROW, 5, 0, 6, closes=False))
     case.require("column", case.stay("column", COLUMN, 3, 3))
     case.require("early", case.stay("early", SHORT, 3, 3))
     case.require("more", case.stay("more", MORE, 3, 3))
