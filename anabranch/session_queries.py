@@ -97,7 +97,7 @@ class SessionQueries:
         if sink is None and (note := read_sink(self.checkpoint, name)) is not None:
             sink = from_note(note, name)
         assert sink is not None, "a start is refused otherwise"
-        return Member(query, Execution(left_deep(Forms(query).graphs[None])), Steady(), sink)
+        return Member(query, Execution(left_deep(Forms(query).graphs[None])), Steady(), sink, leaves=name in self.leaving)
 
     def slicer(self, queries: Sequence[str]) -> Slicer | None:
         """What decides how rows of the streams of some queries are cut into slices; while they run only if anything is to

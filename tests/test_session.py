@@ -244,6 +244,14 @@ def test_a_bound_of_results_that_is_none(most: Any) -> None:
         Session(results_per_batch=most)
 
 
+def test_a_query_that_has_left_holds_up_nobody_at_the_next_start_either(folder: Path) -> None:
+    session = two_streams(folder)
+    session.query("r", SQL, sinks.memory(), on_failure="leave")
+    queries = session._queries
+    found = {name: queries.leaver(queries.bind(name, SQL)).leaves for name in "qr"}
+    assert found == {"q": False, "r": True}
+
+
 def test_each_sink_says_its_guarantee(tmp_path: Path) -> None:
     every = [sinks.memory(), sinks.parquet(str(tmp_path)), sinks.console(), sinks.table("t"), sinks.as_sink(print, "q")]
     said = [sink.guarantee for sink in every]

@@ -29,7 +29,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     the same streams have the same."""
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
-    and the position, so that they stay unique when a slot reads a segment that another one wrote, after its own."""
+    and the position, so that they can stay unique when a slot reads a segment that another one wrote, after its own. No
+    slot does so far: another position than 0 is refused."""
     slices: tuple[tuple[int, int, int, str], ...] = ()
     """Rows that are kept equally long stand together (`anabranch.engine.slices.Slice`)."""
     kept: float = 1.0

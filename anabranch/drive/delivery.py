@@ -12,7 +12,9 @@ one. A batch waits for the first try of its results, for `patience_s` at most; t
 
 What waits takes room. At `most_bytes` of staged results the pipeline waits for a slow sink, and stops with the error of one
 that fails: nothing is lost, the next start delivers what waits. A query of which a user has asked for it (`leaves`) leaves
-the pipeline instead: what waits for it stays, and is tried again, but no more is computed.
+the pipeline with the next batch instead: what waits for it stays, and is tried again, but no more is computed. If no batch
+comes any more, because the input has ended, the query has not left: all its results are computed, and the run ends with the
+error of its sink, as it does with that of any other.
 
 Example: q1 goes to a folder, q2 to a database that is down. In batch 7 both have results. Those of q1 are published; the
 call of q2 fails, is made again after 0.1 s, 0.2 s, 0.4 s …, and batches 8, 9, … go on. When the database is back, q2 gets 7,
@@ -147,8 +149,10 @@ class Delivery:
         leaves: Collection[str] = (),
     ) -> None:
         self.filesystem, self.patience_s, self.most_bytes, self.leaves = filesystem, patience_s, most_bytes, leaves
-        self.left: dict[str, str] = {}
-        """The queries that are to leave the pipeline, and why."""
+        self.leaving: dict[str, str] = {}
+        """The queries that are to leave the pipeline with the next batch, and why."""
+        self.left: set[str] = set()
+        """The queries that have left it with a batch, because of their sinks."""
         self.require_held = require_held
         """Raises if another driver has taken the checkpoint over."""
         self.counted: Callable[[str, int, int], None] = lambda query, batch, results: None
@@ -176,7 +180,13 @@ class Delivery:
         over = frozenset(names)
         with self._changed:
             self.lines = {name: line for name, line in self.lines.items() if name not in over or line.waiting}
-            self.left = {name: why for name, why in self.left.items() if name in self.lines}
+            self.left &= self.lines.keys()
+
+    def leave(self) -> None:
+        """The queries that were to leave have left."""
+        with self._changed:
+            self.left |= self.leaving.keys()
+            self.leaving = {}
 
     def open(self, commits: Ledger[Commit]) -> None:
         """Delivers what the last driver could not, as far as it arrives within the patience."""
@@ -360,14 +370,14 @@ class Delivery:
                 for name, error in self._failing():
                     if name not in self.leaves:
                         raise error
-                    self.left[name] = str(error)
+                    self.leaving.setdefault(name, str(error))
                 self._changed.wait(timeout=1.0)
 
     def _counted_bytes(self) -> int:
-        return sum(line.bytes for name, line in self.lines.items() if name not in self.left)
+        return sum(line.bytes for name, line in self.lines.items() if name not in self.left | self.leaving.keys())
 
     def _failing(self) -> Iterator[tuple[str, Exception]]:
-        """The queries of the pipeline whose sinks fail, and what is told of it."""
+        """The queries that have not left the pipeline and whose sinks fail, and what is told of it."""
         for name, line in self.lines.items():
             if isinstance(line.error, CheckpointBusyError):
                 raise line.error
@@ -382,8 +392,8 @@ class Delivery:
                 yield name, told
 
     def finish(self, within_s: float | None = None) -> None:
-        """Waits until all has arrived. A sink that fails is tried again for so long (`FINISH_S`), then its error is
-        raised."""
+        """Waits until all has arrived, when no batch comes any more. A sink that fails is tried again for so long
+        (`FINISH_S`), then its error is raised, unless its query has left with a batch: that is told where it left."""
         until_s = monotonic() + (FINISH_S if within_s is None else within_s)
         if self.patience_s is None:
             self._serve(None)

@@ -197,11 +197,12 @@ class Runner:
             self._asked = {}
         base, control = driver.newest, driver.begin(trigger)
         executions = {name: query.execution for name, query in driver.queries.items()}
-        asked = {**dict.fromkeys(self._dropped, BY_REQUEST), **self.delivery.left}
+        asked = {**dict.fromkeys(self._dropped, BY_REQUEST), **self.delivery.leaving}
         if leaving := {name: reason for name, reason in asked.items() if name in driver.queries}:
             if not driver.queries.keys() - leaving.keys():
                 raise SinkError(f"all queries have left the pipeline: {'; '.join(leaving.values())}")
             control = driver.end(control, leaving, self._dropped)
+        self.delivery.leave()
         marks.append(perf_counter())
         computed, waited_s = self._computed(tasks, control)
         while failed := {name: each for a in computed.attempts for name, each in a.failed.items()}:

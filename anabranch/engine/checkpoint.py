@@ -403,6 +403,11 @@ class Checkpoint:
             self.store.views[view].add(segment.batch, self._map_view(segment, view))
 
     def _map_log(self, record: LogSegment, passed: frozenset[str]) -> Stored:
+        if record.first:
+            raise StateError(
+                f"{record.data.file}: rows of {record.source} in batch {record.batch} begin at position {record.first} of "
+                "what the slot has, and this version reads segments that begin at 0: use the one that wrote the checkpoint"
+            )
         data = self.reader.segment(record.data)
         rows = decode(data)
         if rows.num_rows != record.rows:

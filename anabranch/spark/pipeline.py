@@ -380,7 +380,7 @@ class Pipeline:
         for name, member in self._everyone.items():
             outlets[name] = self._outlet(member, spread[name].groups_span_slots, slots, filesystem)
         outlets |= {name: SetAsideOutlet(sink) for name, sink in self._aside.items()}
-        leaves = [name for name, member in self.members.items() if member.leaves]
+        leaves = [name for name, member in self._everyone.items() if member.leaves]
         held = ground.holder.require_held
         return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves)
 

@@ -233,3 +233,20 @@ def test_what_arrives_after_a_stop_is_not_noted() -> None:
     world.again(None).finish()
     assert world.outlets["q"].taken == [0, 0]
     assert len(world.disk.list("delivered/q")) == 1
+
+
+@pytest.mark.parametrize("patience_s", [10.0, None])
+def test_a_query_that_no_batch_has_left_out_has_not_left(patience_s: float | None) -> None:
+    """The bound is reached in the last batch: nobody would tell that results of the query lie undelivered."""
+    world = World(patience_s, q=Outlet(fails), r=Outlet())
+    world.delivery = Delivery(world.disk, world.outlets, patience_s, 1, leaves=["q"])  # type: ignore[arg-type]
+    world.batch(0, q=(0,), r=(0,))
+    assert list(world.delivery.leaving) == ["q"]
+    with pytest.raises(SinkError, match=r"sink of query q .* has failed .* in batch 0"):
+        world.delivery.finish(within_s=0.1)
+    world.delivery.leave()  # a batch runs without it, and tells so
+    world.delivery.finish(within_s=0.1)
+    assert world.delivery.first_waiting == 0
+    world.outlets["q"].before = lambda results: None
+    world.delivery.finish()
+    assert world.outlets["q"].taken == world.outlets["r"].taken == [0]

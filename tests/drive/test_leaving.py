@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anabranch.control.ledger import commits_in
 from anabranch.drive.delivery import LEAST_BYTES
 from anabranch.drive.local import LocalPipeline
-from anabranch.errors import QueryError
+from anabranch.errors import QueryError, SinkError
 from anabranch.run import Run
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.drive.simulation import Simulation, left_of
@@ -188,3 +188,36 @@ def test_rows_that_are_there_for_a_query_that_has_left() -> None:
     came for its sake are still in the logs, and go on coming: they are none of q4's."""
     breaks = {"q1": 0, "q2": 1}
     check(simulation(Workload(9472, 5, batches=12), breaks=breaks), breaks)
+
+
+def last_bytes(case: Simulation, name: str) -> int:
+    """With this bound the results of a query are too many with the last of them, if all wait."""
+    case.run()
+    batches = [commit.batch for commit, _ in case.steps if commit.queries[name].slots]
+    assert batches[-1] == case.steps[-1][0].batch, "it has results in the last batch"
+    return (len(batches) - 1) * LEAST_BYTES
+
+
+LAST = {
+    "without an exchange": lambda **given: simulation(Workload(6, 1, batches=4, rows=6), to_files=False, **given),
+    "in the closing step": lambda **given: simulation(Workload(1, 3, batches=4), **given),
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_a_query_that_would_leave_with_a_batch_that_does_not_come(case: str) -> None:
+    """The bound is reached in the last batch: the run ends with the error of the sink, and the query goes on at the next
+    start."""
+    made = LAST[case]
+    calm = made()
+    name = calm.function.query.name
+    failing = made(leaves=[name], most_bytes=last_bytes(calm, name))
+    failing.function.fails = Broken()
+    with pytest.raises(SinkError, match=f"the sink of query {name} .* has failed"):
+        failing.live()
+    assert not left_of(failing.checkpoint)
+    failing.function.fails = {}
+    failing.live()
+    found = failing.found()
+    for query, wanted in failing.expected().items():
+        assert not (wrong := oracle.difference(found[query], wanted)), f"{query}: {wrong}"

@@ -26,7 +26,7 @@ from anabranch.engine.aggregation import Partials, PartialTable
 from anabranch.engine.columns import AddressTables, row_bytes
 from anabranch.engine.log import Log
 from anabranch.engine.view import View
-from anabranch.errors import DamagedStateError, MissingRowError, TooManyResultsError, ValueTooLargeError
+from anabranch.errors import DamagedStateError, MissingRowError, StateError, TooManyResultsError, ValueTooLargeError
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
@@ -336,6 +336,17 @@ def test_records_that_do_not_fit_their_segments(kind: str) -> None:
                 return
         found += oracle.bag(run.step(number, rows).results)
     assert found == oracle.expected(query, batches, {})
+
+
+def test_a_segment_that_begins_elsewhere_is_refused() -> None:
+    """Its rows would get ids that others have."""
+    run = LocalRun(query_of(THREE), MemoryFilesystem(), "((a b) c)")
+    run.step(0, {s: rows_of([f"{s}0"], SECOND_US) for s in "abc"})
+    assert run.slot is not None
+    checkpoint, state = run.slot.checkpoint, state_of(run)
+    moved = tuple(msgspec.structs.replace(log, first=1) for log in state.logs)
+    with pytest.raises(StateError, match=r"rows of a in batch 0 begin at position 1 .* use the one that wrote"):
+        checkpoint.attach(msgspec.structs.replace(state, logs=moved), {})
 
 
 def test_a_view_whose_bytes_do_not_fit_its_record_is_damaged() -> None:
