@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.journal import Journal
+from anabranch.control.pace import Pace, factors
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import QueryCommit
@@ -26,9 +27,9 @@ from anabranch.optimize.group_placement import choose_groups
 from anabranch.optimize.planner import Bounds, decide
 from anabranch.place.calibrate import remembered
 from anabranch.place.capabilities import DUCKDB
-from anabranch.place.choice import Choice, choose_places
+from anabranch.place.choice import AS_CALIBRATED, Choice, choose_places
 from anabranch.place.databases.embedded import DUCK, is_installed, open_embedded
-from anabranch.place.reading import lookup_costs_of
+from anabranch.place.reading import LookupCosts, at_pace, lookup_costs_of
 from anabranch.place.statement_of import Places, placed
 from anabranch.place.tree import joining_blocks
 from anabranch.place.wishes import Databases, places_kept, wished_places
@@ -41,7 +42,7 @@ from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
 from anabranch.plan.overload import Overload
 from anabranch.plan.partial import check_overload, late_suppressed
-from anabranch.plan.query import Derived, Query, Stream, Table
+from anabranch.plan.query import Derived, Enriched, Query, Stream, Table
 from anabranch.plan.statement import FAIL, FAILURES
 from anabranch.plan.workload import Workload
 from anabranch.session_budget import budget_json, budget_text
@@ -68,7 +69,7 @@ from anabranch.show.chains import (
 from anabranch.show.contained import taking_in_json, taking_in_text
 from anabranch.show.explain import Explanation, PricedPlan, explained
 from anabranch.show.figures import listed
-from anabranch.show.lookups import lookups_json, lookups_text
+from anabranch.show.lookups import CostsOf, lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
 from anabranch.show.placement import Folding, placement_json, placement_text
@@ -261,9 +262,9 @@ class Planning:
         more = [*self._company(name), *self._fixed_text(name), *shares, *self._budgeted(name)]
         if (overloaded := overload_text(written, self.overload_of(name), self._apart(name))) is not None:
             more.append(overloaded)
-        if (places := placement_text(self.placement(name), written, verbose, self._folding(written))) is not None:
+        if (places := self._placement_text(name, written, verbose)) is not None:
             more.append(places)
-        if (found := lookups_text(written, lookup_costs_of)) is not None:
+        if (found := lookups_text(written, self._lookup_costs(name))) is not None:
             more.append(found)
         if verbose:
             distribution, slots = self._spread(written, parallelism)
@@ -285,8 +286,8 @@ class Planning:
             "contained": taking_in_json(self.query(name).taking_in),
             "budget": self._budget_json(name),
             "overload": overload_json(written, self.overload_of(name), self._apart(name)),
-            "placement": placement_json(self.placement(name), written, self._folding(written)),
-            "lookups": lookups_json(written, lookup_costs_of),
+            "placement": placement_json(self.placement(name), written, self._folding(written), self.paces(name)),
+            "lookups": lookups_json(written, self._lookup_costs(name)),
         }
 
     def placed(self, query: Query) -> Query:
@@ -311,10 +312,30 @@ class Planning:
         """Where the operators of a query run, if there is a database that may run some: the one that it is placed in, else
         the first that leaves a choice. A query that has run is shown as its newest commit has it."""
         written, own = self.query(name).forms.written, self._committed(name)
-        known, home = frozenset(written.places), frozenset[str]()
+        known, home, paces = frozenset(written.places), frozenset[str](), dict[str, float]()
         if own is not None:
             known, home = known | {each.block for each in own.execution.woken}, frozenset(own.execution.home)
-        return self.choose_places(written, self.facts, known - home, known)
+            paces = factors(own.paces)
+        return self.choose_places(written, self.facts, known - home, known, paces)
+
+    def paces(self, name: str) -> Mapping[str, Pace]:
+        """How long databases took for the sake of a query, beside what was calibrated, when its newest batch began."""
+        own = self._committed(name)
+        return {} if own is None else own.paces
+
+    def _placement_text(self, name: str, query: Query, verbose: bool) -> str | None:
+        return placement_text(self.placement(name), query, verbose, self._folding(query), self.paces(name))
+
+    def _lookup_costs(self, name: str) -> CostsOf:
+        """What lookups take for rows of a stream, by what was calibrated of their database and by what its batches
+        measured."""
+        paces = self.paces(name)
+
+        def costs_of(source: Enriched) -> LookupCosts | None:
+            costs = lookup_costs_of(source.table.database)
+            return None if costs is None else at_pace(costs, paces, source.name)
+
+        return costs_of
 
     def _folding(self, query: Query) -> dict[str, Folding]:
         """What it takes the engine to fold the window of a block over one stream that a database may run, where the rate of
@@ -336,17 +357,22 @@ class Planning:
         return choice is not None and choice.decision is not None and choice.other is not None
 
     def choose_places(
-        self, query: Query, facts: Given, ran: frozenset[str] | None = None, logged: frozenset[str] = frozenset()
+        self,
+        query: Query,
+        facts: Given,
+        ran: frozenset[str] | None = None,
+        logged: frozenset[str] = frozenset(),
+        paces: Mapping[str, float] = AS_CALIBRATED,
     ) -> Choice | None:
         """Where operators run best by some facts; or, if blocks `ran` in the database, that beside what would be best. Rows
-        of blocks that are `logged` are kept anyway."""
+        of blocks that are `logged` are kept anyway. `paces`: how many times as long as calibrated blocks take there."""
         used = set(query.places.values())
         named = {each: abilities for each, abilities in self.databases.items() if not used or each in used}
         joins = dict(joining_blocks(query)) if named else {}
         join_cpu = {each: decide(JoinGraph(b), facts, self.units).cost.cpu for each, b in joins.items()}
         slots = self.slots or machine_slots().count
         choices = (
-            choose_places(query, facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran, logged)
+            choose_places(query, facts, self.units, join_cpu, each, abilities, remembered(each), slots, ran, logged, paces)
             for each, abilities in named.items()
         )
         return next(filter(None, choices), None)

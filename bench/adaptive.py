@@ -23,6 +23,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -103,6 +104,9 @@ class Schedule:
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
+
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        return {}
 
 
 def run_ours(folder: Path, sql: str, streams: tuple[str, ...], plan: str | None, schedule: dict[int, str]) -> dict[str, Any]:

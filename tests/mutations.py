@@ -74,7 +74,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("theirs.read(relation, asked.columns, snapshot)", "theirs.read(relation, asked.columns)"),
             ("theirs.lookup(asked, keys, snapshot)", "theirs.lookup(asked, keys)"),
             ("if known.table is not None:", "if False:"),
-            ("known.was_looked_up(keys.num_rows, perf_counter() - began, costs)", "pass"),
+            ("known.spent_s += seconds if way is Way.LOOKUP else 0.0", "pass"),
             ("(us >= least_us) &", "(us > least_us) &"), ("statistics[name].borders[source.name] = border", "pass")),
         *of("drive/shipped.py", LOOKUPS, ('"right") - begins', '"left") - begins'), ("if not valid.all():", "if False:"),
             ("if taken + bytes <= MOST_BYTES:", "if taken <= MOST_BYTES:"), (" and key[0] != run:", ":")),

@@ -14,7 +14,8 @@ import anabranch as ab
 from anabranch.cli import main
 from anabranch.drive.local import LocalPipeline
 from anabranch.place.databases.registry import close_all, database, describe
-from anabranch.place.reading import lookup_costs_of
+from anabranch.place.reading import LookupCosts, lookup_costs_of
+from anabranch.plan.query import Enriched
 from anabranch.show.lookups import lookups_text
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -52,6 +53,10 @@ def shop(postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     postgres.sql("DROP TABLE customers")
 
 
+def costs_of(source: Enriched) -> LookupCosts | None:
+    return lookup_costs_of(source.table.database)
+
+
 def test_from_nothing_to_a_lookup_join(shop: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     query = parse_script(block("sql"), describe=describe).queries[0].query
     pipeline = LocalPipeline([query], MemoryFilesystem(), slots=2, databases=database)
@@ -63,12 +68,12 @@ def test_from_nothing_to_a_lookup_join(shop: Server, monkeypatch: pytest.MonkeyP
     found = pipeline.step(1, {"payments": payments})["paid"].results
     assert found.to_pylist() == [{"id": 1, "name": "customer 4", "paid": 7}]
 
-    text = " ".join((lookups_text(query, lookup_costs_of) or "").split())
+    text = " ".join((lookups_text(query, costs_of) or "").split())
     (command,) = re.findall(r"\$ (.*)", block("console"))
     assert f"{command} measures them" in text, "what is to be done is what the document says"
     monkeypatch.setattr("anabranch.place.calibrate.measure_lookups.__defaults__", ((100, 1000), 1))
     assert main(shlex.split(command)[1:]) == 0
-    text = " ".join((lookups_text(query, lookup_costs_of) or "").split())
+    text = " ".join((lookups_text(query, costs_of) or "").split())
     # Which of the two it is depends on how long this machine has taken.
     assert re.search("read whole in a batch where a slot has more keys than|in every batch: a key takes", text)
 

@@ -7,6 +7,7 @@ input that are stored; a parallel track runs both forms for a window of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.adapt.arbiter import Change
@@ -60,6 +61,10 @@ class GroupingLoop:
             "grouped_input_before": execution.grouped_input,
         }
         return Proposal(MoveGroups(grouped_input, wish.plan, way, wish.pause_us), "by request", details)
+
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        """Nothing: where blocks run is not its business."""
+        return {}
 
     def _better_form(self, execution: Execution, loop: AdaptiveLoop) -> Proposal | None:
         known, monitor, self.again_at_s = loop.known, loop.state.monitor, None

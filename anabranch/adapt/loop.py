@@ -374,3 +374,7 @@ class AdaptiveLoop:
         if wish.selects is not None:
             action = MoveSelects(wish.selects, wish.plan, way, wish.pause_us)
         return Proposal(action, "by request", details)
+
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        """Nothing: where blocks run is not its business."""
+        return {}

@@ -9,6 +9,10 @@ for it reads the log. A block over one stream that began in the engine has no lo
 price of the database, and the block goes when its rows are there (`anabranch.drive.waking`). A block that has just moved
 stays for a while.
 
+What was calibrated of the database is corrected by what batches measure while a block runs there: by the pace of the block
+(`anabranch.control.pace`), which records keep. So a block whose database is much slower than calibrated comes home, and
+stays there as long as that is remembered.
+
 A block that joins moves only if it is known how many rows of its inputs meet: the query itself by what its lookups find
 while the engine runs it, which is remembered while the database does, and else by facts that a user gave. What nobody
 measured and nobody gave is not trusted: the block stays where it is. So does the query itself while groups stand below its
@@ -29,10 +33,11 @@ from anabranch.adapt.grouping_loop import measured_facts
 from anabranch.adapt.handover import handover_s
 from anabranch.adapt.monitor import Monitor, observe
 from anabranch.control.loop import Loop, Observed, Proposal, Remark, Wish
+from anabranch.control.pace import Pace, factors
 from anabranch.cost.facts import Given, window_s
 from anabranch.cost.model import UnitCosts
 from anabranch.cost.streams import Basis
-from anabranch.place.choice import Choice
+from anabranch.place.choice import CallCosts, Choice
 from anabranch.place.cost import DatabaseCosts
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
@@ -48,9 +53,9 @@ STAYS_BATCHES = 32
 LIFE_S = 600.0
 """For so long, at least, rates are taken to stay as they are when a block moves."""
 
-Choose = Callable[[Query, Given, frozenset[str], frozenset[str]], Choice | None]
-"""The placement of a query by some facts, while some blocks run in the database and the rows of some are kept, beside the
-next best."""
+Choose = Callable[[Query, Given, frozenset[str], frozenset[str], Mapping[str, float]], Choice | None]
+"""The placement of a query by some facts, while some blocks run in the database and the rows of some are kept, at the paces
+that the database has for blocks, beside the next best."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ class PlacingLoop:
         self.monitor, self.since = Monitor(known.window), 0
         self.met: Mapping[str, float] = {}
         """How many values keys of the query have by what lookups found, when there last were some."""
+        self.calls: Mapping[str, CallCosts] = {}
+        """What blocks in the database are expected to take there, when rates were last looked at."""
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do."""
@@ -91,21 +98,29 @@ class PlacingLoop:
         is_known = len(self.monitor.observations) > self.known.window and self.monitor.span_s > 0
         if not is_known or self.since % self.known.window or not execution.is_settled:
             return said
-        return self._better(execution) or said
+        return self._better(execution, observed.paces) or said
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for."""
         return self.inner.granted(execution, wish)
 
-    def _better(self, execution: Execution) -> Proposal | None:
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        """How long the database was expected to take for the blocks that it ran."""
+        borders = observed.statistics.borders
+        return {
+            block: call.seconds(borders[block].calls, borders[block].rows_sent)
+            for block, call in self.calls.items()
+            if block in borders
+        }
+
+    def _better(self, execution: Execution, paces: Mapping[str, Pace]) -> Proposal | None:
         """The best placement, if it is worth the way there."""
-        if self.since < STAYS_BATCHES:
-            return None
         written = self.forms.written
         facts = self._facts(execution)
         logged = frozenset(self._may_go(execution))
-        choice = self.known.choose(written, facts, logged - execution.home, logged)
-        if choice is None or choice.decision is None or choice.other is None:
+        choice = self.known.choose(written, facts, logged - execution.home, logged, factors(paces))
+        self.calls = {} if choice is None else choice.calls
+        if self.since < STAYS_BATCHES or choice is None or choice.decision is None or choice.other is None:
             return None
         now, then = choice.decision.use.total, choice.other.use.total
         change = Change(now, then, becomes_qualified=choice.other.is_feasible and not choice.decision.is_feasible)
@@ -113,16 +128,18 @@ class PlacingLoop:
         if move is None or not change.is_better:
             return None
         block, place = move
-        cost_s = self._brought_home_s(block, choice.database, facts, execution) if place == ENGINE else 0.0
+        pace = paces.get(block, Pace())
+        cost_s = self._brought_home_s(block, choice.database, facts, execution, pace) if place == ENGINE else 0.0
         if cost_s is None or not change.pays(cost_s, LIFE_S):
             return None
         self.since = 0
         # The model prices more than tasks report: what the two placements differ by is the model's.
         cpu, before = max(0.0, self.monitor.cores + then - now), self.monitor.cores
         text = f"{cpu:.3g} cores instead of {before:.3g}, at {self.monitor.rows_per_s:,.0f} rows/s"
+        text += f"; {choice.database} takes {pace}" if pace.counts else ""
         details = {
             "cpu": cpu, "cpu_before": before, "c_u": then, "c_u_before": now, "cost_cpu_s": cost_s,
-            "gain_cpu_s": change.gain_s(LIFE_S),
+            "gain_cpu_s": change.gain_s(LIFE_S), "pace": pace.factor,
         }  # fmt: skip
         known = self.known
         action = PlaceBlock(block, place, execution.plan, Strategy.GRADUAL, known.pause_us, known.failure)
@@ -164,7 +181,9 @@ class PlacingLoop:
         classes = replace(self.known.otherwise, distinct=known).graph(JoinGraph(block)).classes
         return bool(classes) and all(each.basis is not Basis.ASSUMED for each in classes)
 
-    def _brought_home_s(self, name: str, database: str, facts: Given, execution: Execution) -> float | None:
+    def _brought_home_s(
+        self, name: str, database: str, facts: Given, execution: Execution, pace: Pace
+    ) -> float | None:
         """What a block takes home, in seconds of CPU; None if that is not known."""
         block, units = next(block for block in self.forms.written.blocks if block.name == name), self.known.units
         first = block.inputs[0]
@@ -175,4 +194,5 @@ class PlacingLoop:
             return None
         batch_s = self.monitor.span_s / len(self.monitor.batches)
         plan = execution.plan if block is self.forms.written else left_deep(JoinGraph(block))
+        costs = costs.at_pace(pace.factor)
         return handover_s(block, plan, facts, units, costs, max(1.0, window_s(first) / batch_s))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from anabranch.control.pace import Pace
 from anabranch.control.records import Commit, Limit, Statistics
 from anabranch.plan.actions import Action, CutSlices, SetAllowances, ShedRows
 from anabranch.plan.jtree import Plan
@@ -58,6 +59,8 @@ class Observed:
     limited_cores: float | None = None
     """Under overload: the cores that lookups which give results may take; below 0 if all else takes so much more than there
     is. None: all may be looked up."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """How long databases have taken of late for blocks of the query, beside what was calibrated."""
 
 
 class Loop(Protocol):
@@ -68,6 +71,10 @@ class Loop(Protocol):
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for, with what is estimated of it."""
+
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        """How long databases were expected to take in a batch for the blocks that they ran, by what was calibrated; only for
+        blocks of which that is known."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import msgspec
 
 from anabranch.control.completeness import Completeness, completeness_of, since_adapted
 from anabranch.control.ledger import Ledger
+from anabranch.control.pace import factors
 from anabranch.control.records import STAGE, Border, Commit, SourceStatistics
 from anabranch.errors import StateError
 from anabranch.plan.query import Query, Stream
@@ -113,6 +114,9 @@ class Progress(msgspec.Struct, omit_defaults=True):
     """Rows that were dropped before they were joined."""
     borders: dict[str, Border] = {}
     """What databases were asked for the sake of the query: by the stream for whose rows, and by the block that they ran."""
+    paces: dict[str, float] = {}
+    """How many times as long as calibrated databases took of late, before the batch: by block, and by stream and the way in
+    which rows of its table come. Of what is not named, the calibrated costs stand."""
     seen_us: int | None = None
     """The least of the largest event times that its streams have shown; None before all have."""
     at_s: float = 0.0
@@ -165,6 +169,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
             lines["left out"] = f"{stale}, {sum(self.shed_rows.values()):,} rows were shed"
         for name, border in self.borders.items():
             lines[f"database {border.database}"] = f"{name}: {border}"
+        for what, ratio in self.paces.items():
+            lines[f"pace of {what}"] = f"{ratio:.2g} times as long as calibrated"
         cells = "".join(f"<tr><td>{key}</td><td>{escape(value)}</td></tr>" for key, value in lines.items())
         return f"<table><caption>batch {self.batch}</caption>{cells}</table>"
 
@@ -205,6 +211,7 @@ def progress_of(query: Query, whole: Commit, plan: str, wall_s: dict[str, float]
         stale_rows={n: s.stale_rows for n, s in sources.items() if s.stale_rows},
         shed_rows={n: s.shed_rows for n, s in sources.items() if s.shed_rows},
         borders=counted.borders,
+        paces=factors(commit.paces),
         seen_us=min(known) if known and len(known) == len(seen) else None,
     )  # fmt: skip
 

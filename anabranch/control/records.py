@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from anabranch.control.pace import Pace, Took
 from anabranch.plan.query import BEGINNING_US, FOREVER_US
 from anabranch.plan.statement import FAIL
 from anabranch.storage.container import Segment
@@ -297,6 +298,8 @@ class Statistics(msgspec.Struct):
     borders: dict[str, Border] = msgspec.field(default_factory=dict)
     """What databases were asked: by the stream for whose rows, and by the block that they ran. What queries have in common
     is told of each."""
+    took: dict[str, Took] = msgspec.field(default_factory=dict)
+    """How long databases took beside what was calibrated, by what tells that in tasks: the ways of lookups."""
 
     @property
     def engine_cpu_ns(self) -> int:
@@ -506,6 +509,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
     command: str = ""
     """The command by which it came, or was altered last (`anabranch.control.commands`): one that was carried out, and not
     answered, is known by it."""
+    paces: dict[str, Pace] = msgspec.field(default_factory=dict)
+    """How long databases have taken of late, beside what was calibrated: for blocks, and for the ways of lookups."""
 
 
 class QueryControl(QueryRecord, frozen=True):

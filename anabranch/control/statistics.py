@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from anabranch.control.pace import Took
 from anabranch.control.records import (
     Border,
     Commit,
@@ -51,6 +52,8 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
         whole.bytes_written += slot.bytes_written
         for name, border in slot.borders.items():
             whole.borders.setdefault(name, Border(border.database)).add(border)
+        for what, took in slot.took.items():
+            whole.took.setdefault(what, Took()).add(took)
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     return whole

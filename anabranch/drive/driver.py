@@ -333,7 +333,7 @@ class Driver:
         return QueryControl(
             query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us, query.since,
             query.declared, next_clock(query.query, self.limiting.clock, base, planned_us),
-            self._limits(query), query.command, own_folder=query.own_folder,
+            self._limits(query), query.command, dict(query.paces), own_folder=query.own_folder,
         )  # fmt: skip
 
     def _limits(self, query: Steering) -> dict[str, Limit]:
@@ -400,7 +400,8 @@ class Driver:
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,
             {**before, **control.tables}, control.tables_read_us, control.since, control.declared, control.clock_us,
-            control.limits, control.command, tuple(a.slot for a in staged), sum(a.staged[name] for a in staged),
+            control.limits, control.command, control.paces, tuple(a.slot for a in staged),
+            sum(a.staged[name] for a in staged),
             self.queries[name].has_own_files, summed(a.statistics[name] for a in attempts if name in a.statistics),
         )  # fmt: skip
 

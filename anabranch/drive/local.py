@@ -85,6 +85,9 @@ class Steady:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        return {}
+
 
 class Driven:
     """What a driver has written."""

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.control.pace import Pace, Took
 from anabranch.control.records import Border, Statistics
 from anabranch.drive.shipped import Known, Shelf, ShippedTable, shipped
 from anabranch.engine.accept import Rows, conform, in_one_piece
@@ -33,7 +34,7 @@ from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.errors import DatabaseError
 from anabranch.place.databases.protocol import Databases, Wanted
 from anabranch.place.databases.registry import database
-from anabranch.place.reading import LookupCosts, Way, choose_way
+from anabranch.place.reading import LookupCosts, Way, at_pace, choose_way, expected_s, pace_name
 from anabranch.plan.demand import asked_of, read_columns
 from anabranch.plan.distribution import Distribution, all_inputs, parted_sources
 from anabranch.plan.expression import Column, Expr, columns_of
@@ -68,8 +69,12 @@ class Lookups:
     asking: Asking = NOT_ASKING
     shelf: Shelf = field(default_factory=Shelf)
     """What the worker remembers of tables."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """How long databases have taken of late, beside what was calibrated (`anabranch.place.reading.pace_name`)."""
     borders: dict[str, Border] = field(default_factory=dict)
     """What was asked, by the stream for whose rows."""
+    took: dict[str, Took] = field(default_factory=dict)
+    """How long that took beside what was expected, as `paces` are named."""
 
     def __bool__(self) -> bool:
         return any(looked_up(query) for query in self.queries.values())
@@ -105,6 +110,9 @@ class Lookups:
             for source in enriched_levels(query):
                 if (border := self.borders.get(source.name)) is not None:
                     statistics[name].borders[source.name] = border
+                for way in Way:
+                    if (took := self.took.get(pace_name(source.name, way))) is not None:
+                        statistics[name].took[pace_name(source.name, way)] = took
         spent_s = sum(border.seconds for border in self.borders.values())
         next(iter(statistics.values())).cpu_ns[LOOKUP] = round(spent_s * 1e9)
 
@@ -140,21 +148,23 @@ class Lookups:
         theirs, snapshot, costs = self.databases(name), self.asking.snapshots.get(name), self.asking.costs.get(name)
         size = known.size(lambda: theirs.size(relation)) if costs is not None else None
         is_static, room = source.table.reading == STATIC, self.shelf.room(self.run)
-        refined = known.refined(costs) if costs is not None else None
-        way = choose_way(is_static, keys.num_rows, size, refined, known.spent_s, room)
+        paced = at_pace(costs, self.paces, source.name) if costs is not None else None
+        way = choose_way(is_static, keys.num_rows, size, paced, known.spent_s, room)
         border, began = self.borders.setdefault(source.name, Border(name)), perf_counter()
         if way is not Way.LOOKUP:
             try:
                 found = theirs.read(relation, asked.columns, snapshot)
-                known.was_read(found.num_rows, perf_counter() - began, costs)
             except DatabaseError:  # it took too long, say: a lookup may do, or tells why not
                 known.forget_size()
                 way, began = Way.LOOKUP, perf_counter()
         if way is Way.LOOKUP:
             found = theirs.lookup(asked, keys, snapshot)
-            known.was_looked_up(keys.num_rows, perf_counter() - began, costs)
+        seconds, asked_for = perf_counter() - began, keys.num_rows if way is Way.LOOKUP else found.num_rows
+        known.spent_s += seconds if way is Way.LOOKUP else 0.0
+        if costs is not None and (expected := expected_s(costs, way, asked_for)) is not None:
+            self.took.setdefault(pace_name(source.name, way), Took()).add(Took(seconds, expected))
         sent = (keys.num_rows, keys.nbytes) if way is Way.LOOKUP else (0, 0)
-        border.count(sent, (found.num_rows, found.nbytes), perf_counter() - began)
+        border.count(sent, (found.num_rows, found.nbytes), seconds)
         if way is Way.SHIPPED:
             assert size is not None, "a table of unknown size is looked up"
             self.shelf.make_room(self.run, size.bytes)

@@ -15,13 +15,10 @@ import pyarrow as pa
 from anabranch.engine.accept import in_one_piece
 from anabranch.engine.keys import Hashes, hash_keys
 from anabranch.place.databases.protocol import TableSize
-from anabranch.place.reading import MOST_BYTES, LookupCosts
+from anabranch.place.reading import MOST_BYTES
 
 SIZE_ASKED_EVERY = 64
 """The size of a table is asked again after so many batches that looked it up."""
-
-TELLING = 100
-"""So many keys, or rows, tell what one takes: fewer are lost in the round trip."""
 
 MOST_KNOWN = 256
 """Of so many tables a worker remembers something."""
@@ -62,10 +59,6 @@ def _hashed(keys: pa.Table) -> Hashes:
     return hash_keys([in_one_piece(column) for column in keys.columns], keys.num_rows)
 
 
-def _mixed(known: float | None, newest: float) -> float:
-    return newest if known is None else (known + newest) / 2
-
-
 @dataclass
 class Known:
     """What a worker remembers of one table that is asked for some columns."""
@@ -73,9 +66,6 @@ class Known:
     spent_s: float = 0.0
     """What lookups in it have taken."""
     table: ShippedTable | None = None
-    _key_s: float | None = None
-    _row_s: float | None = None
-    """What a key and a row took here, once there were enough of them to tell."""
     _size: TableSize | None = None
     _asks_size_in: int = 0
 
@@ -85,23 +75,6 @@ class Known:
             self._size, self._asks_size_in = ask(), SIZE_ASKED_EVERY
         self._asks_size_in -= 1
         return self._size
-
-    def refined(self, costs: LookupCosts) -> LookupCosts:
-        """What was measured of its database, and of the table itself as far as it was asked."""
-        key_s = costs.key_s if self._key_s is None else self._key_s
-        row_s = costs.row_s if self._row_s is None else self._row_s
-        return LookupCosts(costs.round_trip_s, key_s, row_s)
-
-    def was_looked_up(self, keys: int, seconds: float, costs: LookupCosts | None) -> None:
-        """Counts a lookup."""
-        self.spent_s += seconds
-        if costs is not None and keys >= TELLING:
-            self._key_s = _mixed(self._key_s, max(0.0, seconds - costs.round_trip_s) / keys)
-
-    def was_read(self, rows: int, seconds: float, costs: LookupCosts | None) -> None:
-        """Counts a reading of the whole table."""
-        if costs is not None and rows >= TELLING:
-            self._row_s = _mixed(self._row_s, max(0.0, seconds - costs.round_trip_s) / rows)
 
     def forget_size(self) -> None:
         """Does as if its size were not known, until it is asked again: it could not be read."""

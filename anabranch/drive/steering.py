@@ -20,6 +20,7 @@ from anabranch.balance.layout import layout_of, layout_text
 from anabranch.control.execution import execution_after, execution_of, execution_record
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal, Recut
+from anabranch.control.pace import Pace, Took, paces_after
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.probation import on_probation
@@ -71,6 +72,8 @@ class Steering:
         """Under overload, the cores that lookups which give results may take."""
         self.budget_bytes: float | None = None
         """What its state may take, for people to see beside what it takes."""
+        self.paces: Mapping[str, Pace] = {}
+        """How long databases have taken of late, beside what was calibrated."""
         self.pending: Proposal | None = None
         """A change that waits for approval."""
         self.pending_cuts: dict[str, Recut] = {}
@@ -161,6 +164,7 @@ class Steering:
             return
         batch, own = commit.batch, commit.queries[self.name]
         self.since, self.declared, self.command = own.since, own.declared, own.command
+        self.paces = paces_after(own.paces, own.statistics.took, batch)
         after = execution_after(own, self.forms)
         is_rewritten = own.text != self.text.digest and self.texts.read(own.text).sql != self.text.sql
         if (
@@ -211,6 +215,7 @@ class Steering:
     def take_up(self, begun: Control, base: Commit | None) -> None:
         """Runs what a batch was begun with; if that failed too often, what has run before."""
         batch, execution = begun.batch, self._begun(begun)
+        self.paces = begun.queries[self.name].paces
         if begun.runs >= MOST_FAILED_RUNS:
             now = self.execution
             proven = replace(now, migration=None, leaving=None, selects=())
@@ -234,6 +239,7 @@ class Steering:
     def after(self, commit: Commit, is_led: bool = False) -> None:
         """What follows from a batch: a migration ends, another plan is thought about; by another query, if that leads the
         join of this one."""
+        self._follow_paces(commit)
         self._follow_migration(commit)
         self._follow_probation(commit)
         if not is_led:
@@ -242,7 +248,7 @@ class Steering:
     def observed(self, commit: Commit) -> Observed:
         """What a batch has shown of the query."""
         seen = {name: us for name, us in commit.largest_time_us.items() if name in self.streams}
-        return Observed(commit.batch, seen, commit.queries[self.name].statistics, self.limited_cores)
+        return Observed(commit.batch, seen, commit.queries[self.name].statistics, self.limited_cores, self.paces)
 
     # -- another plan ------------------------------------------------------------------------------------------------
 
@@ -351,6 +357,16 @@ class Steering:
             # A run before this one may have told it, and ended before the next batch.
             is_told = told is not None and told.batch == commit.batch and wanted.items() <= told.details.items()
             self.place(*found, commit.batch + 1, commit, is_told)
+
+    def _follow_paces(self, commit: Commit) -> None:
+        """Notes how long databases took in a batch beside what was expected: in the next control record, and so over a
+        restart. Calls that failed tell nothing of that."""
+        observed = self.observed(commit)
+        took, borders = dict(observed.statistics.took), observed.statistics.borders
+        for block, seconds in self.loop.expected_s(observed).items():
+            if not borders[block].failed:
+                took[block] = Took(borders[block].seconds, seconds)
+        self.paces = paces_after(self.paces, took, commit.batch)
 
     def _follow_placing(self, commit: Commit) -> None:
         """A block goes to its database when all that it reads there is kept, and home when all of that is folded."""

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from anabranch.control.execution import execution_of
 from anabranch.control.ledger import commits_in
+from anabranch.control.pace import Pace
 from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord, Failure, Limit, Manifest
 from anabranch.control.table_files import get_table
 from anabranch.drive.lookups import NOT_ASKING, Asking, Lookups
@@ -73,6 +74,8 @@ class QueryOrder:
     """The clock that the freshness of its results is told by."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     """Which rows of its inputs may look up their partners where results are found."""
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """How long databases have taken of late, beside what was calibrated."""
 
     @property
     def at_first(self) -> Execution:
@@ -145,7 +148,7 @@ def _order(control: Control, base: Commit | None, forms: Mapping[str, Forms], re
         if last is not None and last.identity == own.identity:
             before, emitted_us = _execution(name, last.execution, forms, read), last.watermark_us
         queries[name] = QueryOrder(
-            own.watermark_us, emitted_us, execution, before, own.tables, own.since, own.clock_us, own.limits
+            own.watermark_us, emitted_us, execution, before, own.tables, own.since, own.clock_us, own.limits, own.paces
         )
     kept = base.slots if base is not None else {}
     states = {int(slot): (each.token, each.manifest) for slot, each in kept.items()}
@@ -226,7 +229,8 @@ class SlotWork:
         """Has the boxes process a batch; the results of each query, as they are found. What was `dropped` of streams before
         it came to a slot is counted in one of them. `asking` is what the batch is told about databases."""
         own = {name: query for name, (query, _) in self.queries.items() if name in boxes.tenants}
-        lookups = Lookups(self.run, own, self.databases, asking, self.kept.shelf)
+        paces = {what: pace for name in own for what, pace in order.queries[name].paces.items()}
+        lookups = Lookups(self.run, own, self.databases, asking, self.kept.shelf, paces)
         watermarks = {name: query.watermark_us for name, query in order.queries.items()}
         rows, brought = lookups.enriched(rows, watermarks, order.planned_us)
         tables: dict[str, pa.Table] = {}

@@ -220,11 +220,12 @@ class MigBox(Box):
 
     def _run_there(self, relations: Mapping[str, pa.Table]) -> pa.Table:
         """What the database gives, over some relations; what went over the border is counted."""
-        asked, began, back = self.reader.graph.query.statement, perf_counter(), (0, 0)
+        asked, back = self.reader.graph.query.statement, (0, 0)
         assert asked is not None, "a block of a database has a statement"
         border = self.statistics.borders.setdefault(self.name, Border(asked.database))
+        database, began = self._database(), perf_counter()
         try:
-            given = self._database().run(asked.sql, relations)
+            given = database.run(asked.sql, relations)
             back = given.num_rows, given.nbytes
         finally:
             border.count(_size(relations), back, perf_counter() - began)

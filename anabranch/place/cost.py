@@ -26,7 +26,7 @@ windows. The searches of `anabranch.place.search` rest on that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from anabranch.errors import PlanError
@@ -127,6 +127,14 @@ class DatabaseCosts:
     def __post_init__(self) -> None:
         if min(self.round_trip_s, self.in_s, self.out_s, *self.per_row_s.values()) < 0:
             raise PlanError("what a database takes is 0 seconds or more")
+
+    def at_pace(self, factor: float) -> DatabaseCosts:
+        """What it takes if all of that takes so many times as long (`anabranch.control.pace`)."""
+        return replace(
+            self, round_trip_s=factor * self.round_trip_s, in_s=factor * self.in_s, out_s=factor * self.out_s,
+            per_row_s={kind: factor * seconds for kind, seconds in self.per_row_s.items()},
+            build_s=None if self.build_s is None else factor * self.build_s,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How rows of a table in a database come to a batch: by a lookup of its keys, or by reading the table whole.
 
 Both give the same results, so a slot chooses anew in every batch, by what was measured of the database (`anabranch calibrate
---database NAME --table … --key …`), and by what the table itself has taken since. A cost that was never measured is not
-trusted: then rows are looked up.
+--database NAME --table … --key …`), and by what the table itself has taken of late beside that (`anabranch.control.pace`;
+commits have it, so a restart goes on with it). A cost that was never measured is not trusted: then rows are looked up.
 
 - A table that may change (CURRENT) is read whole in a batch in which that takes less than to look up its keys. Nothing of it
   is kept.
@@ -25,10 +25,12 @@ read: it would fill the worker, or run into the timeout of a call.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 import msgspec
 
+from anabranch.control.pace import Pace
 from anabranch.place.calibrate import remembered
 from anabranch.place.databases.protocol import TableSize
 
@@ -37,6 +39,10 @@ MOST_BYTES = 256 << 20
 
 LONGEST_S = 5.0
 """A table that takes longer to read is looked up: a call has a timeout."""
+
+
+TELLING = 100
+"""So many keys, or rows, tell what one takes: fewer are lost in the round trip."""
 
 
 class Way(Enum):
@@ -55,19 +61,23 @@ class LookupCosts(msgspec.Struct, frozen=True):
     """For each key that is looked up."""
     row_s: float
     """For each row that is read."""
+    lookup_pace: float = 1.0
+    """How many times as long lookups take, and `whole_pace` reading the table whole, by what was measured since."""
+    whole_pace: float = 1.0
 
     def lookup_s(self, keys: int) -> float:
         """What it takes to look some distinct keys up."""
-        return self.round_trip_s + keys * self.key_s
+        return self.lookup_pace * (self.round_trip_s + keys * self.key_s)
 
     def whole_s(self, rows: int) -> float:
         """What it takes to read a table of some rows."""
-        return self.round_trip_s + rows * self.row_s
+        return self.whole_pace * (self.round_trip_s + rows * self.row_s)
 
     @property
     def share_at_par(self) -> float:
         """How many keys, for each row of a table, take as long to look up as the table takes to read."""
-        return self.row_s / self.key_s if self.key_s else float("inf")
+        key_s = self.lookup_pace * self.key_s
+        return self.whole_pace * self.row_s / key_s if key_s else float("inf")
 
 
 def lookup_costs_of(database: str) -> LookupCosts | None:
@@ -76,6 +86,29 @@ def lookup_costs_of(database: str) -> LookupCosts | None:
     if measured is None or not {"lookup", "out"} <= measured.row_s.keys():
         return None
     return LookupCosts(measured.round_trip_s, measured.per_row_s("lookup"), measured.per_row_s("out"))
+
+
+def pace_name(stream: str, way: Way) -> str:
+    """What the pace is called of a way in which rows of a table come to those of a stream: a table is read as it is shipped.
+
+    >>> pace_name("orders+customers", Way.SHIPPED)
+    'orders+customers, read whole'
+    """
+    return f"{stream}, {(Way.LOOKUP if way is Way.LOOKUP else Way.WHOLE).value}"
+
+
+def at_pace(costs: LookupCosts, paces: Mapping[str, Pace], stream: str) -> LookupCosts:
+    """What was calibrated of a database, at the pace that it has for the rows of a stream."""
+    looked_up, whole = (paces.get(pace_name(stream, way), Pace()).factor for way in (Way.LOOKUP, Way.WHOLE))
+    return LookupCosts(costs.round_trip_s, costs.key_s, costs.row_s, looked_up, whole)
+
+
+def expected_s(costs: LookupCosts, way: Way, count: int) -> float | None:
+    """How long some keys, or rows of a table that is read whole, were expected to take by what was calibrated; None if there
+    are too few to tell."""
+    if count < TELLING:
+        return None
+    return costs.lookup_s(count) if way is Way.LOOKUP else costs.whole_s(count)
 
 
 def choose_way(

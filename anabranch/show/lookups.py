@@ -12,15 +12,15 @@ from anabranch.plan.lookups import enriched_levels
 from anabranch.plan.query import STATIC, Enriched, Query
 from anabranch.show.explain import WIDTH
 
-CostsOf = Callable[[str], LookupCosts | None]
-"""What was measured of a database; None: nothing was."""
+CostsOf = Callable[[Enriched], LookupCosts | None]
+"""What was measured of the database that rows of a stream look up in; None: nothing was."""
 
 
 def lookups_text(query: Query, costs_of: CostsOf) -> str | None:
     """A paragraph; None if the query looks nothing up."""
     lines = ["lookups"]
     for source in enriched_levels(query):
-        table, costs = source.table, costs_of(source.table.database)
+        table, costs = source.table, costs_of(source)
         keys = ", ".join(column for column, _ in source.keys)
         told = f"{table.name} in {table.database}, by {keys}, for rows of {source.base.name}: {_why(source, costs)}"
         lines += wrap(told, WIDTH - 2)
@@ -38,7 +38,7 @@ def _why(source: Enriched, costs: LookupCosts | None) -> str:
     figures = (
         f"a round trip takes {costs.round_trip_s * 1e3:.2g} ms, a key {costs.key_s * 1e6:.2g} µs, a row that is read "
         f"{costs.row_s * 1e6:.2g} µs"
-    )
+    ) + _since(costs)
     bounds = f"as long as it has no more than {show_bytes(MOST_BYTES)} and takes no longer than {LONGEST_S:g} s to read"
     if table.reading == STATIC:
         return (
@@ -53,14 +53,21 @@ def _why(source: Enriched, costs: LookupCosts | None) -> str:
     )
 
 
+def _since(costs: LookupCosts) -> str:
+    """What batches have measured since, where that is not what was calibrated."""
+    told = {"lookups": costs.lookup_pace, "readings of the table": costs.whole_pace}
+    since = [f"{what} take {pace:.2g} times as long" for what, pace in told.items() if pace != 1.0]
+    return f"; by what batches have measured since, {' and '.join(since)}" if since else ""
+
+
 def lookups_json(query: Query, costs_of: CostsOf) -> list[dict[str, Any]]:
     """The same as plain values."""
     found = []
     for source in enriched_levels(query):
-        table, costs = source.table, costs_of(source.table.database)
+        table, costs = source.table, costs_of(source)
         measured = None if costs is None else {
             "round_trip_s": costs.round_trip_s, "key_s": costs.key_s, "row_s": costs.row_s,
-            "share_at_par": costs.share_at_par,
+            "share_at_par": costs.share_at_par, "lookup_pace": costs.lookup_pace, "whole_pace": costs.whole_pace,
         }  # fmt: skip
         found.append({
             "stream": source.name, "database": table.database, "table": table.relation,

@@ -8,6 +8,7 @@ from textwrap import wrap
 from types import MappingProxyType
 from typing import Any
 
+from anabranch.control.pace import Pace
 from anabranch.place.choice import Choice
 from anabranch.place.operators import Operator, Place
 from anabranch.place.placement import Decision
@@ -30,14 +31,19 @@ class Folding:
 
 
 NOT_KNOWN: Mapping[str, Folding] = MappingProxyType({})
+NO_PACES: Mapping[str, Pace] = MappingProxyType({})
 
 
 def placement_text(
-    choice: Choice | None, query: Query, verbose: bool = False, folding: Mapping[str, Folding] = NOT_KNOWN
+    choice: Choice | None,
+    query: Query,
+    verbose: bool = False,
+    folding: Mapping[str, Folding] = NOT_KNOWN,
+    paces: Mapping[str, Pace] = NO_PACES,
 ) -> str | None:
     """A paragraph; None if there is no choice. Where all is in the engine because nobody ever measured the database, there
     is little to tell: only if it is asked for. `folding` is what blocks take on their way to the engine, as far as it is
-    known."""
+    known, and `paces` how long the database took for blocks, beside what was calibrated."""
     if choice is None or not (verbose or choice.in_database or choice.decision is not None):
         return None
     width = max(len(each.name) for each in choice.root)
@@ -48,6 +54,9 @@ def placement_text(
         lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.decision.examined}")
         if choice.other is not None:
             lines += wrap(f"next best: {_where(choice, choice.other)}: {_figures(choice.other)}", WIDTH - 2)
+        for block, pace in _measured(choice, paces).items():
+            counts = "" if pace.counts else ", which may be chance: what was calibrated stands"
+            lines += wrap(f"measured: {block} in {choice.database} takes {pace}{counts}", WIDTH - 2)
     for name, sql in _printed(query).items():
         lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
                       break_on_hyphens=False)  # fmt: skip
@@ -55,6 +64,11 @@ def placement_text(
             lines += wrap(f"{_when(query)} the engine folds {found.rows:,.0f} rows of {name}: {found.cpu_s:.2g} s of CPU",
                           WIDTH - 2, subsequent_indent="  ")  # fmt: skip
     return "\n  ".join(["places", *lines])
+
+
+def _measured(choice: Choice, paces: Mapping[str, Pace]) -> dict[str, Pace]:
+    """The paces of blocks that may go to the database."""
+    return {block: paces[block] for block in choice.calls if block in paces}
 
 
 def _when(query: Query) -> str:
@@ -89,7 +103,10 @@ def _where(choice: Choice, found: Decision) -> str:
 
 
 def placement_json(
-    choice: Choice | None, query: Query, folding: Mapping[str, Folding] = NOT_KNOWN
+    choice: Choice | None,
+    query: Query,
+    folding: Mapping[str, Folding] = NOT_KNOWN,
+    paces: Mapping[str, Pace] = NO_PACES,
 ) -> dict[str, Any] | None:
     """The same as plain values."""
     if choice is None:
@@ -105,6 +122,10 @@ def placement_json(
         ],
         "statements": _printed(query),
         "folding": {name: asdict(each) for name, each in folding.items()},
+        "paces": {
+            block: {"ratio": pace.ratio, "batches": pace.batches, "counts": pace.counts}
+            for block, pace in _measured(choice, paces).items()
+        },
         "chosen": _plain(choice.decision),
         "next": _plain(choice.other),
     }  # fmt: skip

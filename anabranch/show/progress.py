@@ -165,7 +165,7 @@ def _borders(step: Progress) -> list[tuple[str, str]]:
         ("database", f"{border.database} for {name}, last batch: {border.rows_sent:,} rows ({show_bytes(border.bytes_sent)})"
                      f" there, {border.rows_back:,} ({show_bytes(border.bytes_back)}) back, {border.seconds:.3f} s")
         for name, border in step.borders.items()
-    ]  # fmt: skip
+    ] + [("pace", f"{what}: {ratio:.2g} times as long as calibrated") for what, ratio in step.paces.items()]  # fmt: skip
 
 
 def small_plan(plan: str, names: Mapping[str, str], width: int) -> str:

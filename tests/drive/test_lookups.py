@@ -145,6 +145,56 @@ def test_a_table_that_takes_longer_to_read_than_was_measured_is_looked_up_again(
     assert (len(database.reads), len(database.lookups)) == (1, 2)
 
 
+@pytest.mark.parametrize("way", ["lookup", "read"])
+def test_what_a_table_takes_is_learned_from_batches_and_known_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """What the calibrated costs prefer takes ten times as long by the clock, the other way as long as they say: after some
+    batches rows come that way, and at once in a run that goes on."""
+    query, clock, ids = bound(CASES["one stream"]), [0.0], pa.array(np.arange(200), pa.int32())
+    customers = pa.table([ids, ids.cast(pa.string()), ids.cast(pa.int64()), ids.cast(pa.string())], TYPES["customers"].names)
+    database, disk = FakeDatabase("crm", {"customers": customers}), MemoryFilesystem()
+    costs = {"lookup": LookupCosts(0.01, 0.001, 0.002), "read": LookupCosts(0.01, 0.002, 0.001)}[way]
+    monkeypatch.setattr("anabranch.drive.lookups.perf_counter", lambda: clock[0])
+    for each, seconds in (("lookup", costs.lookup_s(200)), ("read", costs.whole_s(200))):
+        inner = getattr(database, each)
+
+        def slowly(*given: Any, inner: Any = inner, seconds: float = seconds * (10 if each == way else 1)) -> pa.Table:
+            clock[0] += seconds
+            return inner(*given)
+
+        monkeypatch.setattr(database, each, slowly)
+    one = batches(np.random.default_rng(4), 1, 8)[0]["orders"].slice(0, 1).take(pa.array([0] * 200))
+    rows = {"orders": one.set_column(1, "customer", ids.cast(pa.int64()))}
+    pipeline = LocalPipeline([query], disk, databases=database, lookup_costs={"crm": costs})
+    for batch in range(12):
+        pipeline.step(batch, feed(query, rows))
+    asked = {"lookup": len(database.lookups), "read": len(database.reads)}
+    assert 1 < asked[way] < 8
+    assert sum(asked.values()) == 12
+    pipeline = LocalPipeline([query], disk, databases=database, lookup_costs={"crm": costs})
+    pipeline.step(12, feed(query, rows))
+    then = {"lookup": len(database.lookups), "read": len(database.reads)}
+    assert then[way] == asked[way]
+
+
+def test_few_keys_tell_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, clock, rng = bound(CASES["one stream"]), [0.0], np.random.default_rng(1)
+    database = FakeDatabase("crm", table_rows(rng))
+    monkeypatch.setattr("anabranch.drive.lookups.perf_counter", lambda: clock[0])
+
+    def take_time() -> None:
+        clock[0] += 100.0
+
+    database.before_lookup = take_time
+    costs = {"crm": LookupCosts(0.01, key_s=1e-6, row_s=1.0)}
+    pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database, lookup_costs=costs)
+    for batch, rows in enumerate(batches(rng, 3, 30)):
+        pipeline.step(batch, feed(query, rows))
+    assert database.lookups
+    assert pipeline.driver.queries["q"].paces == {}
+
+
 def test_a_table_that_cannot_be_read_whole_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, case = np.random.default_rng(1), CASES["joined by what is found"]
     query, given = bound(case), batches(rng, 3, 30)

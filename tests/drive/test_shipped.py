@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from anabranch.drive.shipped import MOST_KNOWN, TELLING, Shelf, shipped
-from anabranch.place.reading import MOST_BYTES, LookupCosts
+from anabranch.drive.shipped import MOST_KNOWN, Shelf, shipped
+from anabranch.place.reading import MOST_BYTES
 
 KEYS = {
     "bigint": pa.array([3, None, 1, 3, -(2**63), 2**63 - 1, 0]),
@@ -72,15 +72,3 @@ def test_the_size_of_a_table_is_asked_now_and_then() -> None:
     for _ in range(130):
         known.size(lambda: asked.append(1))  # type: ignore[func-returns-value]
     assert len(asked) == 3
-
-
-def test_what_a_table_takes_is_learned_where_it_is_asked() -> None:
-    costs, known = LookupCosts(0.1, key_s=1e-3, row_s=1e-6), Shelf().of("run", "a")
-    known.was_looked_up(TELLING - 1, 9.0, costs)
-    assert known.refined(costs) == costs, "so few tell nothing"
-    assert known.spent_s == 9.0
-    known.was_looked_up(1000, 0.6, costs)
-    known.was_read(10_000, 2.1, costs)
-    assert known.refined(costs) == LookupCosts(0.1, pytest.approx(5e-4), pytest.approx(2e-4))
-    known.was_looked_up(1000, 1.1, costs)
-    assert known.refined(costs).key_s == pytest.approx(7.5e-4), "what was known counts, too"

@@ -141,6 +141,9 @@ class Homeward:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
 
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        return {}
+
 
 def on_its_way(query: Query, slots: int, workers: int, back: int = 99, **more: Any) -> Simulation:
     loop = partial(Homeward, home=5, back=back)

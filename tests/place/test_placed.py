@@ -227,6 +227,9 @@ class Mover:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
 
+    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+        return {}
+
 
 def check_crashes(
     shape: Shape, seed: int, slots: int, to_files: bool, faults: Mapping[int, Fault], fails: Mapping[int, str],

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+import math
 
-from anabranch.place.reading import LookupCosts
+import pyarrow as pa
+import pytest
+
+from anabranch.control.pace import Pace
+from anabranch.place.reading import LookupCosts, Way, at_pace, pace_name
 from anabranch.plan.query import Query
 from anabranch.show.lookups import lookups_json, lookups_text
 from anabranch.sql import parse_script
@@ -58,3 +62,14 @@ def test_for_programs() -> None:
 def test_nothing_is_said_where_nothing_is_looked_up() -> None:
     assert lookups_text(bound("other"), lambda _: COSTS) is None
     assert lookups_json(bound("other"), lambda _: COSTS) == []
+
+
+def test_what_batches_have_measured_is_told_beside_what_was_calibrated() -> None:
+    pace = Pace(math.log(2), 0.0, 100)
+    costs = at_pace(COSTS, {pace_name("orders+customers", Way.LOOKUP): pace}, "orders+customers")
+    told = words(lookups_text(bound("q"), lambda source: costs if source.table.name == "customers" else COSTS))
+    assert "more keys than 0.15 of the rows of the table" in told
+    assert "0.9 µs; by what batches have measured since, lookups take 2 times as long" in told
+    assert told.count("measured since") == 1
+    (found, _) = lookups_json(bound("q"), lambda _: costs)
+    assert (found["measured"]["lookup_pace"], found["measured"]["whole_pace"]) == (pytest.approx(2), 1.0)

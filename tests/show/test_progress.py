@@ -134,6 +134,11 @@ def test_what_went_over_the_border_of_databases() -> None:
     assert "shop</td>" in given._repr_html_()
     assert not any(key.startswith("database") for key in pairs_of(logfmt_line("q", step())))
     assert json.loads(json_line("q", step()))["borders"] == {}
+    paces = {"orders+customers, looked up": 2.5}
+    assert json.loads(json_line("q", step(paces=paces)))["paces"] == paces
+    inside = " ".join(" ".join(line.strip("│╭╮╰╯─ ") for line in shown(90, "q", [step(paces=paces)]).splitlines()).split())
+    assert "orders+customers, looked up: 2.5 times as long as calibrated" in inside
+    assert "2.5 times as long as calibrated" in step(paces=paces)._repr_html_()
 
 
 def test_an_object_for_programs_has_all_fields() -> None:
