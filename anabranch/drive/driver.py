@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from anabranch.control.freshness import next_clock, require_near, retaken_clock
+from anabranch.control.freshness import next_clock, require_near
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.left import MOST_LEFT, LeftQueries
@@ -237,7 +237,7 @@ class Driver:
             if begun.queries[name].text != query.text.digest:
                 query.texts.keep(query.text)
             own = begun.queries[name]
-            clock_us = retaken_clock(query.query, self.limiting.clock, base, own.clock_us)
+            clock_us = next_clock(query.query, self.limiting.clock, base, begun.planned_us)
             limits = own.limits if self.limiting.may_lose else {}
             queries[name] = msgspec.structs.replace(
                 own, text=query.text.digest, execution=query.record, clock_us=clock_us, limits=limits
@@ -377,7 +377,7 @@ class Driver:
         seen = seen_after(base.largest_time_us if base is not None else {}, shown)
         if self.limiting.clock is Clock.WALL:
             for query in self.queries.values():
-                require_near(query.query, base, seen, control.queries[query.name].clock_us)
+                require_near(query.query, seen_after({}, shown), seen, control.queries[query.name].clock_us)
         commit = Commit(
             control.batch, control.trigger, {n: self._left(n, control.queries[n], base, attempts) for n in self.queries},
             seen,

@@ -18,6 +18,7 @@ from typing import Any
 
 from anabranch.balance.layout import layout_of, layout_text
 from anabranch.control.execution import execution_after, execution_of, execution_record
+from anabranch.control.freshness import all_too_old, none_too_old
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal, Recut
 from anabranch.control.pace import Pace, Took, paces_after
@@ -70,6 +71,8 @@ class Steering:
         """Whether the policy of its pipeline may lose results."""
         self.limited_cores: float | None = None
         """Under overload, the cores that lookups which give results may take."""
+        self.is_too_old = False
+        """Whether it was told that all of a batch was too old, and each batch since has had something that was."""
         self.budget_bytes: float | None = None
         """What its state may take, for people to see beside what it takes."""
         self.paces: Mapping[str, Pace] = {}
@@ -242,6 +245,7 @@ class Steering:
         self._follow_paces(commit)
         self._follow_migration(commit)
         self._follow_probation(commit)
+        self._follow_freshness(commit)
         if not is_led:
             self._adapt(commit)
 
@@ -367,6 +371,15 @@ class Steering:
             if not borders[block].failed:
                 took[block] = Took(borders[block].seconds, seconds)
         self.paces = paces_after(self.paces, took, commit.batch)
+
+    def _follow_freshness(self, commit: Commit) -> None:
+        """Tells that nothing is given because all is too old: once, until a batch gives results and suppresses none."""
+        if text := all_too_old(self.query, commit):
+            if not self.is_too_old:
+                self.tell(commit.batch, "too old", text)
+            self.is_too_old = True
+        elif self.is_too_old:
+            self.is_too_old = not none_too_old(self.query, commit)
 
     def _follow_placing(self, commit: Commit) -> None:
         """A block goes to its database when all that it reads there is kept, and home when all of that is folded."""

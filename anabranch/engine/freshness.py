@@ -1,7 +1,8 @@
 """Results that would be too old: a row in them is older, by the clock of its query, than the user wants (001, definition 2).
 
-They are suppressed where they would leave the root. What no query that reads a stream may have in a result any more is
-turned away when it comes: the clock never goes back.
+They are suppressed where they would leave the root. What no query that reads a stream may have in a result by the clock of
+the batch in which it comes is turned away. (The wall clock never goes back. Where the next run goes by event times,
+a row that was turned away is missing.)
 
 Mostly nothing is too old, and no row need be looked at for it. A combination ends with the first of its rows, so a row of an
 input with window d is no older than the end of the combination less d; and what a batch finds ends after its watermark.

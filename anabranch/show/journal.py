@@ -22,15 +22,15 @@ from anabranch.show.trees import told
 
 DECISIONS = (
     "migrating", "migrated", "effect", "kept", "proposed", "replanned", "cancelled", "given up", "left", "skipping",
-    "placing", "placed", "slicing", "sliced", "limiting", "lifted", "shedding", "cannot help",
+    "placing", "placed", "slicing", "sliced", "limiting", "lifted", "shedding", "cannot help", "too old",
 )  # fmt: skip
 """The events that are decisions, and what came of them; others tell of starts and ends."""
 
 UNDER_OVERLOAD = {
     "limiting": "Results are missing", "shedding": "Results are missing", "lifted": "Exact again",
-    "cannot help": "Limiting lookups does not help",
+    "cannot help": "Limiting lookups does not help", "too old": "Nothing is fresh",
 }  # fmt: skip
-"""What entries about an overload begin with."""
+"""What entries about an overload, and about freshness, begin with."""
 
 OTHER_LOAD = 1.2
 """Where streams bring more rows than before by this factor, or fewer, a measured effect says so: it is not the plan's."""
@@ -123,7 +123,7 @@ their partners.
     text = entry.text
     for alias in entry.details.get("shares", entry.details.get("pinned", {})):
         text = text.replace(f" rows of {alias} ", f" rows of {names.get(alias, alias)} ")
-    since = "" if entry.event == "cannot help" else f" from batch {entry.batch + 1} on"
+    since = "" if entry.event in ("cannot help", "too old") else f" from batch {entry.batch + 1} on"
     return f"{UNDER_OVERLOAD[entry.event]}{since}: {text}."
 
 

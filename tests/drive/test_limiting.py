@@ -89,6 +89,51 @@ def test_event_times_of_another_age_fail_the_first_batch_and_leave_it_to_the_eve
     assert again.commits.read(1).queries["q"].clock_us == 1_000_000
 
 
+def test_a_checkpoint_of_another_age_is_refused_by_the_wall_clock_and_goes_on_by_event_times() -> None:
+    """It began by event times. Nothing of the batch that is refused is kept, and the next run gives what it would have."""
+    disk = MemoryFilesystem()
+    pipeline(disk, Overload(clock=Clock.EVENT)).step(0, rows(1_000_000))
+    wall = pipeline(disk, Overload(clock=Clock.WALL))
+    with pytest.raises(SessionError, match="the rows of a are of 1970-01-01 00:00:02 UTC at most, and the clock says 2027"):
+        wall.step(1, rows(2_000_000))
+    again = pipeline(disk, Overload(clock=Clock.EVENT))
+    assert again.step(1, rows(2_000_000))["q"].results.num_rows == 7
+    assert again.commits.read(1).queries["q"].clock_us == 1_000_000
+
+
+def test_a_run_by_the_wall_clock_leaves_the_event_clock_where_event_times_are() -> None:
+    """A batch by the wall clock that brings no rows is not refused: there is nothing of which it could be told."""
+    disk, none = MemoryFilesystem(), {name: table.slice(0, 0) for name, table in rows(0).items()}
+    pipeline(disk, Overload(clock=Clock.EVENT)).step(0, rows(1_000_000))
+    wall = pipeline(disk, Overload(clock=Clock.WALL))
+    wall.step(1, none)
+    assert wall.commits.read(1).queries["q"].clock_us == int(NOW_S * 1e6)
+    again = pipeline(disk, Overload(clock=Clock.EVENT))
+    assert again.step(2, rows(2_000_000))["q"].results.num_rows == 7
+    assert again.commits.read(2).queries["q"].clock_us == 1_000_000
+
+
+def test_a_batch_begun_by_event_times_goes_on_by_the_wall_clock_of_when_it_was_planned() -> None:
+    disk = MemoryFilesystem()
+    pipeline(disk, Overload(clock=Clock.EVENT)).driver.begin(0)
+    again = pipeline(disk, Overload(clock=Clock.WALL)).driver
+    again.clock = lambda: NOW_S + 77
+    assert again.begin(0).queries["q"].clock_us == int(NOW_S * 1e6)
+
+
+def test_rows_that_are_all_too_old_are_told_once_for_as_long_as_it_lasts() -> None:
+    """Thirty days are not years: it is no mistake of units. Nothing is given, and that is told."""
+    made, begin_us, day_us = pipeline(MemoryFilesystem(), Overload(clock=Clock.WALL)), int(NOW_S * 1e6), 86_400_000_000
+    # Days of the driver's clock, and of the rows.
+    days = [(30, 0), (30, 0), (30, 30), (31, 31), (31, 31), (32, 31), (395, 31), (395, 395)]
+    for batch, (clock, came) in enumerate(days):
+        made.driver.clock = lambda clock=clock: NOW_S + clock * 86_400  # type: ignore[misc]
+        made.step(batch, rows(begin_us + came * day_us + batch))
+    told = [(entry.batch, entry.text) for entry in made.driver.queries["q"].journal.entries() if entry.event == "too old"]
+    assert [batch for batch, _ in told] == [0, 5]
+    assert told[0][1].startswith("all rows of a and b and c of batch 0 are too old by the clock, 2027-02-14 08:00:00 UTC: ")
+
+
 def test_near_times_are_taken_by_the_wall_clock() -> None:
     made = pipeline(MemoryFilesystem(), Overload(clock=Clock.WALL))
     made.step(0, rows(int(NOW_S * 1e6) - 30_000_000))

@@ -119,11 +119,12 @@ def test_an_overload_is_told_from_its_beginning_to_its_end() -> None:
             entry("lifted", 60, "streams bring 0.6 of what there is time for: every row looks up its partners again"),
             entry("shedding", 70, "streams bring 3 times what there is time for: 30 % of their rows are kept"),
             entry("cannot help", 80, "streams bring 3 times what there is time for, and so on"),
+            entry("too old", 90, "all 7 results of batch 90 are too old by the clock"),
         ]
     )
     assert [story.text.split(":")[0] for story in told[1:]] == [
         "Results are missing from batch 42 on", "Exact again from batch 61 on", "Results are missing from batch 71 on",
-        "Limiting lookups does not help",
+        "Limiting lookups does not help", "Nothing is fresh",
     ]  # fmt: skip
     assert "40 % of rows of orders look up" in told[1].text
     assert all(story.is_decision for story in told[1:])
