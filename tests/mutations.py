@@ -68,7 +68,7 @@ SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "lookups": (
         *of("place/reading.py", LOOKUPS, ("if spent_s + lookup_s > whole_s else", "if lookup_s > whole_s else"),
-            ("Way.WHOLE if lookup_s > whole_s", "Way.WHOLE if lookup_s < whole_s"),
+            ("Way.READ_WHOLE if lookup_s > whole_s", "Way.READ_WHOLE if lookup_s < whole_s"),
             ("size.bytes > room_bytes", "size.bytes > 10 * room_bytes"), ("if whole_s > LONGEST_S:", "if False:")),
         *of("drive/lookups.py", LOOKUPS,
             ("theirs.read(relation, asked.columns, snapshot)", "theirs.read(relation, asked.columns)"),

@@ -32,7 +32,7 @@ from anabranch.errors import SourcePathError
 from anabranch.spark.published import read
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
-from tests.drive.simulation import Simulation
+from tests.support.simulation import Simulation
 from tests.support.stream_files import write_batch
 
 ROOT = Path(__file__).parents[1]

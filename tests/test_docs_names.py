@@ -213,3 +213,22 @@ def test_every_option_is_documented() -> None:
         section = rest.partition("\n## ")[0]
         options = {o for a in parser._actions for o in a.option_strings if o.startswith("--")} - {"--help"}
         assert {o for o in options if f"`{o}" not in section} == set(), name
+
+
+def glossary() -> dict[str, str]:
+    """What the glossary says of each word."""
+    rows = re.findall(r"^\| ([^|]+) \| (.+) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    return {word: meaning for word, meaning in rows if word != "word"}
+
+
+def test_the_glossary_is_in_alphabetical_order_and_has_each_word_once() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| .+ \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert len(rows) > 100
+    assert rows == sorted(set(rows), key=str.lower)
+
+
+def test_the_glossary_names_every_action() -> None:
+    tree = ast.parse((ROOT / "anabranch" / "plan" / "actions.py").read_text())
+    kinds = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert "PlaceBlock" in kinds
+    assert [kind for kind in kinds if f"`{kind}`" not in glossary()["action"]] == []

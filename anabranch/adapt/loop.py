@@ -59,7 +59,7 @@ class Settings:
     timing: Timing = field(default_factory=DataDriven)
     window: int = 8
     """Averages are over so many batches."""
-    scope: Scope = Scope.WHOLE
+    scope: Scope = Scope.WHOLE_PLAN
     pause_s: float = 0.5
     """No batch may wait longer than this for a migration."""
     strategy: Strategy | None = None

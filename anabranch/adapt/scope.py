@@ -20,7 +20,7 @@ from anabranch.plan.jtree import Join, Leaf, Plan, joins_of
 class Scope(StrEnum):
     """What is optimised."""
 
-    WHOLE = "whole"
+    WHOLE_PLAN = "whole"
     PART = "part"
 
 

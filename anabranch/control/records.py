@@ -39,7 +39,7 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RunSegment(msgspec.Struct, frozen=True, array_like=True):
-    """One run of an index; the fields are those of `anabranch.engine.run.Run`."""
+    """One run of an index; the fields are those of `anabranch.engine.run.SortedRun`."""
 
     index: str
     tier: int

@@ -40,14 +40,14 @@ from anabranch.drive.work import NOTHING_DROPPED, Kept, SlotWork, shed_rows, slo
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.log import encode
-from anabranch.engine.slot import ONE_SLOT, Slot
+from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchError, SessionError, StateError
 from anabranch.place.databases.protocol import Databases
 from anabranch.place.databases.registry import database
 from anabranch.place.reading import LookupCosts
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects, PlaceBlock
 from anabranch.plan.demand import read_columns
-from anabranch.plan.distribution import Distribution
+from anabranch.plan.distribution import ONE_SLOT, Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import Plan, check, left_deep, parse

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.drive.waking import moved, places, why_not_wake, woken
 from anabranch.plan.actions import Action, MoveGroups, MoveSelects, PlaceBlock
-from anabranch.plan.distribution import Distribution
+from anabranch.plan.distribution import ONE_SLOT, Distribution
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import (
     Execution,
@@ -28,9 +28,6 @@ from anabranch.plan.migration import (
 )
 from anabranch.plan.query import ENGINE
 from anabranch.plan.selects import Selects
-
-ONE_SLOT = Distribution()
-"""All rows in one slot."""
 
 
 @dataclass(frozen=True)

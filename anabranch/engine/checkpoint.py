@@ -28,7 +28,7 @@ from anabranch.control.records import (
 from anabranch.control.sweep import state_prefix
 from anabranch.engine.aggregation import BY_KEYS, Aggregator
 from anabranch.engine.log import Stored, decode
-from anabranch.engine.run import Run, map_run
+from anabranch.engine.run import SortedRun, map_run
 from anabranch.engine.slices import Keeping, Slice
 from anabranch.engine.spine import Spine
 from anabranch.engine.store import Build, Store
@@ -438,7 +438,7 @@ def _same_log(one: LogSegment | None, other: LogSegment) -> bool:
     return one is not None and msgspec.structs.replace(one, passed=other.passed) == other
 
 
-def _record(index: str, run: Run, keeping: Keeping, writer: ContainerWriter) -> RunSegment:
+def _record(index: str, run: SortedRun, keeping: Keeping, writer: ContainerWriter) -> RunSegment:
     return RunSegment(
         index=index, tier=run.tier, first_batch=run.first_batch, last_batch=run.last_batch, lo=run.lo, hi=run.hi,
         prefix_bits=run.prefix_bits, rows=run.rows, narrow=run.narrow, has_end=run.has_end, offset_bits=run.offset_bits,
@@ -448,5 +448,5 @@ def _record(index: str, run: Run, keeping: Keeping, writer: ContainerWriter) -> 
     )  # fmt: skip
 
 
-def _map_run(record: RunSegment, reader: ContainerReader) -> Run:
+def _map_run(record: RunSegment, reader: ContainerReader) -> SortedRun:
     return map_run(record, reader.segment(record.entries), reader.segment(record.directory))

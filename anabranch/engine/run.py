@@ -23,7 +23,7 @@ SAMPLED = 64
 
 
 @dataclass
-class Run:
+class SortedRun:
     """Rows of the batches `first_batch … last_batch` whose hash lies in a range, sorted by hash.
 
     `lo, hi` is the part of its range in which the run is *visible*: where a larger run has taken over, it is not.
@@ -93,7 +93,7 @@ class Run:
             return (entries[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64) + self.base_start_us
         return entries[:, 2].view(np.int64)
 
-    def without_ended(self, watermark_us: int, retention_us: int) -> Run | None:
+    def without_ended(self, watermark_us: int, retention_us: int) -> SortedRun | None:
         """The run without the rows that have ended; None if all have."""
         ends = self.ends(retention_us)
         alive = ends > watermark_us
@@ -124,7 +124,7 @@ class Run:
         return np.array(row, np.int64)
 
 
-def run_of_batch(batch: int, rows: Words, has_end: bool, retention_us: int = FOREVER_US) -> Run:
+def run_of_batch(batch: int, rows: Words, has_end: bool, retention_us: int = FOREVER_US) -> SortedRun:
     """The run of tier 0 that holds the sorted rows of one batch (at least one)."""
     starts = rows[:, 2].view(np.int64)
     base_start, start_max = int(starts.min()), int(starts.max())
@@ -136,7 +136,7 @@ def run_of_batch(batch: int, rows: Words, has_end: bool, retention_us: int = FOR
         end_max = int(rows[:, 3].view(np.int64).max())
     else:
         end_max = FOREVER_US if retention_us == FOREVER_US else start_max + retention_us
-    return Run(
+    return SortedRun(
         tier=0, first_batch=batch, last_batch=batch, lo=0, hi=ALL_HASHES, prefix_bits=0, rows=len(rows), narrow=narrow,
         has_end=has_end, offset_bits=max(offset_max.bit_length(), 1), base_start_us=base_start, start_max_us=start_max,
         end_max_us=end_max,
@@ -160,8 +160,8 @@ _scratch = _Scratch()
 
 
 def merge_runs(
-    runs: list[Run], tier: int, lo: int, hi: int, watermark_us: int, retention_us: int, has_end: bool
-) -> Run | None:
+    runs: list[SortedRun], tier: int, lo: int, hi: int, watermark_us: int, retention_us: int, has_end: bool
+) -> SortedRun | None:
     """One run of what is alive of several in the hashes [lo, hi); None if nothing is. The range is 1/2^k of all hashes."""
     runs = sorted(runs, key=lambda r: r.first_batch)
     first, last = runs[0].first_batch, max(r.last_batch for r in runs)
@@ -177,7 +177,7 @@ def merge_runs(
     if not len(entries):
         return None
     prefix_bits = (ALL_HASHES // (hi - lo)).bit_length() - 1
-    return Run(
+    return SortedRun(
         tier=tier, first_batch=first, last_batch=last, lo=lo, hi=hi, prefix_bits=prefix_bits, rows=len(entries),
         narrow=narrow, has_end=has_end, offset_bits=offset_bits, base_start_us=base_start, start_max_us=start_max,
         end_max_us=max(r.end_max_us for r in runs), entries=entries,
@@ -185,14 +185,14 @@ def merge_runs(
     )  # fmt: skip
 
 
-def run_table(runs: list[Run]) -> npt.NDArray[np.int64]:
+def run_table(runs: list[SortedRun]) -> npt.NDArray[np.int64]:
     """The runs as kernels see them."""
     if not runs:
         return np.empty((0, kernels.TABLE_COLUMNS), np.int64)
     return np.stack([run.table_row() for run in runs])
 
 
-def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> Run:
+def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> SortedRun:
     """A run whose memory is a mapped file; one whose record says something else of it is refused."""
     words = (2 if record.narrow else 3) + int(record.has_end)
     buckets = directory.size // 16 - 1
@@ -201,7 +201,7 @@ def map_run(record: RunSegment, entries: pa.Buffer, directory: pa.Buffer) -> Run
             f"{record.entries.file}: a run of {record.index} has {entries.size} bytes of entries and a directory of "
             f"{directory.size}, which do not fit the {record.rows} rows of its record"
         )
-    return Run(
+    return SortedRun(
         tier=record.tier, first_batch=record.first_batch, last_batch=record.last_batch, lo=record.lo, hi=record.hi,
         prefix_bits=record.prefix_bits, rows=record.rows, narrow=record.narrow, has_end=record.has_end,
         offset_bits=record.offset_bits, base_start_us=record.base_start_us,

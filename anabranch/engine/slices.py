@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.engine import bounds
-from anabranch.engine.run import Run, Words, run_of_batch
+from anabranch.engine.run import SortedRun, Words, run_of_batch
 from anabranch.engine.spine import Spine
 
 
@@ -161,7 +161,7 @@ class Index:
             spine.gap = gap
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[SortedRun]:
         return [run for spine in self.spines.values() for run in spine.runs]
 
     @property

@@ -57,7 +57,7 @@ from anabranch.engine.results import Found
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
 from anabranch.errors import StateError
-from anabranch.plan.distribution import Distribution, grid_of, in_form, parted_sources
+from anabranch.plan.distribution import ONE_SLOT, Distribution, grid_of, in_form, parted_sources
 from anabranch.plan.eager import Forms
 from anabranch.plan.identity import ViewKey
 from anabranch.plan.join_graph import JoinGraph
@@ -70,8 +70,6 @@ from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
 NOTHING_BROUGHT: Mapping[str, Rows] = MappingProxyType({})
-ONE_SLOT = Distribution()
-"""All rows in one slot."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.engine.run import ALL_HASHES, Run, merge_runs, run_table
+from anabranch.engine.run import ALL_HASHES, SortedRun, merge_runs, run_table
 from anabranch.plan.query import FOREVER_US
 
 FAN_IN = 4
@@ -72,11 +72,11 @@ class Spine:
 
     def __init__(self, name: str, retention_us: int, has_end: bool, phase: int = 0) -> None:
         self.name, self.retention_us, self.has_end, self.phase = name, retention_us, has_end, phase
-        self.runs: list[Run] = []
+        self.runs: list[SortedRun] = []
         self.gap: tuple[int, int] | None = None
         """The first and the last batch whose rows are still to be derived, if there are any. Nothing is merged across it: a
         run shows all batches that it spans."""
-        self.arriving: list[Run] = []
+        self.arriving: list[SortedRun] = []
         self._settled_table: npt.NDArray[np.int64] | None = None
         self._arrived_bytes = 0
         self._ended = -1
@@ -103,7 +103,7 @@ class Spine:
     def clear(self) -> None:
         self.runs, self.arriving, self._settled_table, self.gap, self._ended = [], [], None, None, -1
 
-    def arrive(self, run: Run) -> None:
+    def arrive(self, run: SortedRun) -> None:
         """Adds rows of the batch that is being processed."""
         self.arriving.append(run)
 
@@ -137,7 +137,7 @@ class Spine:
                 return run.first_batch
         return batch
 
-    def lasting_runs(self, batch: int) -> list[Run]:
+    def lasting_runs(self, batch: int) -> list[SortedRun]:
         """The runs to be kept on disk: those of the last tier, and whatever is on disk already. An index without an end
         is kept as it is. Not more is written in a batch than `WRITTEN` times what it brought, or else a single run: the
         rest has time."""
@@ -161,7 +161,7 @@ class Spine:
             covered = max(covered, hi)
         return [*found, (covered, ALL_HASHES)] if covered < ALL_HASHES else found
 
-    def restore(self, run: Run) -> None:
+    def restore(self, run: SortedRun) -> None:
         """Adds a run of one batch that was derived again, as far as no other shows its rows."""
         self.runs += [replace(run, lo=lo, hi=hi) for lo, hi in self.lacking(run.first_batch)]
 
@@ -200,9 +200,9 @@ class Spine:
         """Drops runs of which no row is valid at or after the watermark. A run that has outlived a later one loses the rows
         that have ended, if they are most of it."""
         self._ended = max(self._ended, *(r.first_batch for r in self.runs if r.end_max_us <= watermark_us), -1)
-        kept: list[Run] = []
+        kept: list[SortedRun] = []
         for run in self.runs:
-            left: Run | None = run if run.end_max_us > watermark_us else None
+            left: SortedRun | None = run if run.end_max_us > watermark_us else None
             if left is not None and run.last_batch < self._ended and run.overdue_us(self.retention_us) <= watermark_us:
                 left = run.without_ended(watermark_us, self.retention_us)
             kept += [left] if left is not None else []
@@ -230,6 +230,6 @@ class Spine:
                 assert apart or run.hi <= other.lo or other.hi <= run.lo, f"{self.name}: {run} overlaps {other}"
 
 
-def _overlap(group: list[Run], first: int, last: int) -> bool:
+def _overlap(group: list[SortedRun], first: int, last: int) -> bool:
     """Whether some of these batches lie among those that a group of runs spans."""
     return min(r.first_batch for r in group) <= last and first <= max(r.last_batch for r in group)

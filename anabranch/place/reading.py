@@ -16,7 +16,7 @@ read: it would fill the worker, or run into the timeout of a call.
 >>> costs = LookupCosts(round_trip_s=0.001, key_s=4e-6, row_s=1e-6)
 >>> small = TableSize(rows=100_000, bytes=8_000_000)
 >>> choose_way(False, 1_000, small, costs), choose_way(False, 50_000, small, costs)
-(<Way.LOOKUP: 'looked up'>, <Way.WHOLE: 'read whole'>)
+(<Way.LOOKUP: 'looked up'>, <Way.READ_WHOLE: 'read whole'>)
 >>> choose_way(True, 1_000, small, costs), choose_way(True, 1_000, small, costs, spent_s=0.2)
 (<Way.LOOKUP: 'looked up'>, <Way.SHIPPED: 'shipped'>)
 >>> choose_way(True, 50_000, small, None), choose_way(True, 50_000, None, costs)
@@ -49,7 +49,7 @@ class Way(Enum):
     """How the rows of a table come to a batch."""
 
     LOOKUP = "looked up"
-    WHOLE = "read whole"
+    READ_WHOLE = "read whole"
     SHIPPED = "shipped"
 
 
@@ -94,12 +94,12 @@ def pace_name(stream: str, way: Way) -> str:
     >>> pace_name("orders+customers", Way.SHIPPED)
     'orders+customers, read whole'
     """
-    return f"{stream}, {(Way.LOOKUP if way is Way.LOOKUP else Way.WHOLE).value}"
+    return f"{stream}, {(Way.LOOKUP if way is Way.LOOKUP else Way.READ_WHOLE).value}"
 
 
 def at_pace(costs: LookupCosts, paces: Mapping[str, Pace], stream: str) -> LookupCosts:
     """What was calibrated of a database, at the pace that it has for the rows of a stream."""
-    looked_up, whole = (paces.get(pace_name(stream, way), Pace()).factor for way in (Way.LOOKUP, Way.WHOLE))
+    looked_up, whole = (paces.get(pace_name(stream, way), Pace()).factor for way in (Way.LOOKUP, Way.READ_WHOLE))
     return LookupCosts(costs.round_trip_s, costs.key_s, costs.row_s, looked_up, whole)
 
 
@@ -128,4 +128,4 @@ def choose_way(
         return Way.LOOKUP
     if is_static:
         return Way.SHIPPED if spent_s + lookup_s > whole_s else Way.LOOKUP
-    return Way.WHOLE if lookup_s > whole_s else Way.LOOKUP
+    return Way.READ_WHOLE if lookup_s > whole_s else Way.LOOKUP

@@ -31,6 +31,10 @@ class Distribution:
         return Grid() if self.needs_no_exchange else self.grid
 
 
+ONE_SLOT = Distribution()
+"""All rows in one slot."""
+
+
 def all_inputs(query: Query) -> Query:
     """The streams and tables of all blocks as inputs of one query, under names of their own; for the exchange alone."""
     if len(query.blocks) == 1:
@@ -92,7 +96,7 @@ def in_form(distribution: Distribution, written: Query, form: Query) -> Distribu
     return replace(distribution, grid=Grid(tuple(dimensions), distribution.grid.shares))
 
 
-Spread = Sequence[tuple[Query, Grid]]
+QueryGrids = Sequence[tuple[Query, Grid]]
 """The inputs of queries (`all_inputs`), and the grids that their rows are spread by."""
 
 
@@ -103,7 +107,7 @@ def way_of(grid: Grid, alias: str) -> tuple[object, ...]:
     return tuple((grid.shares[p], grid.stride(p), None if t is None else renamed(t, "")) for p, t in own)
 
 
-def each_way(queries: Spread, source: str) -> Spread:
+def each_way(queries: QueryGrids, source: str) -> QueryGrids:
     """As many of the queries as tell where rows of a source go for the sake of all: the first that has an input of each
     way."""
     known: set[tuple[object, ...]] = set()
@@ -116,7 +120,7 @@ def each_way(queries: Spread, source: str) -> Spread:
     return tuple(found)
 
 
-def parted_sources(queries: Spread) -> frozenset[str]:
+def parted_sources(queries: QueryGrids) -> frozenset[str]:
     """The sources whose rows may be in a slot for the sake of one input and not of another, of the same query or not."""
     found: dict[str, set[tuple[object, ...]]] = {}
     for query, grid in queries:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from anabranch.plan.demand import Asked, asked_of, read_columns
-from anabranch.plan.distribution import Distribution, Spread, all_inputs, way_of
+from anabranch.plan.distribution import Distribution, QueryGrids, all_inputs, way_of
 from anabranch.plan.grid import Grid
 from anabranch.plan.identity import named
 from anabranch.plan.join_graph import JoinGraph
@@ -30,7 +30,7 @@ class Carried:
     """The columns of each source."""
     filters: Mapping[str, Sequence[Asked]]
     """What rows are asked before the exchange, of the streams of which not all go on."""
-    ways: Spread
+    ways: QueryGrids
     """How the rows of each query are spread."""
 
     def lacks(self, query: Query, distribution: Distribution) -> str | None:

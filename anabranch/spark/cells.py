@@ -9,7 +9,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from anabranch.engine.cells import DECIMAL_PRIME
-from anabranch.plan.distribution import Spread, way_of
+from anabranch.plan.distribution import QueryGrids, way_of
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Grid
 from anabranch.plan.query import Stream, Table
@@ -18,7 +18,7 @@ from anabranch.spark.types import to_spark
 Fetch = Callable[[str], SparkColumn]
 
 
-def cells(spread: Spread, source: Stream | Table, fetch: Fetch) -> tuple[SparkColumn, bool]:
+def cells(spread: QueryGrids, source: Stream | Table, fetch: Fetch) -> tuple[SparkColumn, bool]:
     """The slot of a row of a source, or the array of them; and whether it is an array. Equal expressions are written once:
     queries whose rows go the same way cost no more than one of them."""
     targets: dict[tuple[object, ...], SparkColumn] = {}

@@ -19,7 +19,7 @@ from anabranch.control.spark_streams import (
 )
 from anabranch.errors import DamagedStateError
 from anabranch.plan.demand import Asked
-from anabranch.plan.distribution import Spread
+from anabranch.plan.distribution import QueryGrids
 from anabranch.plan.workload import Workload
 from anabranch.spark.pack import Packing
 from anabranch.spark.sources import Sources
@@ -49,7 +49,7 @@ class Counting:
         self,
         spark: SparkSession,
         workload: Workload,
-        ways: Spread,
+        ways: QueryGrids,
         columns: Mapping[str, tuple[str, ...]],
         filters: Mapping[str, tuple[Asked, ...]],
         packing: Packing,

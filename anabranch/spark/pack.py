@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from anabranch.errors import SchemaMismatchError
-from anabranch.plan.distribution import Spread
+from anabranch.plan.distribution import QueryGrids
 from anabranch.plan.query import Stream, Table
 from anabranch.spark.cells import cells
 from anabranch.spark.reader import ASIDE, DROPPED, PASSED_OVER
@@ -72,7 +72,7 @@ def packing_of(columns: Mapping[str, tuple[str, ...]], schemas: Mapping[str, T.S
     return Packing(tuple(columns), tuple(places), tuple(physical.items()), any(schemas[n] is None for n in columns))
 
 
-def pack(frame: DataFrame, packing: Packing, spread: Spread, source: Stream | Table) -> DataFrame:
+def pack(frame: DataFrame, packing: Packing, spread: QueryGrids, source: Stream | Table) -> DataFrame:
     """The rows of a source with their cells, in the packed schema, and the number of the copy. Rows that go to one cell are
     not exploded."""
     number = packing.sources.index(source.name)

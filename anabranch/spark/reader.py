@@ -38,7 +38,7 @@ from pyspark.sql.types import StructType
 from anabranch.control.spark_streams import SOURCE_EVOLUTION, spark_name
 from anabranch.errors import DamagedFileError, FilesError, FilesToMarkError
 from anabranch.plan.demand import Asked
-from anabranch.plan.distribution import Spread, each_way, way_of
+from anabranch.plan.distribution import QueryGrids, each_way, way_of
 from anabranch.plan.expression import Column
 from anabranch.plan.grid import Grid
 from anabranch.plan.on_error import FAIL, OnError
@@ -115,7 +115,7 @@ class FileSource:
     source: Stream
     path: str
     format: str
-    spread: Spread
+    spread: QueryGrids
     columns: tuple[str, ...]
     options: FileOptions
     filters: tuple[Asked, ...] = ()
@@ -127,7 +127,7 @@ def file_stream(
     source: Stream,
     location_path: str,
     format: str,
-    spread: Spread,
+    spread: QueryGrids,
     columns: tuple[str, ...],
     options: FileOptions,
     filters: tuple[Asked, ...] = (),
@@ -468,7 +468,7 @@ def encode(pieces: Sequence[pa.RecordBatch]) -> pa.Buffer:
 class CellRouter:
     """Splits rows of a source by the slots they go to."""
 
-    def __init__(self, spread: Spread, source: Stream) -> None:
+    def __init__(self, spread: QueryGrids, source: Stream) -> None:
         self.source = source
         inputs = [(grid, i.alias) for query, grid in spread for i in query.inputs if i.source.name == source.name]
         # Rows that go to every slot have the same way as those that all go to the only one of a smaller grid.

@@ -19,7 +19,7 @@ from anabranch.errors import SessionError, did_you_mean
 from anabranch.place.databases.named import TableInDatabase
 from anabranch.place.databases.registry import database
 from anabranch.plan.demand import Asked
-from anabranch.plan.distribution import Spread
+from anabranch.plan.distribution import QueryGrids
 from anabranch.plan.lookups import root_name
 from anabranch.plan.on_error import WAYS, OnError
 from anabranch.plan.query import Stream, Table
@@ -82,7 +82,7 @@ class Sources:
         self,
         spark: SparkSession,
         source: Stream,
-        spread: Spread,
+        spread: QueryGrids,
         columns: tuple[str, ...],
         filters: tuple[Asked, ...],
         packing: Packing,

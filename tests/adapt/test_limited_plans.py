@@ -21,7 +21,7 @@ from anabranch.plan.jtree import joins_of, parse, show
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.adapt.test_loop import GRAPH, batch_of
+from tests.support.changing_streams import GRAPH, batch_of
 
 CHAIN = JoinGraph(
     parse_script("""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from anabranch.adapt.library import PlanLibrary, key_of
@@ -37,34 +36,11 @@ from anabranch.plan.jtree import Join, parse, show
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support.changing_streams import GRAPH, Phase, batch_of
 
-GRAPH = JoinGraph(
-    parse_script("""
-    CREATE STREAM a (k BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
-    CREATE STREAM b (k BIGINT, l BIGINT, ts TIMESTAMP) TIME ts;
-    CREATE STREAM c (l BIGINT, v DOUBLE, ts TIMESTAMP) TIME ts;
-    CREATE QUERY q AS SELECT a.v, c.v AS w FROM a, b, c WHERE a.k = b.k AND b.l = c.l WINDOW 6 SECONDS
-    """)
-    .queries[0]
-    .query
-)
 KNOWN = Knowledge(GRAPH, DEFAULT)
-Phase = tuple[dict[str, int], dict[str, int]]
 OFTEN_AB: Phase = ({"a": 300, "b": 300, "c": 20}, {"k": 15, "l": 3000})
 OFTEN_BC: Phase = ({"a": 20, "b": 300, "c": 300}, {"k": 3000, "l": 15})
-
-
-def batch_of(number: int, phase: Phase, rng: np.random.Generator) -> dict[str, pa.Table]:
-    rates, domains = phase
-    rows = {}
-    for name, keys in (("a", ("k",)), ("b", ("k", "l")), ("c", ("l",))):
-        n = rates[name]
-        columns: dict[str, Any] = {key: rng.integers(0, domains[key], n) for key in keys}
-        if name != "b":
-            columns["v"] = rng.random(n)
-        times = number * 1_000_000 + np.sort(rng.integers(0, 1_000_000, n))
-        rows[name] = pa.table({**columns, "ts": pa.array(times, pa.timestamp("us"))})
-    return rows
 
 
 def run(loop: AdaptiveLoop, phase_of: Callable[[int], Phase], batches: int, seed: int = 1) -> list[tuple[int, Any, str]]:

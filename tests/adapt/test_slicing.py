@@ -5,41 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from anabranch.adapt.slicing import EVERY_BATCHES, FIRST_BATCHES, SlicingKnowledge, SlicingLoop, measured_loads
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.driver import joining_of
 from anabranch.drive.local import LocalPipeline
-from anabranch.plan.query import Query
 from anabranch.share.slice_cost import SourceLoad
 from anabranch.share.source_chain import chain_of
-from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
+from tests.support.two_windows import KEYS, LIMITS, batch, queries
 
-SECOND_US = 1_000_000
-LIMITS = {"short": 2 * SECOND_US, "long": 20 * SECOND_US}
-KEYS = 20_000
 DEAR = 1e-9
 """A price of bytes at which a slice is worth some 160 KB."""
-
-
-def queries() -> list[Query]:
-    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
-    script += "CREATE QUERY short AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 2 SECONDS;"
-    script += "CREATE QUERY long AS SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k AND a.x < 10 WINDOW 20 SECONDS;"
-    return [declared.query for declared in parse_script(script).queries]
-
-
-def batch(number: int, passing: float, rows: int = 600) -> dict[str, pa.Table]:
-    rng, found = np.random.default_rng(number), {}
-    for stream in "ab":
-        times = np.sort(rng.integers(number * SECOND_US, (number + 1) * SECOND_US, rows))
-        x = np.where(rng.random(rows) < passing, rng.integers(0, 10, rows), rng.integers(10, 100, rows))
-        found[stream] = pa.table({"k": rng.integers(0, KEYS, rows), "x": x, "ts": pa.array(times, pa.timestamp("us"))})
-    return found
 
 
 class Sliced:

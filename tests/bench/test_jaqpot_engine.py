@@ -10,8 +10,8 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from bench.papers.jaqpot.matching import Rows
 from bench.papers.jaqpot.time_windows import TimeWindows
-from tests.bench.test_jaqpot_simulators import CHAIN, NAMES, tree
 from tests.support.losing import limit, may_lose
+from tests.support.simulated_chain import CHAIN, NAMES, tree
 
 UNTIL_S, BATCH_S, WINDOW_S = 10, 1, 2
 SCRIPT = (

@@ -16,26 +16,12 @@ from anabranch.overload.heuristics import equal_hj
 from anabranch.overload.jaqpot import jaqpot
 from anabranch.overload.time_windows import with_time_windows
 from bench.papers.jaqpot.count_windows import CountWindows
-from bench.papers.jaqpot.matching import Equality, Rows
+from bench.papers.jaqpot.matching import Rows
 from bench.papers.jaqpot.time_windows import TimeWindows, result_tuples
 from tests.overload.plans import bushy, linear
+from tests.support.simulated_chain import CHAIN, NAMES, tree
 
-CHAIN = [Equality(("a", "ab"), ("b", "ab")), Equality(("b", "bc"), ("c", "bc")), Equality(("c", "cd"), ("d", "cd"))]
-NAMES = ("a", "b", "c", "d")
 SHAPES = ("(((a b) c) d)", "((a b) (c d))", "(a b c d)", "((a b) c d)", "(a (b c d))")
-
-
-def tree(text):
-    """A plan by its notation, with no sizes."""
-    stack = [[]]
-    for token in text.replace("(", " ( ").replace(")", " ) ").split():
-        if token == "(":
-            stack.append([])
-        elif token == ")":
-            stack[-2].append(Join(tuple(stack.pop())))
-        else:
-            stack[-1].append(Stream(token, 1, 0, 0))
-    return Plan(stack[0][0])
 
 
 def rows_of(seed, count, domain, until_s=10.0):

@@ -18,9 +18,9 @@ from anabranch.plan.migration import Execution
 from anabranch.run import Run
 from anabranch.settings import Adapt
 from anabranch.sql import parse_script
-from tests.drive.simulation import Simulation
 from tests.support.faulty import Crash
 from tests.support.migrating import a_select_that_moves, check_select_moves
+from tests.support.simulation import Simulation
 from tests.support.uneven_streams import BATCHES, CREATE, ROWS, SQL, batches
 
 PLANS = ("((a b) c)", "(a (b c))", "(a b c)")

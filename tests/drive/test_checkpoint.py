@@ -11,10 +11,10 @@ import pytest
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.errors import SinkError, StateError
-from tests.drive.simulation import Function, Simulation
 from tests.support import oracle
 from tests.support.faulty import Crash, Fault
 from tests.support.fixed_scenarios import groups_that_wait, many_batches
+from tests.support.simulation import Function, Simulation
 
 BATCH, CLOSING = 1, 3
 """The batch of a trigger, and the closing step."""

@@ -18,10 +18,10 @@ from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query
 from anabranch.run import Run
 from anabranch.spark.pipeline import Joined
-from tests.drive.simulation import Below
-from tests.drive.test_coming import JOIN, OTHER, Growing, query_of
 from tests.support.cases import Part
 from tests.support.faulty import Fault
+from tests.support.growing import JOIN, OTHER, Growing, query_of
+from tests.support.simulation import Below
 from tests.support.workloads import Workload
 
 DRAWN = Workload(35, 0, batches=6)

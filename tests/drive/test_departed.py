@@ -23,19 +23,16 @@ from anabranch.drive.retain import RELEASE_EVERY
 from anabranch.errors import SessionError
 from anabranch.plan.query import Query
 from anabranch.run import Run
-from anabranch.sql import bind_query, parse_script
+from anabranch.sql import bind_query
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import left_of
-from tests.drive.test_coming import JOIN, OTHER, Growing, query_of
-from tests.drive.test_leaving import Broken
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.growing import JOIN, OTHER, Growing, query_of
+from tests.support.pairs import CATALOG, rows
+from tests.support.simulation import Broken, left_of
 from tests.support.workloads import Workload
 
-CATALOG = parse_script("""
-    CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
-""").catalog
 PAIRS = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k AND a.x >= {least} WINDOW {seconds} SECONDS"
 STAYS = 3
 """Each query of the rounds runs for so many batches."""
@@ -43,13 +40,6 @@ STAYS = 3
 
 def pairs(name: str, least: int, seconds: int = 2) -> Query:
     return bind_query(name, PAIRS.format(least=least, seconds=seconds), CATALOG)
-
-
-def rows(number: int) -> dict[str, pa.Table]:
-    ts = pa.array([number * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
-    return {
-        name: pa.table({"k": [0, 1, 2, 3], "x": pa.array([number % 7 + n for n in range(4)]), "ts": ts}) for name in "ab"
-    }
 
 
 class Rounds:

@@ -22,11 +22,11 @@ from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation, Taken
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Crash
 from tests.support.feeding import wait_until
+from tests.support.simulation import Simulation, Taken
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;

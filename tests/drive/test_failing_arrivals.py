@@ -8,7 +8,7 @@ from anabranch.drive.local import LocalPipeline
 from anabranch.drive.steering import MOST_FAILED_RUNS
 from anabranch.sql import bind_query
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.test_departed import CATALOG, rows
+from tests.support.pairs import CATALOG, rows
 
 JOIN = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k{} WINDOW 3 SECONDS"
 

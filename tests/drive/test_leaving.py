@@ -15,12 +15,12 @@ from anabranch.drive.local import LocalPipeline
 from anabranch.errors import QueryError, SinkError
 from anabranch.run import Run
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation, left_of
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
 from tests.support.kin import kin
 from tests.support.scenarios import properties
+from tests.support.simulation import Broken, Simulation, left_of
 from tests.support.workloads import Workload, workloads
 
 WORKLOAD = Workload(59, 3, batches=6)
@@ -156,13 +156,6 @@ def test_a_driver_dies_while_a_query_is_dropped(part: Part) -> None:
         found = case.run()
         for name in ("q0", "q2"):
             assert not (wrong := oracle.difference(found[name], expected[name])), f"{left} {name}: {wrong}"
-
-
-class Broken(dict[int, str]):
-    """Every call of a function fails."""
-
-    def pop(self, batch: int, otherwise: str = "") -> str:  # type: ignore[override]
-        return "fails before"
 
 
 def test_a_query_whose_sink_fails_for_too_long_may_leave() -> None:

@@ -17,12 +17,12 @@ from anabranch.plan.lookups import looked_up
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.fake_database import FakeDatabase
 from tests.support.faulty import Fault
 from tests.support.lookups import CASES, TYPES, Case, batches, bound, expected, feed, select_all, table_rows
+from tests.support.simulation import Simulation
 
 
 @pytest.mark.parametrize("slots", [1, 4])

@@ -23,15 +23,15 @@ from anabranch.plan.migration import Strategy
 from anabranch.plan.overload import Clock, Overload, Policy
 from anabranch.plan.query import BEGINNING_US
 from anabranch.plan.workload import Workload as Plans
-from tests.drive.simulation import Simulation
-from tests.drive.test_coming import JOIN, OTHER, THIRD, Growing, query_of
-from tests.drive.test_protocol import FAILS, FAULTS, PAUSES
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
 from tests.support.fixed_scenarios import many_batches
+from tests.support.growing import JOIN, OTHER, THIRD, Growing, query_of
 from tests.support.losing import with_freshness
 from tests.support.scenarios import Scenario, properties, scenarios
+from tests.support.simulation import Simulation
+from tests.support.troubles import FAILS, FAULTS, PAUSES
 from tests.support.workloads import Workload
 
 MOVES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.just(Strategy.MOVING_STATE)), max_size=4)

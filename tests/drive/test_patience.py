@@ -16,12 +16,12 @@ from anabranch.drive.patience import Patience, pause_s
 from anabranch.drive.runner import Runner
 from anabranch.errors import DatabaseError, DatabaseGoneError, SessionError
 from anabranch.session import Session
-from tests.drive.simulation import NotedRunner, Simulation
-from tests.drive.test_lookup_faults import Fault, Shop, killed_before, killed_within, locked, shop, slow  # noqa: F401
 from tests.support import oracle
 from tests.support.fake_database import FakeDatabase
 from tests.support.faulty import Crash
 from tests.support.lookups import CASES, batches, bound, expected, feed, table_rows
+from tests.support.shop import Fault, Shop, killed_before, killed_within, locked, slow
+from tests.support.simulation import NotedRunner, Simulation
 
 WAITED_IN = 1
 """The batch that waits."""
@@ -163,7 +163,7 @@ REAL: dict[str, tuple[Fault, float]] = {
 @pytest.mark.few(1)
 @pytest.mark.parametrize("fault", REAL)
 @pytest.mark.parametrize(("name", "slots"), [("two streams", 1), ("joined by what is found", 3)])
-def test_a_postgresql_that_comes_back(shop: Shop, fault: str, name: str, slots: int) -> None:  # noqa: F811
+def test_a_postgresql_that_comes_back(shop: Shop, fault: str, name: str, slots: int) -> None:
     strike, timeout_s = REAL[fault]
     rng, case = np.random.default_rng([9, slots]), CASES[name]
     query, given, database = bound(case), batches(rng, 3, 120), shop.connect(timeout_s)

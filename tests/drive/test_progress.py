@@ -11,8 +11,8 @@ import pytest
 from anabranch.control.progress import Progress, read_progress
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import Part
-from tests.drive.simulation import Simulation
 from tests.support.faulty import Fault
+from tests.support.simulation import Simulation
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, g BIGINT, ts TIMESTAMP) TIME ts;

@@ -7,19 +7,14 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from anabranch.plan.migration import Strategy
-from tests.drive.simulation import Simulation
 from tests.support.continuous import Continuous, Shape, shapes
 from tests.support.faulty import Fault
 from tests.support.kin import kin
 from tests.support.regressions import REGRESSIONS
 from tests.support.scenarios import Scenario, properties, scenarios
+from tests.support.simulation import Simulation
+from tests.support.troubles import ASKS, FAILS, FAULTS, PAUSES
 from tests.support.workloads import Workload, workloads
-
-KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
-FAULTS = st.dictionaries(st.integers(0, 120), KINDS, max_size=6)
-ASKS = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.sampled_from(list(Strategy))), max_size=4)
-PAUSES = st.frozensets(st.integers(0, 8), max_size=4)
-FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=3)
 
 
 def check_joins(

@@ -17,9 +17,9 @@ from anabranch.errors import CheckpointBusyError
 from anabranch.spark.published import MARKER, UnsupportedSinkError
 from anabranch.spark.sinks import ParquetSink
 from anabranch.spark.stage import staged_path
-from tests.drive.simulation import Files, Simulation
 from tests.support.faulty import Crash
 from tests.support.fixed_scenarios import groups_that_wait
+from tests.support.simulation import Files, Simulation
 
 PLACES = ("commit torn", "commit after", "deliver before", "publish halfway", "publish gathered", "deliver after")
 BATCH, CLOSING = 1, 3

@@ -14,7 +14,7 @@ from anabranch.drive.coming import Coming
 from anabranch.run import Run
 from anabranch.spark.members import Arriving
 from anabranch.spark.pipeline import Pipeline
-from tests.drive.test_coming import JOIN, OTHER, Growing, query_of
+from tests.support.growing import JOIN, OTHER, Growing, query_of
 from tests.support.workloads import Workload
 
 DRAWN = Workload(35, 0, batches=30)

@@ -19,11 +19,11 @@ from anabranch.errors import ForeignStateError
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Crash, Fault
 from tests.support.scenarios import properties
+from tests.support.simulation import Simulation
 from tests.support.workloads import Workload
 
 STREAMS = """

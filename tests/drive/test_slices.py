@@ -18,9 +18,9 @@ from anabranch.drive.runner import Computed
 from anabranch.plan.actions import CutSlices
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
-from tests.drive.simulation import Simulation
 from tests.support.faulty import Fault
 from tests.support.scenarios import properties
+from tests.support.simulation import Simulation
 
 WINDOWS_S = (1, 2, 3, 5)
 

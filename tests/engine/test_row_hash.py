@@ -16,7 +16,7 @@ from anabranch.engine.kernels import reference
 from anabranch.engine.row_hash import ALL_HASHES, NULL, chosen, combined_hash, hash_rows, salt_for, value_words
 from anabranch.engine.shedding import Dropped, Shedding
 from anabranch.plan.query import Stream
-from tests.engine.test_keys import VALUES, same
+from tests.support.key_values import VALUES, same
 
 NESTED: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.list_(pa.int64()): st.lists(st.none() | st.integers(0, 3), max_size=3),

@@ -8,21 +8,21 @@ import pytest
 
 from anabranch.engine.kernels.probing import beginning, probe
 from anabranch.engine.kernels.runs import sort_by_hash
-from anabranch.engine.run import ALL_HASHES, Run, merge_runs, run_of_batch, run_table
+from anabranch.engine.run import ALL_HASHES, SortedRun, merge_runs, run_of_batch, run_table
 from anabranch.plan.query import FOREVER_US
 
 HASHES = np.array([5 << 40, 9 << 50], np.uint64)
 Int64 = npt.NDArray[np.int64]
 
 
-def run_of(batch: int, offsets: list[int], starts_us: list[int]) -> Run:
+def run_of(batch: int, offsets: list[int], starts_us: list[int]) -> SortedRun:
     """A run of two rows, at these places of their batch."""
     starts = np.array(starts_us, np.int64)
     rows = sort_by_hash(HASHES, np.array(offsets, np.int64), starts, starts + 10)
     return run_of_batch(batch, rows, False)
 
 
-def found_in(run: Run) -> list[tuple[int, int]]:
+def found_in(run: SortedRun) -> list[tuple[int, int]]:
     """Ids and starts of all entries of a run, as lookups find them."""
     always = np.full(2, -(2**62), np.int64)
     rows = sort_by_hash(HASHES, np.arange(2), always, np.full(2, FOREVER_US, np.int64))

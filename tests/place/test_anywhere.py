@@ -15,10 +15,10 @@ from anabranch.errors import MigrationError
 from anabranch.place.statement_of import placed
 from anabranch.plan.migration import Strategy
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.place.test_placed import SLOTS, TURNS, able
-from tests.place.test_probation import failing, often
 from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.duck_blocks import SLOTS, TURNS, able
+from tests.support.failing_duckdb import failing, often
 from tests.support.scenarios import properties
 
 BATCHES = 24

@@ -15,15 +15,12 @@ from anabranch.drive.work import Kept
 from anabranch.errors import QueryError
 from anabranch.place.databases.embedded import open_embedded
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
 from tests.support import oracle
+from tests.support.duck_blocks import FAILS, FAULTS
 from tests.support.faulty import Fault
 from tests.support.placed import QUERIES, Placed, Shape, shapes
 from tests.support.scenarios import properties
-
-KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
-FAULTS = st.dictionaries(st.integers(0, 80), KINDS, max_size=4)
-FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=2)
+from tests.support.simulation import Simulation
 
 
 def check(shape: Shape, stops: Sequence[int], turns: Sequence[int], slots: int) -> None:

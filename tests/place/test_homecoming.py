@@ -20,10 +20,10 @@ from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import SECOND_US, Query
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
-from tests.place.test_probation import declared, failing
 from tests.support import oracle
 from tests.support.cases import Part
+from tests.support.failing_duckdb import declared, failing
+from tests.support.simulation import Simulation
 
 ALONE = "SELECT /*+ PLACE(x, duck) */ x.k, x.n, x.m FROM (SELECT k, COUNT(*) AS n, COUNT(DISTINCT v) AS m " \
         "FROM s [RANGE 6 SECONDS] WHERE v <> 3 GROUP BY k SLIDE 2 SECONDS) x"  # fmt: skip

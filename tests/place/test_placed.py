@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -15,45 +14,29 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_distribution
-from anabranch.control.loop import Observed, Proposal, Wish
 from anabranch.control.progress import progress_of
 from anabranch.control.records import Commit
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
 from anabranch.errors import ForeignStateError, MigrationError, QueryError, SessionError
 from anabranch.place.calibrate import Measured
-from anabranch.place.capabilities import DUCKDB
 from anabranch.place.databases.embedded import open_embedded
 from anabranch.place.statement_of import placed
-from anabranch.place.wishes import why_not_in
 from anabranch.plan.actions import PlaceBlock
-from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Execution, Strategy
+from anabranch.plan.migration import Strategy
 from anabranch.plan.query import SECOND_US, Query
 from anabranch.plan.verify import verify_rewritten
 from anabranch.planning import Planning
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
 from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.duck_blocks import FAILS, FAULTS, SEEDS, SLOTS, STOPS, TURNS, Mover, able, way
 from tests.support.faulty import Fault
 from tests.support.scenarios import properties
+from tests.support.simulation import Simulation
 from tests.support.together import Together
 from tests.support.workloads import Workload, workloads
-
-KINDS = st.sampled_from(["lose", "tear", "crash_after"]).map(lambda kind: Fault(kind))  # type: ignore[arg-type]
-FAULTS = st.dictionaries(st.integers(0, 80), KINDS, max_size=4)
-FAILS = st.dictionaries(st.integers(0, 9), st.sampled_from(["before", "after", "fails before", "fails after"]), max_size=2)
-
-
-def able(query: Query) -> list[str]:
-    """The blocks of a query that DuckDB may run."""
-    found = [block.name for block in query.blocks if block.grouping is not None]
-    if query.grouping is None:
-        query = replace(query, place="duck")
-        found.append(query.name)
-    return [name for name in found if not why_not_in(query, name, DUCKDB)]
 
 
 def some_placed(query: Query, seed: int) -> Query:
@@ -98,11 +81,6 @@ def moved(run: LocalRun, way: Strategy) -> None:
             run.place(block.name, "duck" if goes else "engine", way)
 
 
-def way(number: int) -> Strategy:
-    """How blocks come home that are asked to before a batch: piece by piece, or at once."""
-    return Strategy.MOVING_STATE if number % 3 == 0 else Strategy.GRADUAL
-
-
 def check_woken(
     shape: Shape, block: int, stops: Sequence[int], turns: Sequence[int], slots: int, moves: Sequence[int]
 ) -> None:
@@ -135,9 +113,7 @@ def is_there(run: LocalRun, name: str) -> bool:
     return woken is not None and (woken.is_going or name not in execution.home) and not is_coming
 
 
-SEEDS, SLOTS = st.integers(0, 100), st.sampled_from([1, 2, 3])
 NEVER = st.just(())
-STOPS, TURNS = st.lists(st.integers(0, 8), max_size=2), st.lists(st.integers(0, 2), min_size=1, max_size=5)
 test_groups, test_groups_long = properties(
     check, 12, 1_000, shape=shapes(groups=True, tables=False), seed=SEEDS, stops=STOPS, turns=TURNS, slots=SLOTS,
     moves=NEVER,
@@ -205,30 +181,6 @@ test_beside, test_beside_long = properties(
     check_beside, 4, 800, workload=workloads(5), seed=SEEDS, slots=SLOTS,
     restarts=st.frozensets(st.integers(1, 9), max_size=2), moves=st.frozensets(st.integers(1, 9), max_size=3),
 )  # fmt: skip
-
-
-class Mover:
-    """A loop that has a block go where it is not, after some batches: one that DuckDB may run, or else one that is to begin
-    in the engine."""
-
-    def __init__(self, forms: Forms, batches: Collection[int]) -> None:
-        self.query, self.batches = forms.written, batches
-        self.blocks = list(forms.written.places) or able(forms.written)
-
-    def after(self, execution: Execution, observed: Observed) -> Proposal | None:
-        if observed.batch not in self.batches or not self.blocks:
-            return None
-        name = self.blocks[0]
-        is_there = name not in execution.home and (name in self.query.places or execution.woken_as(name) is not None)
-        is_there = is_there and execution.folding_of(name) is None
-        action = PlaceBlock(name, "engine" if is_there else "duck", execution.plan, way(observed.batch))
-        return Proposal(action, "it is time")
-
-    def granted(self, execution: Execution, wish: Wish) -> Proposal:
-        raise AssertionError("nobody asks")
-
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
-        return {}
 
 
 def check_crashes(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -17,63 +15,23 @@ from anabranch.drive.local import LocalRun
 from anabranch.drive.probation import pause_batches
 from anabranch.drive.work import Kept
 from anabranch.errors import QueryError
-from anabranch.place.databases.embedded import open_embedded
 from anabranch.place.statement_of import placed
 from anabranch.plan.migration import Strategy
-from anabranch.plan.query import SECOND_US, Query
-from anabranch.planning import Planning
-from anabranch.sql import parse_script
+from anabranch.plan.query import SECOND_US
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.drive.simulation import Simulation
-from tests.place.test_placed import FAILS, FAULTS, SLOTS, STOPS, TURNS, Mover, able
 from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes
+from tests.support.duck_blocks import FAILS, FAULTS, SLOTS, STOPS, TURNS, Mover, able
+from tests.support.failing_duckdb import declared, failing, often
 from tests.support.faulty import Fault
 from tests.support.scenarios import properties
+from tests.support.simulation import Simulation
 
-SOURCE = "CREATE STREAM s (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;"
 SQL = "SELECT /*+ PLACE(x, duck) */ x.k, x.n FROM (SELECT k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k) x"
 ROWS = [
     {"s": pa.table({"k": [b % 2, 1, 2], "v": [b, 1, 2], "ts": pa.array([b * SECOND_US] * 3, pa.timestamp("us"))})}
     for b in range(40)
 ]
-
-
-class Failing:
-    """A database that fails as long as somebody says so."""
-
-    def __init__(self, fails: Callable[[], bool]) -> None:
-        self.inner, self.fails = open_embedded("duck"), fails
-
-    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
-        if self.fails():
-            raise QueryError("DuckDB: out of memory")
-        return self.inner.run(sql, relations)
-
-    def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
-        if self.fails():
-            raise QueryError("DuckDB: out of memory")
-        return self.inner.pieces(sql, relations, most_rows)
-
-    def close(self) -> None:
-        self.inner.close()
-
-
-@contextmanager
-def failing(fails: Callable[[], bool], pause: int = 2) -> Iterator[None]:
-    """DuckDB fails, and the first pause is so many batches."""
-    with (
-        mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Failing(fails)),
-        mock.patch("anabranch.drive.probation.FIRST_PAUSE_BATCHES", pause),
-        mock.patch("anabranch.drive.probation.LONGEST_PAUSE_BATCHES", 4 * pause),
-    ):
-        yield
-
-
-def declared(sql: str, failure: str = "engine") -> Query:
-    planning = Planning(database_failure=failure)
-    planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql};", planning.catalog))
-    return planning.query("q").forms.written
 
 
 def asked_in(
@@ -172,17 +130,6 @@ def test_records_have_it() -> None:
 
 
 # At random.
-
-
-def often(period: int) -> Callable[[], bool]:
-    """Fails at all statements but every so many."""
-    asked = [0]
-
-    def fails() -> bool:
-        asked[0] += 1
-        return asked[0] % period != 0
-
-    return fails
 
 
 def check(shape: Shape, slots: int, stops: Sequence[int], turns: Sequence[int], period: int) -> None:

@@ -12,7 +12,7 @@ from anabranch.share.pipeline_chains import pipeline_joins
 from anabranch.show.chains import PipelineShown, known_of, seen_in, sharing_lines, sharing_text
 from anabranch.show.figures import count_text, show_bytes
 from anabranch.storage.filesystem import MemoryFilesystem
-from tests.adapt.test_slicing import LIMITS, batch, queries
+from tests.support.two_windows import LIMITS, batch, queries
 
 
 def test_what_was_measured_is_shown() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from anabranch.engine.cells import base_cells
-from anabranch.plan.distribution import Spread
+from anabranch.plan.distribution import QueryGrids
 from anabranch.plan.expression import Call, Column, Expr
 from anabranch.plan.grid import Dimension, Grid
 from anabranch.plan.query import Field, Input, Query, Stream, Table, range_window
@@ -184,7 +184,7 @@ def by(alias: str, column: str, share: int = 4) -> Grid:
 
 
 OTHER = Dimension((Column(pa.int64(), "elsewhere", "i64"),))
-SPREADS: dict[str, Spread] = {
+SPREADS: dict[str, QueryGrids] = {
     "the same way": [(named("q", "a"), by("a", "i64")), (named("r", "z"), by("z", "i64"))],
     "two ways": [(named("q", "a"), by("a", "i64")), (named("r", "z"), by("z", "text"))],
     "three ways": [

@@ -14,10 +14,10 @@ from anabranch.plan.query import SECOND_US, Field
 from anabranch.session import Session
 from anabranch.spark import sinks
 from anabranch.spark.types import zoned_schema
-from tests.spark.test_migration import Script
 from tests.support import oracle
 from tests.support.feeding import finish
 from tests.support.placed import Placed, Shape
+from tests.support.script import Script
 
 
 def test_medians_in_several_slots_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from anabranch.adapt.loop import FIRST_BATCHES
 from anabranch.control.records import Commit
@@ -23,6 +22,7 @@ from tests.support.feeding import Feed, expected, finish
 from tests.support.feeding import bag as feeding_bag
 from tests.support.migrating import PREDICATES, a_select_that_moves, busy, check_select_moves, random_selects
 from tests.support.oracle import bag, difference
+from tests.support.script import Script
 from tests.support.uneven_streams import BATCHES, ROWS, SQL, session_of, wanted, write_streams
 
 
@@ -33,21 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def events(run: Run) -> list[str]:
     return [e.event for e in run.journal["q"]]
-
-
-class Script:
-    """A sink that collects results, and does something in the middle of some batches."""
-
-    def __init__(self, actions: dict[int, Any]) -> None:
-        self.actions, self.run, self.rows = actions, None, {}
-
-    def __call__(self, frame: DataFrame, batch: int) -> None:
-        self.rows[batch] = frame.toArrow()
-        if batch in self.actions:
-            self.actions.pop(batch)(self.run)
-
-    def bag(self) -> Any:
-        return sum((bag(rows) for rows in self.rows.values()), bag(next(iter(self.rows.values())).slice(0, 0)))
 
 
 GROUPED = """SELECT a.l, COUNT(*) AS n, MAX(b.l) AS m FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS]

@@ -28,7 +28,9 @@ from anabranch.session import Session
 from anabranch.spark import sinks
 from anabranch.spark.host import Host
 from anabranch.spark.pushdown import _hashable, micros_sql
-from tests.spark.test_pushdown import (
+from tests.support import oracle
+from tests.support.feeding import finish
+from tests.support.pushed import (
     CLOCK_S,
     CLOCKS,
     FUTURE_US,
@@ -37,13 +39,15 @@ from tests.spark.test_pushdown import (
     batches_of,
     check_counts,
     declare,
-    folder,
     law_of,
+    write_pushed,
 )
-from tests.support import oracle
-from tests.support.feeding import finish
 
-__all__ = ["folder"]
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pushed(tmp_path_factory.mktemp("pushed"))
+
 
 KEPT = {"a": 0.5, "b": 0.8}
 QUERIES = {

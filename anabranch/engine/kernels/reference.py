@@ -2,7 +2,7 @@
 
 A twin says what its kernel computes, on lists and integers and without a thought for speed; property tests hold each
 kernel to it. Where a kernel reads addresses, its twin takes the values that lie there; where a kernel reads a table of
-runs, its twin takes a list of `Run`; where a kernel fills an array, its twin returns a list.
+runs, its twin takes a list of `PlainRun`; where a kernel fills an array, its twin returns a list.
 
 Hashes are integers in [0, 2^64), times are signed 64-bit microseconds, a row id is `batch << 32 | offset`. In an index by
 order a word that is in order as its term takes the place of the hash.
@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class PlainRun:
     """Entries in the order of their hashes, of which those with hashes in [lo, hi) are visible."""
 
     entries: tuple[Entry, ...]
@@ -189,7 +189,7 @@ def compact(rows: Sequence[SortedRow], narrow: bool, has_end: bool, base_start: 
 # -- merging and probing -------------------------------------------------------------------------------------------------
 
 
-def merge(runs: Sequence[Run], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool) -> list[Entry]:
+def merge(runs: Sequence[PlainRun], lo: int, hi: int, watermark_us: int, window_us: int, has_end: bool) -> list[Entry]:
     """The visible entries with hashes in [lo, hi) that end after the watermark, in the order of their hashes; equal ones
     in the order of the runs. With `has_end` the merged entries keep their ends."""
     alive = [
@@ -212,7 +212,7 @@ class Match(NamedTuple):
 
 
 def probe(
-    rows: Sequence[SortedRow], runs: Sequence[Run], window_us: int, reaches_us: Sequence[int] = ()
+    rows: Sequence[SortedRow], runs: Sequence[PlainRun], window_us: int, reaches_us: Sequence[int] = ()
 ) -> tuple[list[Match], int]:
     """All pairs of a row and a visible entry with the same hash and intersecting validity, within what the row reaches; and
     the number of lookups: one for each row and each run that has entries and is visible at the row's hash."""
@@ -231,7 +231,7 @@ def probe(
 
 
 def probe_ranges(
-    rows: Sequence[SortedRow], highs: Sequence[int], runs: Sequence[Run], window_us: int, reaches_us: Sequence[int] = ()
+    rows: Sequence[SortedRow], highs: Sequence[int], runs: Sequence[PlainRun], window_us: int, reaches_us: Sequence[int] = ()
 ) -> tuple[list[Match], int]:
     """All pairs of a row and a visible entry that lies between the row's word and its `highs`, both included, with
     intersecting validity, within what the row reaches; and the number of lookups: one for each row and each run that shows

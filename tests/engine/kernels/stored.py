@@ -40,7 +40,7 @@ class Packed:
 class Stored:
     """A run in memory, as kernels read it."""
 
-    def __init__(self, run: reference.Run, packed: Packed, prefix_bits: int = 0) -> None:
+    def __init__(self, run: reference.PlainRun, packed: Packed, prefix_bits: int = 0) -> None:
         form = packed.narrow, packed.has_end, packed.base_batch, packed.offset_bits, packed.base_start
         words = [reference.pack(entry, *form) for entry in run.entries]
         width = (2 if packed.narrow else 3) + packed.has_end
@@ -80,7 +80,7 @@ def hash_ranges(bits: int, pool: list[int]) -> st.SearchStrategy[tuple[int, int]
 
 
 @st.composite
-def runs(draw, pool: list[int], has_end: bool, max_rows: int = 80) -> tuple[reference.Run, Stored]:
+def runs(draw, pool: list[int], has_end: bool, max_rows: int = 80) -> tuple[reference.PlainRun, Stored]:
     """One run, both ways: narrow or wide, over all hashes or a part of them, wholly or partly visible."""
     prefix_bits = draw(st.sampled_from([0, 0, 2, 14]))
     lo, hi = draw(hash_ranges(prefix_bits, pool))
@@ -106,7 +106,7 @@ def runs(draw, pool: list[int], has_end: bool, max_rows: int = 80) -> tuple[refe
                                 min_size=2, max_size=2)))  # fmt: skip
     if not draw(st.booleans()) or cuts[0] == cuts[1]:
         cuts = [lo, hi]
-    run = reference.Run(tuple(entries), cuts[0], cuts[1])
+    run = reference.PlainRun(tuple(entries), cuts[0], cuts[1])
     return run, Stored(run, packed, prefix_bits)
 
 
@@ -117,7 +117,7 @@ def _end(packed: Packed, start: int, length: int | None) -> int | None:
 
 
 @st.composite
-def states(draw) -> tuple[list[int], bool, list[reference.Run], list[Stored]]:
+def states(draw) -> tuple[list[int], bool, list[reference.PlainRun], list[Stored]]:
     """The runs of one index: hashes to look up, whether entries have ends, and the runs both ways."""
     pool, has_end = draw(hash_pools()), draw(st.booleans())
     pairs = draw(st.lists(runs(pool, has_end), max_size=4))

@@ -83,7 +83,7 @@ def test_probe_equals_its_twin(state, window_us, expected, enough, data):
 def test_large_buckets_and_more_matches_than_expected(rows):
     """Hashes that share a bucket: before, at and behind the one looked up."""
     entries = tuple(Entry(h, i, 10 * i) for h in (6, 7, 8) for i in range(rows))
-    run = reference.Run(entries)
+    run = reference.PlainRun(entries)
     probing_with = [SortedRow(h, h, 5, 10 * rows) for h in (5, 6, 7, 7, 8, 9)]
     stored = Stored(run, Packed(True, False, 0, 32, 0))
     for window_us in (1, 5, 6, FOREVER_US):
@@ -102,7 +102,7 @@ AGES = (0, 1, 2, 5, 2**40)
 def test_a_row_finds_what_began_less_than_its_reach_before_it(narrow, age_us, reach_us):
     """Beside an older one, in a run in which it is the newest. What begins later than the row has no age."""
     newest = Entry(7, 1, 2**41 - age_us)
-    run = reference.Run((Entry(7, 0, newest.start - 2**31), newest))
+    run = reference.PlainRun((Entry(7, 0, newest.start - 2**31), newest))
     stored = Stored(run, Packed(narrow, False, 0, 8 if narrow else 32, newest.start - 2**31))
     rows = [SortedRow(7, 0, 2**41, FOREVER_US), SortedRow(7, 1, newest.start - 3, FOREVER_US)]
     reaches_us = [reach_us, 1]
@@ -118,7 +118,7 @@ def test_a_row_finds_what_began_less_than_its_reach_before_it(narrow, age_us, re
 def test_rows_go_on_where_they_were_although_some_before_them_reach_no_entry():
     """A lookup that ends within a block goes on at the same row, of those that reach as far as the run."""
     entries = tuple(Entry(h, h << 4 | i, 100 * h + i) for h in range(6) for i in range(5))
-    plain = [reference.Run(entries), reference.Run(tuple(e._replace(start=e.start - 50) for e in entries))]
+    plain = [reference.PlainRun(entries), reference.PlainRun(tuple(e._replace(start=e.start - 50) for e in entries))]
     stored = [Stored(run, Packed(True, False, 0, 16, -50)) for run in plain]
     rows = [SortedRow(h, 3 * h + n, 100 * h + 60, FOREVER_US) for h in range(6) for n in range(3)]
     reaches_us = [(10, 58, 300)[row.position % 3] * (row.hash % 2 or 9) for row in rows]
@@ -127,7 +127,7 @@ def test_rows_go_on_where_they_were_although_some_before_them_reach_no_entry():
 
 
 def test_validities_that_touch_do_not_intersect():
-    run = reference.Run((Entry(1, 0, 10, 20),))
+    run = reference.PlainRun((Entry(1, 0, 10, 20),))
     stored = Stored(run, Packed(False, True, 0, 32, 0))
     rows = [SortedRow(1, i, start, end) for i, (start, end) in enumerate([(0, 10), (0, 11), (19, 30), (20, 30)])]
     assert probe(rows, [stored], 0, 0)[0] == Counter([Match(1, 0, 10, 11), Match(2, 0, 19, 20)])
@@ -139,7 +139,7 @@ def test_only_what_is_visible_is_found(lo, hi):
     if lo >= hi:
         return
     hashes = [0, 2**48 - 1, 2**48, 2 * 2**48, 3 * 2**48 - 1, 3 * 2**48, 2**64 - 1]
-    run = reference.Run(tuple(Entry(h, i, 0) for i, h in enumerate(hashes)), lo, hi)
+    run = reference.PlainRun(tuple(Entry(h, i, 0) for i, h in enumerate(hashes)), lo, hi)
     rows = [SortedRow(h, i, 0, 1) for i, h in enumerate(hashes)]
     visible = [i for i, h in enumerate(hashes) if lo <= h >> 48 < hi]
     found, lookups = probe(rows, [Stored(run, Packed(True, False, 0, 32, 0))], 1, 0)
@@ -156,7 +156,7 @@ def test_more_rows_than_a_block_over_runs_that_see_parts_of_them():
     plain, stored = [], []
     for batch, (lo, hi) in enumerate([(0, ALL_HASHES), (1, 2), (20_000, 20_400), (30_000, ALL_HASHES), (0, 40_000)]):
         entries = tuple(Entry(h, batch << 32 | i, i % 12) for i, h in enumerate(hashes) if i % 3 or batch)
-        plain.append(reference.Run(entries, lo, hi))
+        plain.append(reference.PlainRun(entries, lo, hi))
         stored.append(Stored(plain[-1], Packed(True, False, batch, 32, 0)))
     for enough in (5, 1000, 2**62):
         assert probe(rows, stored, 3, 0, enough) == twin(rows, plain, 3)
@@ -194,15 +194,15 @@ def test_ranges_in_many_blocks_over_words_that_lie_close_together():
     plain, stored = [], []
     for batch, (lo, hi) in enumerate([(0, ALL_HASHES), (0, 2**15), (2**15, 2**15 + 1), (2**15 + 1, ALL_HASHES)]):
         entries = tuple(Entry(h, batch << 32 | i, i % 12) for i, h in enumerate(words))
-        plain.append(reference.Run(entries, lo, hi))
+        plain.append(reference.PlainRun(entries, lo, hi))
         stored.append(Stored(plain[-1], Packed(True, False, batch, 32, 0)))
     for enough in (1, 100, 2**62):
         assert probe_ranges(rows, highs, stored, 3, 0, enough) == range_twin(rows, highs, plain, 3)
 
 
 def test_no_rows_and_no_runs():
-    run = reference.Run((Entry(1, 0, 0),))
-    empty = reference.Run(())
+    run = reference.PlainRun((Entry(1, 0, 0),))
+    empty = reference.PlainRun(())
     packed = Packed(True, False, 0, 32, 0)
     assert probe([], [Stored(run, packed)], 1, 0) == (Counter(), 0)
     assert probe([SortedRow(1, 0, 0, 1)], [], 1, 0) == (Counter(), 0)

@@ -143,7 +143,7 @@ def test_merging_large_buckets_keeps_the_order_of_arrival(rows, has_end):
             (Entry(9 + i % 3, batch << 32 | i, i, i + 100 if has_end else None) for i in range(rows)),
             key=lambda e: e.hash,
         )
-        plain.append(reference.Run(tuple(entries)))
+        plain.append(reference.PlainRun(tuple(entries)))
         stored.append(Stored(plain[-1], Packed(True, has_end, batch, 16, 0)))
     packed = Packed(True, has_end, 0, 16, 0)
     assert merge(stored, 0, ALL_HASHES, 50, 100, packed)[0] == reference.merge(plain, 0, ALL_HASHES, 50, 100, has_end)
@@ -152,8 +152,8 @@ def test_merging_large_buckets_keeps_the_order_of_arrival(rows, has_end):
 def test_merge_of_runs_with_different_bases():
     """Ids and starts are relative in each run, and to something else in the merged one."""
     plain = [
-        reference.Run((Entry(1, 7 << 32 | 5, -1000), Entry(2, 9 << 32, -990))),
-        reference.Run((Entry(1, 1000 << 32 | 2**31, BEGINNING_US),)),
+        reference.PlainRun((Entry(1, 7 << 32 | 5, -1000), Entry(2, 9 << 32, -990))),
+        reference.PlainRun((Entry(1, 1000 << 32 | 2**31, BEGINNING_US),)),
     ]
     stored = [
         Stored(plain[0], Packed(True, False, 7, 3, -1000)),
@@ -165,7 +165,7 @@ def test_merge_of_runs_with_different_bases():
 
 
 def test_a_row_ends_with_its_window():
-    run, packed = reference.Run((Entry(1, 0, 5),)), Packed(True, False, 0, 1, 5)
+    run, packed = reference.PlainRun((Entry(1, 0, 5),)), Packed(True, False, 0, 1, 5)
     assert merge([Stored(run, packed)], 0, ALL_HASHES, 14, 10, packed)[0] == [Entry(1, 0, 5)]
     assert merge([Stored(run, packed)], 0, ALL_HASHES, 15, 10, packed)[0] == []
     assert merge([], 0, ALL_HASHES, BEGINNING_US, FOREVER_US, packed)[0] == []

@@ -134,6 +134,13 @@ class Function:
         return sum((bags[-1] for bags in self.brought.values()), Counter())
 
 
+class Broken(dict[int, str]):
+    """Every call of a function fails."""
+
+    def pop(self, batch: int, otherwise: str = "") -> str:  # type: ignore[override]
+        return "fails before"
+
+
 @dataclass
 class Files:
     """Where results go exactly once: parquet files, from tasks, or from here if groups span slots."""
