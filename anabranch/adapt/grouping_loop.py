@@ -19,6 +19,7 @@ from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import aliases_of
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import show
 from anabranch.plan.migration import Execution, Strategy, why_not_switch
 from anabranch.plan.query import Stream, Table
@@ -138,15 +139,22 @@ def measured_facts(forms: Forms, execution: Execution, monitor: Monitor, otherwi
     for source in forms.written.base_sources:
         if isinstance(source, Table) and source.name in last.sources:
             tables[source.name] = float(last.sources[source.name].state_rows)
-    streams = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
-    usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
+    measured = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise)
     names = _written_names(forms, execution.grouped_input)
-    for terms, key_class in zip(usable, streams.classes, strict=True):
+    distinct |= {names.get(name, name): values for name, values in distinct_values(graph, measured).items()}
+    return Given(rates, tables, distinct)
+
+
+def distinct_values(graph: JoinGraph, measured: Measured) -> dict[str, float]:
+    """How many values the keys of a block have by what batches tell, as facts name them."""
+    found, classes = dict[str, float](), measured.graph(graph).classes
+    usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
+    for terms, key_class in zip(usable, classes, strict=True):
         values = dict(key_class.distinct)
         for term in terms:
             (alias,) = aliases_of(term)
-            distinct[names.get(str(term), str(term))] = max(1.0, values[graph.query.aliases.index(alias)])
-    return Given(rates, tables, distinct)
+            found[str(term)] = max(1.0, values[graph.query.aliases.index(alias)])
+    return found
 
 
 def _written_names(forms: Forms, grouped_input: str | None) -> dict[str, str]:

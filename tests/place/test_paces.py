@@ -264,3 +264,22 @@ def test_nothing_is_expected_of_what_did_not_run() -> None:
     loop = found.run.steering.loop
     shown = Statistics(borders={"other": Border("duck", 1, 5, 5)})
     assert loop.expected_s(Observed(60, {}, shown)) == {}
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_slots_tell_what_lookups_of_a_subquery_find(slots: int) -> None:
+    """So that one that joins may go to a database by itself: nobody else tells how many of its rows meet."""
+    sql = "SELECT x.k, x.n FROM (SELECT s.k, COUNT(*) AS n FROM s [RANGE 2 SECONDS], t [RANGE 2 SECONDS] WHERE s.k = t.k "
+    query = bound(f"{sql} GROUP BY s.k) x")
+    run, found = LocalRun(query, MemoryFilesystem(), slots=slots), list[tuple[int, int]]()
+    for second in range(4):
+        rows = batch_of(second)["s"]
+        step = run.step(second, {"s": rows, "t": rows.slice(0, 5)})
+        probed = step.statistics.blocks
+        assert probed.keys() == {"q.x"}
+        assert step.statistics.steps == []
+        found.append((sum(each.probes for each in probed["q.x"].steps), sum(each.matches for each in probed["q.x"].steps)))
+    assert found[0] == (RATE + 5, 5)
+    assert all(probes == RATE + 5 and matches > 5 for probes, matches in found[1:])
+    placed_run = LocalRun(placed(query, {"q.x": "duck"}), MemoryFilesystem())
+    assert placed_run.step(0, {"s": batch_of(0)["s"], "t": batch_of(0)["s"]}).statistics.blocks == {}
