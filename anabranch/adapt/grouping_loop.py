@@ -14,6 +14,7 @@ from anabranch.adapt.arbiter import Change
 from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, Promise, expected_life_s, steady_s
 from anabranch.adapt.monitor import Monitor
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
+from anabranch.control.pace import Took
 from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
@@ -63,7 +64,7 @@ class GroupingLoop:
         }
         return Proposal(MoveGroups(grouped_input, wish.plan, way, wish.pause_us), "by request", details)
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         """Nothing: where blocks run is not its business."""
         return {}
 

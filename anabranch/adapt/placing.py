@@ -34,7 +34,7 @@ from anabranch.adapt.grouping_loop import distinct_values, measured_facts
 from anabranch.adapt.handover import handover_s
 from anabranch.adapt.monitor import Monitor, observe
 from anabranch.control.loop import Loop, Observed, Proposal, Remark, Wish
-from anabranch.control.pace import Pace, factors
+from anabranch.control.pace import Pace, Took
 from anabranch.control.records import Probed
 from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.cost.model import UnitCosts
@@ -55,7 +55,7 @@ STAYS_BATCHES = 32
 LIFE_S = 600.0
 """For so long, at least, rates are taken to stay as they are when a block moves."""
 
-Choose = Callable[[Query, Given, frozenset[str], frozenset[str], Mapping[str, float]], Choice | None]
+Choose = Callable[[Query, Given, frozenset[str], frozenset[str], Mapping[str, Pace]], Choice | None]
 """The placement of a query by some facts, while some blocks run in the database and the rows of some are kept, at the paces
 that the database has for blocks, beside the next best."""
 
@@ -106,21 +106,21 @@ class PlacingLoop:
         """The action that a user asks for."""
         return self.inner.granted(execution, wish)
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
-        """How long the database was expected to take for the blocks that it ran."""
-        borders = observed.statistics.borders
-        return {
-            block: call.seconds(borders[block].calls, borders[block].rows_sent)
-            for block, call in self.calls.items()
-            if block in borders
-        }
+    def took(self, observed: Observed) -> Mapping[str, Took]:
+        """How long the database took for the blocks that it ran. Calls that fail tell nothing of that."""
+        found = {}
+        for block, call in self.calls.items():
+            border = observed.statistics.borders.get(block)
+            if border is not None and not border.failed:
+                found[block] = Took(border.seconds, call.seconds(border.calls, border.rows_sent), call.round_trip_s)
+        return found
 
     def _better(self, execution: Execution, paces: Mapping[str, Pace]) -> Proposal | None:
         """The best placement, if it is worth the way there."""
         written = self.forms.written
         facts = self._facts(execution)
         logged = frozenset(self._may_go(execution))
-        choice = self.known.choose(written, facts, logged - execution.home, logged, factors(paces))
+        choice = self.known.choose(written, facts, logged - execution.home, logged, paces)
         self.calls = {} if choice is None else choice.calls
         if self.since < STAYS_BATCHES or choice is None or choice.decision is None or choice.other is None:
             return None
@@ -130,7 +130,7 @@ class PlacingLoop:
         if move is None or not change.is_better:
             return None
         block, place = move
-        pace = paces.get(block, Pace())
+        pace = paces.get(block, Pace()).beside(self.calls[block].round_trip_s)
         cost_s = self._brought_home_s(block, choice.database, facts, execution, pace) if place == ENGINE else 0.0
         if cost_s is None or not change.pays(cost_s, LIFE_S):
             return None

@@ -52,7 +52,7 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
         for name, border in slot.borders.items():
             whole.borders.setdefault(name, Border(border.database)).add(border)
         for what, took in slot.took.items():
-            whole.took.setdefault(what, Took()).add(took)
+            whole.took.setdefault(what, Took(round_trip_s=took.round_trip_s)).add(took)
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
     for block, found in below.items():

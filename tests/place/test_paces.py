@@ -212,7 +212,8 @@ def test_explain_says_what_was_measured() -> None:
     assert (placement_json(choice, query, paces=paces) or {})["paces"] == {
         "q.x": {"ratio": pytest.approx(4.0), "batches": paces["q.x"].batches, "counts": True}
     }
-    text = " ".join((placement_text(choice, query, paces={"q.x": Pace(0.1, 0.0, 1)}) or "").split())
+    few = {"q.x": Pace(0.1, 0.0, 1, 0, calibrated(0.6).round_trip_s)}
+    text = " ".join((placement_text(choice, query, paces=few) or "").split())
     assert "1.1 times as long as calibrated, 1 batch, which may be chance: what was calibrated stands" in text
 
 
@@ -259,11 +260,28 @@ def test_no_other_block_goes_while_the_rows_of_one_are_kept_for_a_database() -> 
     assert free.calls.keys() == {"q.x", "q.y"}
 
 
-def test_nothing_is_expected_of_what_did_not_run() -> None:
-    found = went(60, 0.6, lambda: 4.0)
-    loop = found.run.steering.loop
-    shown = Statistics(borders={"other": Border("duck", 1, 5, 5)})
-    assert loop.expected_s(Observed(60, {}, shown)) == {}
+def test_nothing_is_told_of_what_did_not_run() -> None:
+    loop = went(60, 0.6, lambda: 4.0).run.steering.loop
+    assert loop.took(Observed(60, {}, Statistics(borders={"other": Border("duck", 1, 5, 5)}))) == {}
+    assert loop.took(Observed(60, {}, Statistics(borders={"q.x": Border("duck", 1, 5, 5)}))).keys() == {"q.x"}
+    assert loop.took(Observed(60, {}, Statistics(borders={"q.x": Border("duck", 1, 5, 5, failed=1)}))) == {}
+
+
+def test_what_was_measured_beside_another_calibration_is_forgotten() -> None:
+    """The database was calibrated anew since: its costs are multiplied with nothing."""
+    query, paces = placed(bound(SQL), {"q.x": "duck"}), went(60, 0.6, lambda: 4.0).run.steering.paces
+    facts, there = Given(rates={"s": float(RATE)}), frozenset({"q.x"})
+
+    def uses(share: float, given: Mapping[str, Pace]) -> float:
+        with mock.patch("anabranch.planning.remembered", return_value=calibrated(share)):
+            choice = planning().choose_places(query, facts, there, there, given)
+        assert choice is not None
+        assert choice.decision is not None
+        assert ("measured:" in (placement_text(choice, query, paces=paces) or "")) == (share == 0.6)
+        return choice.decision.use.database
+
+    assert uses(0.6, paces) == pytest.approx(4 * uses(0.6, {}))
+    assert uses(0.9, paces) == uses(0.9, {})
 
 
 @pytest.mark.parametrize("slots", [1, 2])

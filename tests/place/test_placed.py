@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.loop import Observed, Proposal, Wish
+from anabranch.control.pace import Took
 from anabranch.control.progress import progress_of
 from anabranch.control.records import Commit
 from anabranch.drive.local import LocalRun
@@ -227,7 +228,7 @@ class Mover:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         return {}
 
 
