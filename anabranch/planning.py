@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.journal import Journal
-from anabranch.control.pace import Pace, factors
+from anabranch.control.pace import Pace
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import QueryCommit
@@ -312,11 +312,10 @@ class Planning:
         """Where the operators of a query run, if there is a database that may run some: the one that it is placed in, else
         the first that leaves a choice. A query that has run is shown as its newest commit has it."""
         written, own = self.query(name).forms.written, self._committed(name)
-        known, home, paces = frozenset(written.places), frozenset[str](), dict[str, float]()
+        known, home = frozenset(written.places), frozenset[str]()
         if own is not None:
             known, home = known | {each.block for each in own.execution.woken}, frozenset(own.execution.home)
-            paces = factors(own.paces)
-        return self.choose_places(written, self.facts, known - home, known, paces)
+        return self.choose_places(written, self.facts, known - home, known, self.paces(name))
 
     def paces(self, name: str) -> Mapping[str, Pace]:
         """How long databases took for the sake of a query, beside what was calibrated, when its newest batch began."""
@@ -362,10 +361,10 @@ class Planning:
         facts: Given,
         ran: frozenset[str] | None = None,
         logged: frozenset[str] = frozenset(),
-        paces: Mapping[str, float] = AS_CALIBRATED,
+        paces: Mapping[str, Pace] = AS_CALIBRATED,
     ) -> Choice | None:
         """Where operators run best by some facts; or, if blocks `ran` in the database, that beside what would be best. Rows
-        of blocks that are `logged` are kept anyway. `paces`: how many times as long as calibrated blocks take there."""
+        of blocks that are `logged` are kept anyway. `paces` are those that databases have for blocks."""
         used = set(query.places.values())
         named = {each: abilities for each, abilities in self.databases.items() if not used or each in used}
         joins = dict(joining_blocks(query)) if named else {}

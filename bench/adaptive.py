@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
+from anabranch.control.pace import Took
 from anabranch.cost.facts import Given
 from anabranch.cost.units import unit_costs
 from anabranch.optimize.planner import decide
@@ -105,7 +106,7 @@ class Schedule:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         return {}
 
 

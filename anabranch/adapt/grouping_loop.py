@@ -14,11 +14,13 @@ from anabranch.adapt.arbiter import Change
 from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, Promise, expected_life_s, steady_s
 from anabranch.adapt.monitor import Monitor
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
+from anabranch.control.pace import Took
 from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.expression import aliases_of
+from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import show
 from anabranch.plan.migration import Execution, Strategy, why_not_switch
 from anabranch.plan.query import Stream, Table
@@ -62,7 +64,7 @@ class GroupingLoop:
         }
         return Proposal(MoveGroups(grouped_input, wish.plan, way, wish.pause_us), "by request", details)
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         """Nothing: where blocks run is not its business."""
         return {}
 
@@ -138,15 +140,22 @@ def measured_facts(forms: Forms, execution: Execution, monitor: Monitor, otherwi
     for source in forms.written.base_sources:
         if isinstance(source, Table) and source.name in last.sources:
             tables[source.name] = float(last.sources[source.name].state_rows)
-    streams = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise).graph(graph)
-    usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
+    measured = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise)
     names = _written_names(forms, execution.grouped_input)
-    for terms, key_class in zip(usable, streams.classes, strict=True):
+    distinct |= {names.get(name, name): values for name, values in distinct_values(graph, measured).items()}
+    return Given(rates, tables, distinct)
+
+
+def distinct_values(graph: JoinGraph, measured: Measured) -> dict[str, float]:
+    """How many values the keys of a block have by what batches tell, as facts name them."""
+    found, classes = dict[str, float](), measured.graph(graph).classes
+    usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
+    for terms, key_class in zip(usable, classes, strict=True):
         values = dict(key_class.distinct)
         for term in terms:
             (alias,) = aliases_of(term)
-            distinct[names.get(str(term), str(term))] = max(1.0, values[graph.query.aliases.index(alias)])
-    return Given(rates, tables, distinct)
+            found[str(term)] = max(1.0, values[graph.query.aliases.index(alias)])
+    return found
 
 
 def _written_names(forms: Forms, grouped_input: str | None) -> dict[str, str]:

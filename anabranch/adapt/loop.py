@@ -26,6 +26,7 @@ from anabranch.adapt.monitor import Monitor, Observation, Signal, observe
 from anabranch.adapt.scope import Scope, aliases_in, best_part, smallest_part, with_part
 from anabranch.adapt.timing import DataDriven, Timing
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
+from anabranch.control.pace import Took
 from anabranch.cost.facts import EMPTY, HORIZON_S, Given, Measured
 from anabranch.cost.model import Cost, CostModel, UnitCosts
 from anabranch.cost.refine import refined
@@ -375,6 +376,6 @@ class AdaptiveLoop:
             action = MoveSelects(wish.selects, wish.plan, way, wish.pause_us)
         return Proposal(action, "by request", details)
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         """Nothing: where blocks run is not its business."""
         return {}

@@ -13,10 +13,9 @@ What was calibrated of the database is corrected by what batches measure while a
 (`anabranch.control.pace`), which records keep. So a block whose database is much slower than calibrated comes home, and
 stays there as long as that is remembered.
 
-A block that joins moves only if it is known how many rows of its inputs meet: the query itself by what its lookups find
-while the engine runs it, which is remembered while the database does, and else by facts that a user gave. What nobody
-measured and nobody gave is not trusted: the block stays where it is. So does the query itself while groups stand below its
-join, or selects above it.
+A block that joins moves only if it is known how many rows of its inputs meet: by what lookups find while the engine runs
+it, which is remembered while the database does, and else by facts that a user gave. What nobody measured and nobody gave is
+not trusted: the block stays where it is. So does the query itself while groups stand below its join, or selects above it.
 
 Example: for DuckDB a statement costs as much as folding a thousand rows, and a row half as much as folding it; the window
 slides by its whole length, a second. At 100,000 rows a second the block runs in DuckDB. At 10 rows a second it goes to the
@@ -28,13 +27,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from anabranch.adapt.arbiter import Change
-from anabranch.adapt.grouping_loop import measured_facts
+from anabranch.adapt.grouping_loop import distinct_values, measured_facts
 from anabranch.adapt.handover import handover_s
 from anabranch.adapt.monitor import Monitor, observe
 from anabranch.control.loop import Loop, Observed, Proposal, Remark, Wish
-from anabranch.control.pace import Pace, factors
-from anabranch.cost.facts import Given, window_s
+from anabranch.control.pace import Pace, Took
+from anabranch.control.records import Probed
+from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.cost.model import UnitCosts
 from anabranch.cost.streams import Basis
 from anabranch.place.choice import CallCosts, Choice
@@ -53,7 +55,7 @@ STAYS_BATCHES = 32
 LIFE_S = 600.0
 """For so long, at least, rates are taken to stay as they are when a block moves."""
 
-Choose = Callable[[Query, Given, frozenset[str], frozenset[str], Mapping[str, float]], Choice | None]
+Choose = Callable[[Query, Given, frozenset[str], frozenset[str], Mapping[str, Pace]], Choice | None]
 """The placement of a query by some facts, while some blocks run in the database and the rows of some are kept, at the paces
 that the database has for blocks, beside the next best."""
 
@@ -81,8 +83,8 @@ class PlacingLoop:
     def __init__(self, inner: Loop, forms: Forms, known: PlacingKnowledge) -> None:
         self.inner, self.forms, self.known = inner, forms, known
         self.monitor, self.since = Monitor(known.window), 0
-        self.met: Mapping[str, float] = {}
-        """How many values keys of the query have by what lookups found, when there last were some."""
+        self.met: dict[str, Mapping[str, float]] = {}
+        """By block, how many values its keys have by what lookups found, when there last were some."""
         self.calls: Mapping[str, CallCosts] = {}
         """What blocks in the database are expected to take there, when rates were last looked at."""
 
@@ -104,21 +106,21 @@ class PlacingLoop:
         """The action that a user asks for."""
         return self.inner.granted(execution, wish)
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
-        """How long the database was expected to take for the blocks that it ran."""
-        borders = observed.statistics.borders
-        return {
-            block: call.seconds(borders[block].calls, borders[block].rows_sent)
-            for block, call in self.calls.items()
-            if block in borders
-        }
+    def took(self, observed: Observed) -> Mapping[str, Took]:
+        """How long the database took for the blocks that it ran. Calls that fail tell nothing of that."""
+        found = {}
+        for block, call in self.calls.items():
+            border = observed.statistics.borders.get(block)
+            if border is not None and not border.failed:
+                found[block] = Took(border.seconds, call.seconds(border.calls, border.rows_sent), call.round_trip_s)
+        return found
 
     def _better(self, execution: Execution, paces: Mapping[str, Pace]) -> Proposal | None:
         """The best placement, if it is worth the way there."""
         written = self.forms.written
         facts = self._facts(execution)
         logged = frozenset(self._may_go(execution))
-        choice = self.known.choose(written, facts, logged - execution.home, logged, factors(paces))
+        choice = self.known.choose(written, facts, logged - execution.home, logged, paces)
         self.calls = {} if choice is None else choice.calls
         if self.since < STAYS_BATCHES or choice is None or choice.decision is None or choice.other is None:
             return None
@@ -128,7 +130,7 @@ class PlacingLoop:
         if move is None or not change.is_better:
             return None
         block, place = move
-        pace = paces.get(block, Pace())
+        pace = paces.get(block, Pace()).beside(self.calls[block].round_trip_s)
         cost_s = self._brought_home_s(block, choice.database, facts, execution, pace) if place == ENGINE else 0.0
         if cost_s is None or not change.pays(cost_s, LIFE_S):
             return None
@@ -167,17 +169,38 @@ class PlacingLoop:
 
     def _facts(self, execution: Execution) -> Given:
         """What batches tell; how many rows meet, while the database does what would tell it, as it was last told."""
-        otherwise = replace(self.known.otherwise, distinct={**self.known.otherwise.distinct, **self.met})
+        written, given = self.forms.written, self.known.otherwise
+        otherwise = replace(given, distinct={**given.distinct, **self.met.get(written.name, {})})
         facts = measured_facts(self.forms, execution, self.monitor, otherwise)
         if any(step.probes for batch in self.monitor.batches for step in batch.steps):
-            self.met = dict(facts.distinct)
-        return facts
+            self.met[written.name] = dict(facts.distinct)
+        for block in written.blocks[:-1]:
+            if found := self._met_below(block, facts):
+                self.met[block.name] = found
+        below = {name: values for block in written.blocks[:-1] for name, values in self.met.get(block.name, {}).items()}
+        return replace(facts, distinct={**facts.distinct, **below})
+
+    def _met_below(self, block: Query, facts: Given) -> Mapping[str, float]:
+        """How many values keys of a subquery that joins have by what its own lookups found; nothing if they do not tell all.
+        A subquery with a key that is called as one of another block stays unknown: facts name both alike."""
+        probed = [batch.blocks.get(block.name, Probed()) for batch in self.monitor.batches]
+        if not any(step.probes for each in probed for step in each.steps):
+            return {}
+        batches = [
+            msgspec.structs.replace(batch, steps=each.steps, samples=each.samples)
+            for batch, each in zip(self.monitor.batches, probed, strict=True)
+        ]
+        graph, blocks = JoinGraph(block), self.forms.written.blocks
+        own = Measured(left_deep(graph), batches, self.monitor.span_s, facts)
+        others = {term for each in blocks if each is not block for term in _keys(JoinGraph(each))}
+        is_told = all(each.basis is Basis.MEASURED for each in own.graph(graph).classes)
+        return distinct_values(graph, own) if is_told and not others & _keys(graph) else {}
 
     def _may_move(self, block: Query, execution: Execution) -> bool:
         """Whether enough is known of a block that joins, and nothing keeps it where it is."""
         if block is self.forms.written and (execution.grouped_input is not None or execution.selects):
             return False
-        known = {**self.known.otherwise.distinct, **(self.met if block is self.forms.written else {})}
+        known = {**self.known.otherwise.distinct, **self.met.get(block.name, {})}
         classes = replace(self.known.otherwise, distinct=known).graph(JoinGraph(block)).classes
         return bool(classes) and all(each.basis is not Basis.ASSUMED for each in classes)
 
@@ -196,3 +219,8 @@ class PlacingLoop:
         plan = execution.plan if block is self.forms.written else left_deep(JoinGraph(block))
         costs = costs.at_pace(pace.factor)
         return handover_s(block, plan, facts, units, costs, max(1.0, window_s(first) / batch_s))
+
+
+def _keys(graph: JoinGraph) -> set[str]:
+    """The terms of the keys by which inputs are joined."""
+    return {str(term) for terms in graph.classes for term in terms}

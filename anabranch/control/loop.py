@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from anabranch.control.pace import Pace
+from anabranch.control.pace import Pace, Took
 from anabranch.control.records import Commit, Limit, Statistics
 from anabranch.plan.actions import Action, CutSlices, SetAllowances, ShedRows
 from anabranch.plan.jtree import Plan
@@ -72,9 +72,9 @@ class Loop(Protocol):
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         """The action that a user asks for, with what is estimated of it."""
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
-        """How long databases were expected to take in a batch for the blocks that they ran, by what was calibrated; only for
-        blocks of which that is known."""
+    def took(self, observed: Observed) -> Mapping[str, Took]:
+        """How long databases took in a batch for the blocks that they ran, beside what was calibrated; only for blocks of
+        which that is known."""
 
 
 @dataclass(frozen=True)

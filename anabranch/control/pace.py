@@ -10,7 +10,8 @@ how much the ratios scatter themselves, and `BEFORE` more of which nothing is kn
 26 to count, four that agree by three, and thirty that scatter by a third each by a third. Until then the calibrated costs
 stand; and where nothing was calibrated, nothing is expected, and there is no pace.
 
-What was not asked for `FORGOTTEN` batches is forgotten: a database that was slow need not be so for ever.
+What was not asked for `FORGOTTEN` batches is forgotten: a database that was slow need not be so for ever. So is what was
+measured beside another calibration; the round trip that it found tells one from another.
 
 >>> slow = Pace()
 >>> for batch in range(8):
@@ -49,6 +50,8 @@ class Took(msgspec.Struct):
 
     seconds: float = 0.0
     expected_s: float = 0.0
+    round_trip_s: float = 0.0
+    """By the calibration that it was expected by."""
 
     def add(self, other: Took) -> None:
         """Counts what it took in another slot."""
@@ -65,13 +68,19 @@ class Pace(msgspec.Struct, frozen=True):
     """How many have told."""
     last: int = 0
     """The last of them."""
+    round_trip_s: float = 0.0
+    """By the calibration that it is beside."""
+
+    def beside(self, round_trip_s: float) -> Pace:
+        """The pace beside a calibration: if that is another one, nothing is known."""
+        return self if self.round_trip_s == round_trip_s else Pace(round_trip_s=round_trip_s)
 
     def after(self, took: Took, batch: int) -> Pace:
         """The pace after one batch more."""
         told = math.log(min(MOST, max(1 / MOST, took.seconds / took.expected_s)))
         weight, apart = 1 / min(self.batches + 1, MEMORY), told - self.mean
         variance = (1 - weight) * (self.variance + weight * apart * apart)
-        return Pace(self.mean + weight * apart, variance, self.batches + 1, batch)
+        return Pace(self.mean + weight * apart, variance, self.batches + 1, batch, self.round_trip_s)
 
     @property
     def ratio(self) -> float:
@@ -100,7 +109,7 @@ def paces_after(paces: Mapping[str, Pace], took: Mapping[str, Took], batch: int)
     found = {name: pace for name, pace in paces.items() if batch - pace.last < FORGOTTEN}
     for name, each in took.items():
         if each.expected_s > 0:
-            found[name] = found.get(name, Pace()).after(each, batch)
+            found[name] = found.get(name, Pace()).beside(each.round_trip_s).after(each, batch)
     return found
 
 

@@ -276,6 +276,13 @@ class Border(msgspec.Struct):
         self.failed += other.failed
 
 
+class Probed(msgspec.Struct):
+    """What probes and samples of keys tell of the block of a subquery: how many of its rows meet."""
+
+    steps: list[StepStatistics] = msgspec.field(default_factory=list)
+    samples: list[KeySample] = msgspec.field(default_factory=list)
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -298,6 +305,8 @@ class Statistics(msgspec.Struct):
     borders: dict[str, Border] = msgspec.field(default_factory=dict)
     """What databases were asked: by the stream for whose rows, and by the block that they ran. What queries have in common
     is told of each."""
+    blocks: dict[str, Probed] = msgspec.field(default_factory=dict)
+    """Of the subqueries that join, by block; `steps` and `samples` are of the query itself."""
     took: dict[str, Took] = msgspec.field(default_factory=dict)
     """How long databases took beside what was calibrated, by what tells that in tasks: the ways of lookups."""
 
@@ -305,7 +314,7 @@ class Statistics(msgspec.Struct):
     def engine_cpu_ns(self) -> int:
         """What the engine spent, without Spark: neither clocks of whole parts count, nor what becomes of results."""
         parts = sum(ns for what, ns in self.cpu_ns.items() if what != STAGE and not what.startswith("wall"))
-        return parts + sum(step.cpu_ns for step in self.steps)
+        return parts + sum(step.cpu_ns for step in (*self.steps, *(s for b in self.blocks.values() for s in b.steps)))
 
     def spent(self, what: str, cpu_ns: int) -> None:
         """Counts what a part of the work took."""

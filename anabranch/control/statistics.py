@@ -10,6 +10,7 @@ from anabranch.control.records import (
     Commit,
     Limited,
     Preparing,
+    Probed,
     SourceStatistics,
     StateStatistics,
     Statistics,
@@ -21,17 +22,15 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
     """The statistics of all slots of a batch as one: counts and CPU are added up, and of clocks the slowest is told."""
     whole = Statistics()
     steps: dict[tuple[str, str], StepStatistics] = {}
+    below: dict[str, dict[tuple[str, str], StepStatistics]] = {}
     states: dict[tuple[str, str], StateStatistics] = {}
     for slot in slots:
         for name, source in slot.sources.items():
             _add_source(whole.sources.setdefault(name, SourceStatistics()), source)
-        for step in slot.steps:
-            counts = steps.setdefault((step.route, step.target), StepStatistics(step.route, step.target))
-            counts.probes += step.probes
-            counts.lookups += step.lookups
-            counts.candidates += step.candidates
-            counts.matches += step.matches
-            counts.cpu_ns += step.cpu_ns
+        _add_steps(steps, slot.steps)
+        for block, probed in slot.blocks.items():
+            _add_steps(below.setdefault(block, {}), probed.steps)
+            whole.blocks.setdefault(block, Probed()).samples += probed.samples
         for state in slot.states:
             known = states.setdefault(
                 (state.kind, state.name), StateStatistics(state.name, state.kind, inputs=state.inputs)
@@ -53,10 +52,22 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
         for name, border in slot.borders.items():
             whole.borders.setdefault(name, Border(border.database)).add(border)
         for what, took in slot.took.items():
-            whole.took.setdefault(what, Took()).add(took)
+            whole.took.setdefault(what, Took(round_trip_s=took.round_trip_s)).add(took)
         _add_preparing(whole.preparing, slot.preparing)
     whole.steps, whole.states = list(steps.values()), list(states.values())
+    for block, found in below.items():
+        whole.blocks[block].steps = list(found.values())
     return whole
+
+
+def _add_steps(total: dict[tuple[str, str], StepStatistics], steps: Iterable[StepStatistics]) -> None:
+    for step in steps:
+        counts = total.setdefault((step.route, step.target), StepStatistics(step.route, step.target))
+        counts.probes += step.probes
+        counts.lookups += step.lookups
+        counts.candidates += step.candidates
+        counts.matches += step.matches
+        counts.cpu_ns += step.cpu_ns
 
 
 def rows_by_source(commit: Commit) -> dict[str, int]:

@@ -22,6 +22,7 @@ from anabranch.control.journal import MOST_GONE, Journal, forget_journal
 from anabranch.control.lease import Unshared
 from anabranch.control.ledger import Ledger, commits_in
 from anabranch.control.loop import Load, Observed, Proposal, Remark, Slicer, Wish
+from anabranch.control.pace import Took
 from anabranch.control.query_texts import QueryTexts
 from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Statistics
 from anabranch.control.resume import REMEDY
@@ -85,7 +86,7 @@ class Steady:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         return {}
 
 

@@ -162,7 +162,8 @@ class Lookups:
         seconds, asked_for = perf_counter() - began, keys.num_rows if way is Way.LOOKUP else found.num_rows
         known.spent_s += seconds if way is Way.LOOKUP else 0.0
         if costs is not None and (expected := expected_s(costs, way, asked_for)) is not None:
-            self.took.setdefault(pace_name(source.name, way), Took()).add(Took(seconds, expected))
+            took = self.took.setdefault(pace_name(source.name, way), Took(round_trip_s=costs.round_trip_s))
+            took.add(Took(seconds, expected))
         sent = (keys.num_rows, keys.nbytes) if way is Way.LOOKUP else (0, 0)
         border.count(sent, (found.num_rows, found.nbytes), seconds)
         if way is Way.SHIPPED:

@@ -21,7 +21,7 @@ from anabranch.control.execution import execution_after, execution_of, execution
 from anabranch.control.freshness import all_too_old, none_too_old
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal, Recut
-from anabranch.control.pace import Pace, Took, paces_after
+from anabranch.control.pace import Pace, paces_after
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.probation import on_probation
@@ -364,12 +364,9 @@ class Steering:
 
     def _follow_paces(self, commit: Commit) -> None:
         """Notes how long databases took in a batch beside what was expected: in the next control record, and so over a
-        restart. Calls that failed tell nothing of that."""
+        restart."""
         observed = self.observed(commit)
-        took, borders = dict(observed.statistics.took), observed.statistics.borders
-        for block, seconds in self.loop.expected_s(observed).items():
-            if not borders[block].failed:
-                took[block] = Took(borders[block].seconds, seconds)
+        took = {**observed.statistics.took, **self.loop.took(observed)}
         self.paces = paces_after(self.paces, took, commit.batch)
 
     def _follow_freshness(self, commit: Commit) -> None:

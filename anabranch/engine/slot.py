@@ -38,7 +38,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from anabranch.control.records import Manifest, SlotState, SourceStatistics, StateStatistics, Statistics
+from anabranch.control.records import Manifest, Probed, SlotState, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.allocator import keep_freed_memory
@@ -618,6 +618,8 @@ class Slot:
                 if box is not main:
                     each.add_cpu(box.statistics)
                     each.borders |= box.statistics.borders
+                    if len(box.reader.inputs) > 1 and not isinstance(box, MigBox):
+                        each.blocks[box.name] = Probed(box.statistics.steps, box.statistics.samples)
         return found
 
     def verify(self) -> None:

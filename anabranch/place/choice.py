@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from anabranch.control.pace import Pace
 from anabranch.cost.facts import Given
 from anabranch.cost.model import UnitCosts
 from anabranch.place.calibrate import Measured
@@ -29,7 +30,7 @@ from anabranch.place.placement import Decision, Use, bottleneck_of, rank, use_of
 from anabranch.place.tree import engine_costs, operators_of
 from anabranch.plan.query import Query
 
-AS_CALIBRATED: Mapping[str, float] = MappingProxyType({})
+AS_CALIBRATED: Mapping[str, Pace] = MappingProxyType({})
 """No block takes more or less than what was calibrated."""
 
 
@@ -80,14 +81,14 @@ def choose_places(
     cores: float = 1.0,
     ran: frozenset[str] | None = None,
     logged: frozenset[str] = frozenset(),
-    paces: Mapping[str, float] = AS_CALIBRATED,
+    paces: Mapping[str, Pace] = AS_CALIBRATED,
 ) -> Choice | None:
     """The places of a query's operators between the engine and one database; None if there is no choice.
 
     `join_cpu` has what the joins of each block take by their plan, by operator (`anabranch.place.tree.joining_blocks`). The
     blocks `ran` are where they are, in the database, and all others in the engine; None: they may go anywhere. The rows of
-    blocks that are `logged` are kept wherever these run; no others go while there are such. `paces`: how many times as long
-    as calibrated the database takes for blocks.
+    blocks that are `logged` are kept wherever these run; no others go while there are such. `paces` are those that the
+    database has for blocks.
     """
     root = operators_of(query, facts, abilities)
     if not any(Place.DATABASE in each.places for each in root):
@@ -113,10 +114,10 @@ def choose_places(
     return Choice(database, root, best, decision(best), decision(others[0]) if others else None, calls)
 
 
-def _at_pace(costs: Costs, blocks: frozenset[str], paces: Mapping[str, float]) -> Costs:
+def _at_pace(costs: Costs, blocks: frozenset[str], paces: Mapping[str, Pace]) -> Costs:
     """Costs at the pace that the database has for some blocks: for the slowest of them, if it has several."""
-    slowest = max((paces.get(block, 1.0) for block in blocks), default=1.0)
-    return replace(costs, database=costs.database.at_pace(slowest))
+    known = (paces.get(block, Pace()).beside(costs.database.round_trip_s) for block in blocks)
+    return replace(costs, database=costs.database.at_pace(max((pace.factor for pace in known), default=1.0)))
 
 
 def _call_costs(root: Operator, in_database: frozenset[str], costs: Costs) -> CallCosts:

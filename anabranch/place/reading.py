@@ -99,7 +99,9 @@ def pace_name(stream: str, way: Way) -> str:
 
 def at_pace(costs: LookupCosts, paces: Mapping[str, Pace], stream: str) -> LookupCosts:
     """What was calibrated of a database, at the pace that it has for the rows of a stream."""
-    looked_up, whole = (paces.get(pace_name(stream, way), Pace()).factor for way in (Way.LOOKUP, Way.READ_WHOLE))
+    looked_up, whole = (
+        paces.get(pace_name(stream, way), Pace()).beside(costs.round_trip_s).factor for way in (Way.LOOKUP, Way.READ_WHOLE)
+    )
     return LookupCosts(costs.round_trip_s, costs.key_s, costs.row_s, looked_up, whole)
 
 

@@ -68,7 +68,8 @@ def placement_text(
 
 def _measured(choice: Choice, paces: Mapping[str, Pace]) -> dict[str, Pace]:
     """The paces of blocks that may go to the database."""
-    return {block: paces[block] for block in choice.calls if block in paces}
+    known = {block: paces[block].beside(call.round_trip_s) for block, call in choice.calls.items() if block in paces}
+    return {block: pace for block, pace in known.items() if pace.batches}
 
 
 def _when(query: Query) -> str:

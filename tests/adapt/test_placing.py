@@ -12,7 +12,7 @@ import pytest
 from anabranch.adapt.handover import handover_s
 from anabranch.adapt.placing import STAYS_BATCHES, PlacingKnowledge, PlacingLoop
 from anabranch.control.loop import Observed, Proposal
-from anabranch.control.records import SourceStatistics, Statistics, StepStatistics
+from anabranch.control.records import Probed, SourceStatistics, Statistics, StepStatistics
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.cost.model import CostModel, UnitCosts
 from anabranch.cost.units import DEFAULT
@@ -104,21 +104,24 @@ DUCK_JOINS = Measured(
 
 def joined_moves(
     rates: Sequence[int], monkeypatch: pytest.MonkeyPatch, places: Mapping[str, str], facts: Given = EMPTY,
-    meets: bool = True, measured: Measured = DUCK_JOINS,
+    meets: bool = True, measured: Measured = DUCK_JOINS, sql: str = JOINS, block: str = "q",
 ) -> Iterator[tuple[int, str, float]]:  # fmt: skip
-    """When the query goes where, and what it hands over then. Each row finds a partner; lookups tell that in the engine."""
+    """When the block goes where, and what it hands over then. Each row finds a partner; lookups tell that in the engine."""
     monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured)
     monkeypatch.setattr("anabranch.place.calibrate.remembered", lambda name: measured)
     planning = Planning(slots=1)
     planning.units = replace(DEFAULT, step=0.0, upkeep=0.0, batch=0.0)
-    found = Forms(placed(parse_script(JOINS).queries[0].query, places))
+    found = Forms(placed(parse_script(sql).queries[0].query, places))
     known = PlacingKnowledge(planning.choose_places, planning.units, facts, database_costs=database_costs)
     loop, execution = PlacingLoop(Steady(), found, known), Execution(left_deep(found.graphs[None]))
     for batch, rows in enumerate(rates):
-        is_there = "q" in {**places, **{each.block: "duck" for each in execution.woken}} and "q" not in execution.home
+        may_go = {**places, **{each.block: "duck" for each in execution.woken}}
+        is_there = block in may_go and block not in execution.home
         counted = {name: SourceStatistics(rows=rows, stored_rows=rows) for name in "ab"}
         steps = [StepStatistics("a", "b", rows, rows, rows, rows)] if meets and not is_there else []
-        shown = Statistics(sources=counted, steps=steps)
+        shown = Statistics(sources=counted, steps=steps) if block == "q" else Statistics(
+            sources=counted, blocks={block: Probed(steps)} if steps else {}
+        )  # fmt: skip
         said = loop.after(execution, Observed(batch, dict.fromkeys("ab", batch * SECOND_US), shown))
         if isinstance(said, Proposal):
             after = transition(found, execution, said.action, batch + 1, {})
@@ -136,6 +139,26 @@ def test_a_query_that_joins_goes_to_the_database_and_back_as_rates_change(monkey
     assert 110 < second < 150
     assert nothing == 0.0
     assert handed > 0.0
+
+
+BELOW = JOINS.replace("AS SELECT", "AS SELECT x.n FROM (SELECT").replace(";", ") x;").replace("TIME ts) x", "TIME ts")
+
+
+def test_a_subquery_that_joins_goes_by_what_its_own_lookups_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [10] * 50 + [100_000] * 60 + [10] * 60
+    (first, there, _), (second, back, handed) = joined_moves(rates, monkeypatch, {}, sql=BELOW, block="q.x")
+    assert (there, back) == ("duck", "engine")
+    assert 50 < first < 90
+    assert 110 < second < 150, "what was found is remembered while the database does the join"
+    assert handed > 0.0
+    assert not list(joined_moves(rates, monkeypatch, {}, meets=False, sql=BELOW, block="q.x"))
+
+
+def test_keys_that_two_blocks_call_alike_are_not_known_by_one_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts name keys by aliases: `a.k` of the subquery is not that of the query itself."""
+    sql = BELOW.replace("SELECT x.n", "SELECT a.k").replace(") x;", ") x, a [NOW], b [NOW] WHERE a.k = b.k AND a.k = x.n;")
+    rates = [10] * 50 + [100_000] * 60
+    assert not list(joined_moves(rates, monkeypatch, {}, sql=sql, block="q.x"))
 
 
 def test_how_many_rows_meet_is_remembered_while_the_database_does_the_join(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from bench.papers.federation import figures, measured, placements, tables, verdicts
+from bench.papers.federation import figures, measured, placements, sustained, tables, verdicts
 from bench.papers.federation.published import RATES
 from bench.papers.federation.queries import CQ
 
@@ -69,8 +70,76 @@ def test_what_was_measured_has_verdicts(ran: list[dict[str, Any]]) -> None:
 
 
 def test_a_placement_beats_the_chosen_one_only_surely_and_by_a_tenth() -> None:
-    rows = [{"of chosen": ratio, "low": 0.1, "high": high} for ratio, high in ((0.8, 0.95), (0.8, 1.2), (0.95, 0.99))]
+    rows = [{"of chosen": ratio, "low": 0.1, "high": high}
+            for ratio, high in ((0.8, 0.95), (0.8, 1.2), (0.95, 0.99), (0.5, None))]  # fmt: skip
     assert measured.beaten(rows) == rows[:1]
+
+
+@pytest.mark.parametrize("most", [300, 12_345, 39_000, 41_000, 150_000, 199_000])
+@pytest.mark.parametrize("power", [0.4, 1.0, 2.0])
+@pytest.mark.parametrize("knows", [True, False])
+def test_the_largest_sustained_rate_lies_between_two_that_are_near(most: int, power: float, knows: bool) -> None:
+    tried: list[int] = []
+
+    def seconds_at(rate: int) -> float:
+        tried.append(rate)
+        return float((rate / most) ** power)
+
+    over = next(rate for rate in measured.RATES if rate >= most)
+    below = [rate for rate in measured.RATES if rate < most]
+    kept = (below[-1], (below[-1] / most) ** power) if below and knows else None
+    found = sustained.largest_sustained(seconds_at, (over, (over / most) ** power), kept)
+    assert found.over is not None
+    assert found.kept <= most <= found.over
+    assert found.over <= sustained.APART * found.kept
+    assert len(tried) <= sustained.STEPS + 5 * (kept is None)
+
+
+def test_a_rate_that_is_never_kept_up_with_is_told_so() -> None:
+    found = sustained.largest_sustained(lambda rate: 2.0, (1_000, 3.0))
+    assert (found.kept, found.over) == (0.0, sustained.LEAST_RATE)
+
+
+def test_who_does_not_keep_up_is_compared_by_the_largest_sustained_rate() -> None:
+    """The chosen one keeps up with 200, and nobody knows how far that goes; the other with no more than 50. Or the other way
+    round: then the chosen one is beaten, by more than a tenth and surely."""
+    far, near = sustained.Sustained(200.0), sustained.Sustained(48.0, 50.0)
+    told = {**sustained.compared(far, near), "in DuckDB": "x", "query": "CQ1", "rate": 200}
+    assert (told["low"], told["high"]) == (4.0, None)
+    assert not measured.beaten([told])
+    lost = {**sustained.compared(near, far), "in DuckDB": "x", "query": "CQ1", "rate": 200}
+    assert (lost["low"], lost["high"]) == (0.0, 0.25)
+    assert measured.beaten([lost]) == [lost]
+    nearly = sustained.compared(sustained.Sustained(48.0, 50.0), sustained.Sustained(49.0, 51.0))
+    assert not measured.beaten([nearly])
+
+
+def test_placements_that_do_not_keep_up_are_measured_at_lower_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are said to take as long as the rate has it: 150 rows/s are kept up with in DuckDB, 350 in the engine."""
+    inner = measured.Measuring.measure
+
+    def timed(self: measured.Measuring) -> float:
+        spent = inner(self)
+        is_there = any(block.statement is not None for block in self.run.steering.query.blocks)
+        self.wall_s[-1] = self.source.rate_per_s / (150 if is_there else 350)
+        return spent
+
+    monkeypatch.setattr(measured.Measuring, "measure", timed)
+    monkeypatch.setattr(measured, "FILLED_S", 20)
+    monkeypatch.setattr(measured, "calibrated", lambda _: nullcontext())
+    monkeypatch.setattr(measured, "chosen_at", lambda *_, **__: (frozenset(), None))
+    rows = measured.measured(measured.Sizes((100, 200, 400), 2, (1_000,), gives_up=False, names=("CQ5",)))
+    told = {(row["rate"], row["in DuckDB"]): row for row in rows}
+    assert told[100, "the top"]["compared by"] == sustained.BY_CPU
+    beside = told[200, "the top"]
+    assert beside["compared by"] == sustained.BY_RATE
+    assert beside["sustains"] <= 150 <= beside["not"]
+    assert (beside["low"], beside["high"]) == (200 / beside["not"], None)
+    most, chosen = told[400, "the top"], told[400, placements.ENGINE]
+    assert chosen["sustains"] <= 350 <= chosen["not"]
+    assert most["low"] <= 350 / 150 <= most["high"]
+    assert [row["compared by rate"] for row in measured.summary(rows)] == [0, 4, 4]
+    assert "of 12 compared 8 by the largest sustained rate" in verdicts.of_measured(rows)[0]["measured"]
 
 
 def test_rows_that_differ_are_seen() -> None:

@@ -64,6 +64,13 @@ def test_what_was_not_calibrated_has_no_pace_and_what_was_long_ago_is_forgotten(
     assert factors({"q.y": pace_of([2.0])}) == {}
 
 
+def test_another_calibration_begins_anew() -> None:
+    known = paces_after({}, {"q.y": Took(30.0, 1.0, 0.5)}, 5)
+    assert paces_after(known, {"q.y": Took(1.0, 1.0, 0.6)}, 6) == {"q.y": Pace(0.0, 0.0, 1, 6, 0.6)}
+    assert known["q.y"].beside(0.5) == known["q.y"]
+    assert known["q.y"].beside(0.6).factor == 1.0
+
+
 def test_records_have_all_of_it() -> None:
     pace = pace_of([2.0, 3.0, 0.5])
     assert msgspec.json.decode(msgspec.json.encode(pace), type=Pace) == pace

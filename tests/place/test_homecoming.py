@@ -13,6 +13,7 @@ import pytest
 from anabranch.control.execution import execution_of, execution_record
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Observed, Proposal, Wish
+from anabranch.control.pace import Took
 from anabranch.drive.local import LocalRun
 from anabranch.drive.work import Kept
 from anabranch.plan.actions import PlaceBlock
@@ -141,7 +142,7 @@ class Homeward:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         return {}
 
 

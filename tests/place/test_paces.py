@@ -212,7 +212,8 @@ def test_explain_says_what_was_measured() -> None:
     assert (placement_json(choice, query, paces=paces) or {})["paces"] == {
         "q.x": {"ratio": pytest.approx(4.0), "batches": paces["q.x"].batches, "counts": True}
     }
-    text = " ".join((placement_text(choice, query, paces={"q.x": Pace(0.1, 0.0, 1)}) or "").split())
+    few = {"q.x": Pace(0.1, 0.0, 1, 0, calibrated(0.6).round_trip_s)}
+    text = " ".join((placement_text(choice, query, paces=few) or "").split())
     assert "1.1 times as long as calibrated, 1 batch, which may be chance: what was calibrated stands" in text
 
 
@@ -259,8 +260,44 @@ def test_no_other_block_goes_while_the_rows_of_one_are_kept_for_a_database() -> 
     assert free.calls.keys() == {"q.x", "q.y"}
 
 
-def test_nothing_is_expected_of_what_did_not_run() -> None:
-    found = went(60, 0.6, lambda: 4.0)
-    loop = found.run.steering.loop
-    shown = Statistics(borders={"other": Border("duck", 1, 5, 5)})
-    assert loop.expected_s(Observed(60, {}, shown)) == {}
+def test_nothing_is_told_of_what_did_not_run() -> None:
+    loop = went(60, 0.6, lambda: 4.0).run.steering.loop
+    assert loop.took(Observed(60, {}, Statistics(borders={"other": Border("duck", 1, 5, 5)}))) == {}
+    assert loop.took(Observed(60, {}, Statistics(borders={"q.x": Border("duck", 1, 5, 5)}))).keys() == {"q.x"}
+    assert loop.took(Observed(60, {}, Statistics(borders={"q.x": Border("duck", 1, 5, 5, failed=1)}))) == {}
+
+
+def test_what_was_measured_beside_another_calibration_is_forgotten() -> None:
+    """The database was calibrated anew since: its costs are multiplied with nothing."""
+    query, paces = placed(bound(SQL), {"q.x": "duck"}), went(60, 0.6, lambda: 4.0).run.steering.paces
+    facts, there = Given(rates={"s": float(RATE)}), frozenset({"q.x"})
+
+    def uses(share: float, given: Mapping[str, Pace]) -> float:
+        with mock.patch("anabranch.planning.remembered", return_value=calibrated(share)):
+            choice = planning().choose_places(query, facts, there, there, given)
+        assert choice is not None
+        assert choice.decision is not None
+        assert ("measured:" in (placement_text(choice, query, paces=paces) or "")) == (share == 0.6)
+        return choice.decision.use.database
+
+    assert uses(0.6, paces) == pytest.approx(4 * uses(0.6, {}))
+    assert uses(0.9, paces) == uses(0.9, {})
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_slots_tell_what_lookups_of_a_subquery_find(slots: int) -> None:
+    """So that one that joins may go to a database by itself: nobody else tells how many of its rows meet."""
+    sql = "SELECT x.k, x.n FROM (SELECT s.k, COUNT(*) AS n FROM s [RANGE 2 SECONDS], t [RANGE 2 SECONDS] WHERE s.k = t.k "
+    query = bound(f"{sql} GROUP BY s.k) x")
+    run, found = LocalRun(query, MemoryFilesystem(), slots=slots), list[tuple[int, int]]()
+    for second in range(4):
+        rows = batch_of(second)["s"]
+        step = run.step(second, {"s": rows, "t": rows.slice(0, 5)})
+        probed = step.statistics.blocks
+        assert probed.keys() == {"q.x"}
+        assert step.statistics.steps == []
+        found.append((sum(each.probes for each in probed["q.x"].steps), sum(each.matches for each in probed["q.x"].steps)))
+    assert found[0] == (RATE + 5, 5)
+    assert all(probes == RATE + 5 and matches > 5 for probes, matches in found[1:])
+    placed_run = LocalRun(placed(query, {"q.x": "duck"}), MemoryFilesystem())
+    assert placed_run.step(0, {"s": batch_of(0)["s"], "t": batch_of(0)["s"]}).statistics.blocks == {}

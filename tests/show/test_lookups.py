@@ -65,7 +65,7 @@ def test_nothing_is_said_where_nothing_is_looked_up() -> None:
 
 
 def test_what_batches_have_measured_is_told_beside_what_was_calibrated() -> None:
-    pace = Pace(math.log(2), 0.0, 100)
+    pace = Pace(math.log(2), 0.0, 100, 0, COSTS.round_trip_s)
     costs = at_pace(COSTS, {pace_name("orders+customers", Way.LOOKUP): pace}, "orders+customers")
     told = words(lookups_text(bound("q"), lambda source: costs if source.table.name == "customers" else COSTS))
     assert "more keys than 0.15 of the rows of the table" in told

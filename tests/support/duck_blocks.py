@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from anabranch.control.loop import Observed, Proposal, Wish
+from anabranch.control.pace import Took
 from anabranch.place.capabilities import DUCKDB
 from anabranch.place.wishes import why_not_in
 from anabranch.plan.actions import PlaceBlock
@@ -61,5 +62,5 @@ class Mover:
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
         raise AssertionError("nobody asks")
 
-    def expected_s(self, observed: Observed) -> Mapping[str, float]:
+    def took(self, observed: Observed) -> Mapping[str, Took]:
         return {}

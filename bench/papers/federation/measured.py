@@ -1,4 +1,5 @@
-"""Placements of CQ1 to CQ6 that run, engine-local: CPU per row of each beside the one that the optimizer chooses.
+"""Placements of CQ1 to CQ6 that run, engine-local: CPU per row of each beside the one that the optimizer chooses; or, where
+one of the two does not keep up with the rate, the largest rate that each sustains (`sustained`).
 
 One slot in one process, without Spark; batches of a second go through the whole protocol, state is written to a folder.
 The optimizer chooses by costs that are measured first (`anabranch calibrate`, for the engine and for DuckDB), in a cache of
@@ -46,6 +47,7 @@ from bench.papers.federation.placements import WORDS, Placement, parsed, placeme
 from bench.papers.federation.plug_rows import GAMMA, PlugRows
 from bench.papers.federation.queries import CQ
 from bench.papers.federation.shapes import HOUSEHOLDS, LOADS, PLUGS
+from bench.papers.federation.sustained import BY_CPU, Sustained, compared, largest_sustained
 
 RATES = (1_000, 10_000, 40_000, 200_000)
 FILLED_S, FILL_S = 310, 10
@@ -166,20 +168,39 @@ def measured(sizes: Sizes) -> list[Row]:
     found: list[Row] = []
     with calibrated(sizes.calibrated):
         for name in sizes.names:
-            known, hopeless = placements(name), set[str]()
+            known, hopeless, kept = placements(name), set[str](), dict[str, tuple[int, float]]()
             for rate in sizes.rates:
-                found += _at(name, rate, known, hopeless, sizes)
+                found += _at(name, rate, known, hopeless, kept, sizes)
     return found
 
 
-def _at(name: str, rate: int, known: Sequence[Placement], hopeless: set[str], sizes: Sizes) -> list[Row]:
+def sustained_by(placement: Placement, at: Measuring, rate: int, kept: dict[str, tuple[int, float]]) -> Sustained:
+    """The largest rate that a placement sustains, as far as it is below a rate at which it was measured. `kept` are the
+    largest rates that were kept up with so far, by the placement, with what a batch took."""
+    wall_s = statistics.median(at.wall_s)
+    if wall_s < 1:
+        return Sustained(rate)
+
+    def seconds_at(lower: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            tried = Measuring(placement, PlugRows(lower), folder)
+            for _ in range(TRIED):
+                tried.measure()
+            return statistics.median(tried.wall_s)
+
+    return largest_sustained(seconds_at, (rate, wall_s), kept.get(placement.name))
+
+
+def _at(
+    name: str, rate: int, known: Sequence[Placement], hopeless: set[str], kept: dict[str, tuple[int, float]], sizes: Sizes
+) -> list[Row]:
     blocks, choice = chosen_at(name, rate)
     told: Row = {"query": name, "rate": rate}
     decision = None if choice is None else choice.decision
     chosen = next(each for each in known if each.blocks == blocks and each.query is not None and each.sql is not None)
     source, found = PlugRows(rate), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
-        best = Measuring(chosen, source, os.path.join(folder, "chosen"))
+        best, best_sustains = Measuring(chosen, source, os.path.join(folder, "chosen")), None
         for number, each in enumerate(known):
             row: Row = {**told, "in DuckDB": each.name, "is chosen": each is chosen}
             if each is chosen:
@@ -195,19 +216,30 @@ def _at(name: str, rate: int, known: Sequence[Placement], hopeless: set[str], si
             if sizes.gives_up and min(ratios) > HOPELESS:
                 hopeless.add(each.name)
             low, high = interval(ratios)
+            told_of = {"compared by": BY_CPU, "of chosen": statistics.median(ratios), "low": low, "high": high}
+            if not (keeps_up(best) and keeps_up(other)):
+                best_sustains = best_sustains or sustained_by(chosen, best, rate, kept)
+                sustains = sustained_by(each, other, rate, kept)
+                told_of = {**compared(best_sustains, sustains), "sustains": sustains.kept, "not": sustains.over}
             found.append({
-                **row, **_told(other, rate), "of chosen": statistics.median(ratios), "low": low, "high": high,
+                **row, **_told(other, rate), **told_of, "of chosen's CPU": statistics.median(ratios),
                 "pairs": len(ratios), "same": _same(best, other), "hints": each.refused or "yes",
             })  # fmt: skip
+            if keeps_up(other):
+                kept[each.name] = rate, statistics.median(other.wall_s)
             del other
-            print(f"{name} {rate} {each.name}: {statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})", flush=True)
+            print(f"{name} {rate} {each.name}: {_ratio(found[-1])}, by {told_of['compared by']}", flush=True)
     if not best.cpu_s:
         best.measure()
+    if keeps_up(best):
+        kept[chosen.name] = rate, statistics.median(best.wall_s)
     other_use = None if choice is None or choice.other is None else choice.other.use.total
     for row in found:
         if row["is chosen"]:
             row |= {
-                **_told(best, rate), "of chosen": 1.0, "hints": "yes", "C_u": decision and decision.use.total,
+                **_told(best, rate), "of chosen": 1.0, "hints": "yes",
+                **({"sustains": best_sustains.kept, "not": best_sustains.over} if best_sustains else {}),
+                "C_u": decision and decision.use.total,
                 "next C_u": other_use, "without shares": _called(chosen_at(name, rate, knows_shares=False)[0], known),
             }  # fmt: skip
     return found
@@ -229,11 +261,15 @@ def _pairs(best: Measuring, other: Measuring, sizes: Sizes) -> list[float]:
     return ratios
 
 
-def _told(one: Measuring, rate: int) -> Row:
+def keeps_up(one: Measuring) -> bool:
     """A batch is of a second: a placement keeps up if it takes less."""
+    return statistics.median(one.wall_s) < 1
+
+
+def _told(one: Measuring, rate: int) -> Row:
     wall = statistics.median(one.wall_s)
     return {
-        "CPU µs a row": statistics.median(one.cpu_s) / rate * 1e6, "seconds a batch": wall, "keeps up": wall < 1,
+        "CPU µs a row": statistics.median(one.cpu_s) / rate * 1e6, "seconds a batch": wall, "keeps up": keeps_up(one),
         "rows/s worked off": rate / wall, "asking, share": sum(one.asked_s) / sum(one.cpu_s),
     }  # fmt: skip
 
@@ -266,7 +302,7 @@ def beaten(rows: Sequence[Row]) -> list[Row]:
 
 
 def fastest(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
-    """The placement of each query and rate that takes the least CPU a row."""
+    """The placement of each query and rate that takes the least CPU a row, or sustains the largest rate."""
     best: dict[tuple[str, int], Row] = {}
     for row in rows:
         key = row["query"], row["rate"]
@@ -277,7 +313,7 @@ def fastest(rows: Sequence[Row]) -> dict[tuple[str, int], Row]:
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """A line for each query and rate: the chosen placement, the best and the worst other one, and the whole in DuckDB's
-    words, in CPU time of the chosen one's."""
+    words, in CPU time of the chosen one's; marked where the largest sustained rate is compared."""
     found = []
     for name, rate in dict.fromkeys((row["query"], row["rate"]) for row in rows):
         mine = [row for row in rows if (row["query"], row["rate"]) == (name, rate)]
@@ -290,9 +326,14 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             "worst other": _ratio(others[-1]) if others else "-",
             WORDS: _ratio(words[0]) if words else "-", "measured": len(others) + 1,
             "left out": sum("why not" in row for row in mine), "keep up": sum(row.get("keeps up", False) for row in mine),
+            "compared by rate": sum(row["compared by"] != BY_CPU for row in others),
         })  # fmt: skip
     return found
 
 
 def _ratio(row: Row) -> str:
-    return f"{row['of chosen']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+    """A ratio with its interval: of CPU time to the chosen one's, or of the chosen one's largest sustained rate to this
+    one's. Below 1 the chosen one is beaten."""
+    upper = "more" if row["high"] is None else f"{row['high']:.2f}"
+    marked = "" if row["compared by"] == BY_CPU else " by rate"
+    return f"{row['of chosen']:.2f} ({row['low']:.2f} to {upper}){marked}"
