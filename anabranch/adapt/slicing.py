@@ -323,8 +323,8 @@ def kept_bytes(batch: Seen, source: str) -> int:
 
 def told(chain: SourceChain) -> str:
     """A chain in words."""
-    lengths = [length(us) for us in chain.limits_us]
-    return f"rows of {chain.source} are kept for {' or '.join(lengths)} ({chain.way}): {chain.reason}"
+    kept = [f"{length(each.limit_us)} ({each.rows:,.0f} rows, {show_bytes(each.bytes)})" for each in chain.slices]
+    return f"rows of {chain.source} are kept for {' or '.join(kept)}, {chain.way}: {chain.reason}"
 
 
 def length(window_us: int) -> str:
@@ -333,8 +333,9 @@ def length(window_us: int) -> str:
 
 def details_of(chain: SourceChain) -> dict[str, object]:
     return {
-        "source": chain.source, "slices_us": list(chain.limits_us), "way": chain.way, "cpu": chain.cost.cpu,
-        "memory": chain.cost.memory, "one_slice": {"cpu": chain.one.cpu, "memory": chain.one.memory},
+        "source": chain.source, "slices_us": list(chain.limits_us), "rows": [each.rows for each in chain.slices],
+        "bytes": [each.bytes for each in chain.slices], "way": chain.way, "cpu": chain.cost.cpu, "memory": chain.cost.memory,
+        "one_slice": {"cpu": chain.one.cpu, "memory": chain.one.memory},
         "each_window": {"cpu": chain.finest.cpu, "memory": chain.finest.memory},
     }  # fmt: skip
 

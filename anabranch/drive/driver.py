@@ -59,6 +59,7 @@ from anabranch.plan.distribution import parted_sources
 from anabranch.plan.overload import Clock
 from anabranch.plan.query import BEGINNING_US, Stream
 from anabranch.share.canonical import Running, companies
+from anabranch.share.source_chain import readers_of
 from anabranch.storage.filesystem import Filesystem
 
 
@@ -489,14 +490,16 @@ class Driver:
         source, reader = recut.action.source, self._reader(recut.action.source)
         if reader is None:
             return
+        read_by = readers_of(source, recut.action.limits_us, [query.query for query in self.queries.values()])
+        details = {**recut.details, "read_by": [list(names) for names in read_by]}
         if reader.needs_approval and batch >= 0:
             before = reader.pending_cuts.get(source)
             reader.pending_cuts[source] = recut
             if before is None or before.action != recut.action:
-                reader.tell(batch, "proposed", f"if you approve, {recut.text}", **recut.details)
+                reader.tell(batch, "proposed", f"if you approve, {recut.text}", **details)
             return
         self.slices[source] = recut.action.limits_us
-        reader.tell(batch, "slicing", f"from batch {batch + 1} on {recut.text}", **recut.details)
+        reader.tell(batch, "slicing", f"from batch {batch + 1} on {recut.text}", **details)
 
     def _lead(self) -> set[str]:
         """Has queries that run a join together go where one of them goes. Those that are led."""

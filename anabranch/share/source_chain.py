@@ -13,11 +13,13 @@ Where the chain that is cheapest does not fit into the memory that is left, and 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from anabranch.cost.model import Cost, UnitCosts
 from anabranch.plan.lengths import length_text
-from anabranch.plan.query import FOREVER_US
+from anabranch.plan.query import FOREVER_US, Query
 from anabranch.share.chain import Chain
 from anabranch.share.cpu_opt import cpu_opt
 from anabranch.share.mem_opt import mem_opt
@@ -33,12 +35,24 @@ MEM_OPT, CPU_OPT, PULL_UP, BETWEEN = "Mem-Opt", "CPU-Opt", "pull-up", "between M
 
 
 @dataclass(frozen=True)
+class KeptSlice:
+    """A slice, and what it holds."""
+
+    limit_us: int
+    """For how long its rows are kept."""
+    rows_per_s: float
+    rows: float
+    bytes: float
+    """Of its rows, and of their entries in indexes."""
+
+
+@dataclass(frozen=True)
 class SourceChain:
     """How the rows of a source are cut, what that costs, and why."""
 
     source: str
-    limits_us: tuple[int, ...]
-    """For how long rows of each slice are kept, shortest first."""
+    slices: tuple[KeptSlice, ...]
+    """Shortest first."""
     cost: Cost
     """Of the slices alone: keeping them, and looking them up."""
     way: str
@@ -48,6 +62,11 @@ class SourceChain:
     """What one slice would cost."""
     finest: Cost
     """What a slice for each window would."""
+
+    @property
+    def limits_us(self) -> tuple[int, ...]:
+        """For how long rows of each slice are kept."""
+        return tuple(each.limit_us for each in self.slices)
 
     def worth(self, byte_cores: float) -> float:
         """What it takes, in cores, with what its bytes are worth."""
@@ -72,7 +91,8 @@ def chain_of(
     is_tight = costs[found].memory > most_bytes and costs[finest].memory < costs[found].memory
     chosen = finest if is_tight else found
     return SourceChain(
-        load.source, limits_of(chosen, load), costs[chosen], way_of(chosen, finest, fastest, one, load),
+        load.source, slices_of(limits_of(chosen, load), load, units), costs[chosen],
+        way_of(chosen, finest, fastest, one, load),
         _reason(chosen, costs[chosen], costs[finest], costs[one], load, is_tight), costs[one], costs[finest],
     )  # fmt: skip
 
@@ -83,7 +103,7 @@ def told_chain(load: SourceLoad, units: UnitCosts, limits_us: tuple[int, ...]) -
     finest, one, chosen = mem_opt(w).chain, Chain(w, (len(w),)), Chain(w, load.ends(limits_us))
     fastest, cost = cpu_opt(w, lambda i, j: edge(i, j).cpu).chain, priced(chosen, edge)
     return SourceChain(
-        load.source, limits_us, cost, way_of(chosen, finest, fastest, one, load),
+        load.source, slices_of(limits_us, load, units), cost, way_of(chosen, finest, fastest, one, load),
         _reason(chosen, cost, priced(finest, edge), priced(one, edge), load, False), priced(one, edge), priced(finest, edge),
     )  # fmt: skip
 
@@ -91,6 +111,30 @@ def told_chain(load: SourceLoad, units: UnitCosts, limits_us: tuple[int, ...]) -
 def priced(chain: Chain, edge: SliceCost) -> Cost:
     """What the slices of a chain cost together."""
     return sum((edge(i, j) for i, j in chain.edges), NOTHING)
+
+
+def slices_of(limits_us: tuple[int, ...], load: SourceLoad, units: UnitCosts) -> tuple[KeptSlice, ...]:
+    """What each slice holds, by for how long it is kept: the rows that are wanted for longer than the slice before is kept,
+    and no longer than it is itself."""
+    edge, begin, found = slice_cost(load, units), 0, list[KeptSlice]()
+    for limit_us in limits_us:
+        end = bisect_right(load.windows_us, limit_us)
+        rate = sum(load.wanted_per_s[begin:end])
+        kept_s = load.windows_s[end - 1] + units.slack_s
+        size = edge(begin, end).memory if rate else 0.0
+        found.append(KeptSlice(limit_us, rate, rate * kept_s, size))
+        begin = end
+    return tuple(found)
+
+
+def readers_of(source: str, limits_us: Sequence[int], queries: Iterable[Query]) -> list[tuple[str, ...]]:
+    """For each slice of a source the queries that read it: those that join rows of it within a window that is no longer."""
+    shortest: dict[str, int] = {}
+    for query in queries:
+        inputs = [i for block in query.blocks if len(block.inputs) > 1 for i in block.inputs]
+        if own := [i.window.length_us for i in inputs if i.source.name == source]:
+            shortest[query.name] = min(own)
+    return [tuple(name for name, us in shortest.items() if us <= limit_us) for limit_us in limits_us]
 
 
 def limits_of(chain: Chain, load: SourceLoad) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ as long as its own window: in a shorter one there is no row that it wants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,8 +18,8 @@ from anabranch.engine.slices import limits_of
 from anabranch.plan.query import Query
 from anabranch.share.join_load import JoinLoad
 from anabranch.share.pipeline_chains import Known, source_loads
-from anabranch.share.slice_cost import SourceLoad, slice_cost
-from anabranch.share.source_chain import SourceChain, chain_of, told_chain
+from anabranch.share.slice_cost import SourceLoad
+from anabranch.share.source_chain import SourceChain, chain_of, readers_of, told_chain
 from anabranch.share.ways import CHEAPER, UNSHARED, WAYS, SharingDecision, as_cut
 from anabranch.show.draw import NOTHING_SHARED, SharingLines
 from anabranch.show.figures import aligned, cores_text, count_text, listed, show_bytes, versus
@@ -123,29 +123,16 @@ class PipelineShown:
         return ShownSharing(chains, members, runs, tuple(way for way in ways if way is not None))
 
     def _chain(self, source: str) -> ShownChain:
-        windows: dict[str, list[int]] = {}
-        for query in self.queries:
-            inputs = [i for block in query.blocks if len(block.inputs) > 1 for i in block.inputs]
-            if own := [i.window.length_us for i in inputs if i.source.name == source]:
-                windows[query.name] = own
-        return shown_chain(self.chains[source], self.loads[source], windows, self.units, self.known)
-
-
-def shown_chain(
-    chain: SourceChain, load: SourceLoad, windows_us: Mapping[str, Iterable[int]], units: UnitCosts, known: Known
-) -> ShownChain:
-    """A chain with what its slices hold; `windows_us` has those of each query that reads the stream."""
-    edge, begin, found = slice_cost(load, units), 0, []
-    for limit_us in chain.limits_us:
-        end = load.ends((limit_us,))[0] if limit_us < load.windows_us[-1] else len(load.windows_us)
-        rate, size = sum(load.wanted_per_s[begin:end]), edge(begin, end).memory if end > begin else 0.0
-        measured = known.kept_rows.get(chain.source)
-        readers = tuple(name for name, windows in windows_us.items() if min(windows) <= limit_us)
-        kept = rate * (load.windows_s[end - 1] + units.slack_s)
-        there = None if measured is None else measured.get(limit_us, 0.0)
-        found.append(ShownSlice(limit_us, rate, kept, size, there, readers))
-        begin = end
-    return ShownChain(chain.source, tuple(found), chain.way, chain.reason, known.batches)
+        """A chain with what its slices hold, and who reads them."""
+        chain, measured = self.chains[source], self.known.kept_rows.get(source)
+        found = [
+            ShownSlice(
+                each.limit_us, each.rows_per_s, each.rows, each.bytes,
+                None if measured is None else measured.get(each.limit_us, 0.0), readers,
+            )
+            for each, readers in zip(chain.slices, readers_of(source, chain.limits_us, self.queries), strict=True)
+        ]  # fmt: skip
+        return ShownChain(source, tuple(found), chain.way, chain.reason, self.known.batches)
 
 
 def sharing_text(shown: ShownSharing, verbose: bool) -> str:

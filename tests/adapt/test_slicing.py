@@ -11,8 +11,9 @@ from anabranch.adapt.slicing import EVERY_BATCHES, FIRST_BATCHES, SlicingKnowled
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.driver import joining_of
 from anabranch.drive.local import LocalPipeline
+from anabranch.optimize.planner import show_bytes
 from anabranch.share.slice_cost import SourceLoad
-from anabranch.share.source_chain import chain_of
+from anabranch.share.source_chain import chain_of, told_chain
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.two_windows import KEYS, LIMITS, batch, queries
@@ -139,5 +140,35 @@ def test_what_is_decided_at_the_start_holds_from_the_first_batch():
     pipeline.step(0, batch(0, 0.5))
     assert pipeline.controls.read(0).slices == {"a": (LIMITS["long"],)}
     (told,) = [e for e in pipeline.driver.queries["short"].journal.entries() if e.event == "slicing"]
-    assert told.text.startswith("from batch 0 on rows of a are kept for 20 seconds (pull-up): one slice")
+    (kept,) = chain.slices
+    size = f"{kept.rows:,.0f} rows, {show_bytes(kept.bytes)}"
+    assert told.text.startswith(f"from batch 0 on rows of a are kept for 20 seconds ({size}), pull-up: one slice")
     assert told.details["slices_us"] == [LIMITS["long"]]
+    assert told.details["read_by"] == [["short", "long"]]
+
+
+def test_the_journal_tells_what_slices_hold_and_who_reads_them():
+    load = SourceLoad("a", tuple(LIMITS.values()), (100.0, 50.0), (0.0, 200.0), 0.0, 24.0)
+    chain = chain_of(load, DEFAULT, byte_cores=1.0)
+    pipeline = LocalPipeline(queries(), MemoryFilesystem(), slicer=SlicingLoop(SlicingKnowledge(DEFAULT), [chain], False))
+    pipeline.step(0, batch(0, 0.5))
+    (told,) = [e for e in pipeline.driver.queries["short"].journal.entries() if e.event == "slicing"]
+    short_s, long_s = (us / 1e6 + DEFAULT.slack_s for us in LIMITS.values())
+    assert told.details["slices_us"] == [*LIMITS.values()]
+    assert told.details["rows"] == pytest.approx([100 * short_s, 50 * long_s])
+    entry = 24.0 + DEFAULT.index_bytes
+    assert told.details["bytes"] == pytest.approx([100 * short_s * entry, 50 * long_s * entry])
+    assert sum(told.details["bytes"]) == pytest.approx(chain.cost.memory)
+    assert told.details["read_by"] == [["short"], ["short", "long"]], "a query reads what is kept as long as its window"
+
+
+def test_a_slice_between_windows_has_the_rows_that_are_wanted_no_longer():
+    """Also one that is kept shorter than anybody wants its rows: its reader has gone."""
+    load = SourceLoad("a", (10_000_000, 60_000_000), (100.0, 50.0), (0.0, 200.0), 0.0, 24.0)
+    made = told_chain(load, DEFAULT, (5_000_000, 30_000_000, 60_000_000))
+    assert [(each.limit_us, each.rows_per_s) for each in made.slices] == [
+        (5_000_000, 0.0), (30_000_000, 100.0), (60_000_000, 50.0)
+    ]  # fmt: skip
+    assert [each.rows for each in made.slices] == pytest.approx(
+        [0.0, 100 * (10 + DEFAULT.slack_s), 50 * (60 + DEFAULT.slack_s)]
+    )

@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.share.reference.plans import pull_up, sliced, unshared
-from bench.papers.state_slice import figures, plots, verdicts
+from bench.papers.state_slice import engine, figures, plots, verdicts
 from bench.papers.state_slice.measure import measure, results_per_s
 from bench.papers.state_slice.settings import (
     JOINS,
@@ -82,3 +82,26 @@ def test_counts_are_near_the_formulas():
     for row in figures.compare(three_queries(WINDOWS_S["uniform"]), 20, 0.5, 0.1, 3):
         assert abs(row["C_m off %"]) < verdicts.WITHIN_PERCENT
         assert abs(row["C_p off %"]) < verdicts.WITHIN_PERCENT
+
+
+def measured(way: str, setting: str, ratio: float, high: float, on_spark: float, high_on_spark: float) -> dict[str, object]:
+    kept = {"rows kept": 1_000, "slices of a": "[30.0]"}
+    beside = {"CPU by chosen": ratio, "high": high, "with pipelines": on_spark, "high with": high_on_spark}
+    return {"windows": setting, "S_σ": 0.8, "partners": 10, "way": way, **beside, **kept}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "high", "on_spark", "high_on_spark", "alone", "together"),
+    [
+        (0.90, 0.92, 0.97, 0.98, "no", "yes"), (0.90, 0.92, 0.90, 0.99, "no", "no"), (0.90, 1.01, 0.90, 1.01, "yes", "yes"),
+        (0.92, 0.93, 0.92, 0.93, "yes", "yes"), (0.80, 0.90, 0.95, 0.96, "no", "yes"),
+    ],
+)  # fmt: skip
+def test_the_chosen_way_is_beaten_by_more_than_a_tenth_with_an_interval_that_excludes_1(
+    ratio, high, on_spark, high_on_spark, alone, together
+):
+    rows = [measured(way, setting, 1.0, 1.0, 1.0, 1.0) for way in (engine.CHOSEN, "Mem-Opt") for setting in ("one", "other")]
+    rows[-1] = measured("Mem-Opt", "other", ratio, high, on_spark, high_on_spark)
+    (_, _, with_pipelines, without, _) = engine.verdicts(rows)
+    assert (without["verdict"], with_pipelines["verdict"]) == (alone, together)
+    assert without["measured"] == ("Mem-Opt at ('other', 0.8, 10)" if alone == "no" else "none")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.control.commands import ANSWERS, COMMANDS, Command, answer_to, give
+from anabranch.control.commands import ANSWERS, COMMANDS, REFUSED, Command, answer_to, give
 from anabranch.control.pipelines import COMING, DROPPED, ComingNote
 from anabranch.control.query_texts import text_of
 from anabranch.drive.coming import Coming
@@ -18,6 +18,7 @@ from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query
 from anabranch.run import Run
 from anabranch.spark.pipeline import Joined
+from anabranch.storage.record import seal
 from tests.support.cases import Part
 from tests.support.faulty import Fault
 from tests.support.growing import JOIN, OTHER, Growing, query_of
@@ -203,3 +204,37 @@ def test_another_command_is_refused() -> None:
     check(case, "")
     assert [each.is_done for each in seen] == [False, False]
     assert seen[0].text == "there is, or was, a query later already: give this one another name"
+
+
+def test_what_is_refused_is_refused_alone() -> None:
+    """The last query stays, torn and foreign files are set aside and told; a good command among them is carried out."""
+    batches = [DRAWN.batch(number) for number in range(DRAWN.batches)]
+    case, told = Asked([query_of(DRAWN, "q0", JOIN)], batches, {}, slots=2), dict[str, str]()
+    case.asking(query_of(DRAWN, "later", OTHER), False)
+
+    def ask(run: Run) -> None:
+        disk = Below(case.world.inner, "checkpoint")
+        whole = disk.get(f"{COMMANDS}/{give(disk, Command('drop', 'q0'))}").to_pybytes()  # type: ignore[arg-type]
+        files = {
+            "torn": whole[:-5], "flipped": whole.replace(b"drop", b"drap"), "empty": b"", "foreign": b"rubbish",
+            "other": seal("command", b'{"do": 3}'), "answer": seal("answer", b'{"do": "drop", "query": "q0"}'),
+        }  # fmt: skip
+        for name, content in files.items():
+            disk.put(f"{COMMANDS}/{name}", [content])
+        asked = [give(disk, each) for each in (Command("pause", "q0"), Command("add", "later", OTHER))]  # type: ignore[arg-type]
+        case.take_up(run)
+        assert not disk.list(COMMANDS)
+        assert set(disk.list(REFUSED)) == files.keys()
+        for name in disk.list(ANSWERS):
+            answer = answer_to(disk, name)  # type: ignore[arg-type]
+            assert answer is not None
+            assert answer.is_done == (name == asked[1])
+            told[answer.text] = name
+            if name in files:
+                assert answer.text.startswith(f"commands/{name} is no command, and was set aside in refused/")
+
+    case.before[2] = ask
+    case.check()
+    assert {"q0 is the last query of its pipeline: stop the run instead", "later comes with the next batch"} <= told.keys()
+    assert "pause is no command: it is one of add, alter, drop" in told
+    assert any("later" in control.queries for control in case.begun.values()), "the good one came"
