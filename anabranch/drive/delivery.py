@@ -4,11 +4,21 @@ Each query has a *line* of batches that are committed and have not arrived, and 
 (`delivered/<query>/n`). What has not arrived when a driver dies is delivered first by the next one, from the same files: no
 batch is computed again for it. A batch in which a query has no results is none of its line.
 
-Lines are served by threads, one line after the other; where a call takes long, other threads take the lines that wait for
-one. A batch waits for the first try of its results, for `patience_s` at most; then it is over, whatever the sinks do:
+Lines are served in turn by a small pool of threads, a batch at a time; where a call takes long, other threads take the lines
+that wait. A batch waits for the first try of its results, for `patience_s` at most; then it is over, whatever the sinks do:
 
 - a call that takes longer is left to finish, and never made a second time while it runs; later results wait in line;
-- a call that fails is made again, with growing pauses.
+- a call that fails is made again, with growing pauses, in which it has no thread.
+
+A call keeps its thread for as long as it takes, and there are never more than `MOST_CALLS` at a time. What is promised then:
+
+- a line waits for a thread no longer than until calls end of lines that came before it; so none waits for ever, unless sinks
+  hang that never answer;
+- sinks that are known to be slow, because their last call outlasted the patience or one does now, have `MOST_SLOW` of the
+  threads at most. Others do not wait for them, once each has shown how slow it is.
+
+Example: of 300 sinks 290 take a minute each, and the patience is a second. Their first calls may have all threads for a
+minute; from then on 24 of them are called at a time, and the ten quick ones have the other 8 threads for themselves.
 
 What waits takes room. At `most_bytes` of staged results the pipeline waits for a slow sink, and stops with the error of one
 that fails: nothing is lost, the next start delivers what waits. A query of which a user has asked for it (`leaves`) leaves
@@ -43,7 +53,9 @@ from anabranch.plan.query import Query
 from anabranch.storage.filesystem import Filesystem
 
 PATIENCE_S = 1.0
-"""So long a batch waits for its results to arrive, unless its trigger says otherwise."""
+"""So long a batch waits for its results to arrive, unless its trigger or a setting says otherwise."""
+MOST_CALLS, MOST_SLOW = 32, 24
+"""So many sinks are called at a time, and so many of them that are slow."""
 MOST_STAGED_BYTES = 1 << 30
 LEAST_BYTES = 1 << 16
 """What the results of a batch count at least: a commit and a file are kept for them."""
@@ -54,6 +66,8 @@ FINISH_S = 30.0
 SWEEP_EVERY = 8
 HELP_S = 0.02
 """While lines wait for a thread, one more is started whenever this has passed: one serves all sinks that answer at once."""
+LOOK_S = 0.1
+"""While no line can be given a thread, it is looked at least so often whether one can be."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class Outlet(Protocol):
         were, if it is known."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Line:
     """What waits for an outlet."""
 
@@ -108,6 +122,10 @@ class Line:
     waiting: deque[Results] = field(default_factory=deque)
     is_served: bool = False
     """Whether a thread is at it, or about to be."""
+    is_slow: bool = False
+    """Whether the last call outlasted the patience."""
+    again_s: float = 0.0
+    """When results that were tried in vain are tried again."""
     noted: int | None = None
     """The last batch that was noted to have arrived by this driver."""
     error: Exception | None = None
@@ -161,6 +179,12 @@ class Delivery:
         self._changed, self._stopped = threading.Condition(), False
         self._due: deque[Line] = deque()
         """Lines that wait for a thread."""
+        self._paused: list[Line] = []
+        """Lines that wait for their next try."""
+        self._called: dict[Line, float] = {}
+        """The lines that have a thread, and since when."""
+        self._threads, self._is_watched = 0, False
+        """How many threads make calls, and whether one looks after the lines that wait for them."""
         self._awaited, self._untried = -1, set[str]()
         """The batch whose results are waited for, and the queries of which some of it, or of a batch before it, were not
         tried yet."""
@@ -270,16 +294,17 @@ class Delivery:
                     line.is_served = True
                     self._due.append(line)
             self._untried = {name for name, line in self.lines.items() if not self._is_tried(line)}
+            if self._due:
+                self._start_thread()
             until_s = monotonic() + self.patience_s
             while self._untried and not self._stopped and (left_s := until_s - monotonic()) > 0:
-                if self._due:
-                    self._start_thread()
-                self._changed.wait(min(left_s, HELP_S) if self._due else left_s)
-            for _ in range(len(self._due)):  # what is not taken up yet waits for no other line any longer
-                self._start_thread()
+                self._changed.wait(left_s)
 
     def _start_thread(self) -> None:
-        threading.Thread(target=self._work, name="deliver", daemon=True).start()
+        """Has one more thread make calls, unless there are enough."""
+        if self._threads < MOST_CALLS:
+            self._threads += 1
+            threading.Thread(target=self._work, name="deliver", daemon=True).start()
 
     def _is_tried(self, line: Line) -> bool:
         return line.error is not None or not line.waiting or line.waiting[0].batch > self._awaited
@@ -292,25 +317,61 @@ class Delivery:
             self._changed.notify_all()
 
     def _work(self) -> None:
-        """Serves lines that wait for a thread."""
-        while True:
-            with self._changed:
-                if self._stopped or not self._due:
-                    return
-                line = self._due.popleft()
-            self._serve_line(line)
+        """Makes calls while lines wait for a thread."""
+        while (line := self._taken()) is not None:
+            has_arrived = self._try(line)
+            self._put_back(line, has_arrived)
 
-    def _serve_line(self, line: Line) -> None:
-        """Serves a line until nothing is in it."""
-        while True:
-            with self._changed:
-                if self._stopped or not line.waiting:
-                    line.is_served = False
-                    return
-            if not self._try(line):
-                pause_s = min(FIRST_PAUSE_S * 2 ** (line.tries - 1), LONGEST_PAUSE_S)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopped, timeout=pause_s)
+    def _taken(self) -> Line | None:
+        """The line that a thread serves now; None if it is not needed any more."""
+        with self._changed:
+            line = None if self._stopped else self._first_due()
+            if line is None:
+                self._threads -= 1
+            else:
+                self._due.remove(line)
+                self._called[line] = monotonic()
+            if (self._due or self._paused) and not self._is_watched and not self._stopped:
+                self._is_watched = True
+                threading.Thread(target=self._watch, name="deliver", daemon=True).start()
+            return line
+
+    def _first_due(self) -> Line | None:
+        """The line that is to have the next thread. One whose sink is slow waits while others that are have enough."""
+        assert self.patience_s is not None
+        late_s = monotonic() - self.patience_s
+        slow = sum(line.is_slow or since_s < late_s for line, since_s in self._called.items())
+        return next((line for line in self._due if not line.is_slow or slow < MOST_SLOW), None)
+
+    def _put_back(self, line: Line, has_arrived: bool) -> None:
+        """Has a line wait for its next turn, after a call."""
+        assert self.patience_s is not None
+        with self._changed:
+            now_s = monotonic()
+            line.is_slow = now_s - self._called.pop(line) > self.patience_s
+            if self._stopped or not line.waiting:
+                line.is_served = False
+            elif has_arrived:
+                self._due.append(line)
+            else:
+                line.again_s = now_s + min(FIRST_PAUSE_S * 2 ** (line.tries - 1), LONGEST_PAUSE_S)
+                self._paused.append(line)
+
+    def _watch(self) -> None:
+        """Has lines not wait long for a thread, nor longer than they are to for their next try."""
+        with self._changed:
+            while not self._stopped and (self._due or self._paused):
+                now_s = monotonic()
+                wait_s = min((line.again_s - now_s for line in self._paused), default=LOOK_S)
+                if self._threads < MOST_CALLS and self._first_due() is not None:
+                    wait_s = HELP_S
+                self._changed.wait_for(lambda: self._stopped, timeout=max(0.0, min(wait_s, LOOK_S)))
+                now_s = monotonic()
+                self._due.extend(line for line in self._paused if line.again_s <= now_s)
+                self._paused = [line for line in self._paused if line.again_s > now_s]
+                if not self._stopped and self._first_due() is not None:
+                    self._start_thread()
+            self._is_watched = False
 
     def _try(self, line: Line) -> bool:
         """Tries to deliver what is first in line; whether it has arrived."""
@@ -411,6 +472,10 @@ class Delivery:
         """Makes no more calls. One that runs is left alone."""
         with self._changed:
             self._stopped = True
+            for line in (*self._due, *self._paused):
+                line.is_served = False
+            self._due.clear()
+            self._paused.clear()
             self._changed.notify_all()
 
 

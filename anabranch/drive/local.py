@@ -31,13 +31,14 @@ from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.coming import Coming, admission
 from anabranch.drive.departed import sweep_texts
 from anabranch.drive.driver import ChangingTable, Driver
+from anabranch.drive.kept import Kept
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.lookups import asking, databases_read_apart
 from anabranch.drive.queries import gone_on
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S
 from anabranch.drive.steering import Steering
 from anabranch.drive.transition import Refusal, transition
-from anabranch.drive.work import NOTHING_DROPPED, Kept, SlotWork, shed_rows, slot_mask
+from anabranch.drive.work import NOTHING_DROPPED, SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import Rows, conform
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.log import encode
@@ -295,7 +296,7 @@ class LocalPipeline(Driven):
         found: dict[str, list[pa.RecordBatch]] = {name: [] for name in (*self.driver.queries, *self.driver.coming)}
         hand_on = take or (lambda name, piece: found[name].append(piece))
         if is_again:
-            self.worker.boxes.clear()  # they are past it
+            self.worker.forget_boxes()  # they are past it
             attempts = self._compute(self._begun(batch), given, hand_on)
         else:
             if batch == 0:
@@ -335,7 +336,7 @@ class LocalPipeline(Driven):
             try:
                 return control, self._compute(control, rows, take)
             except QueryFailedError as error:
-                self.worker.boxes.clear()
+                self.worker.forget_boxes()
                 if len(self.driver.queries) == 1:
                     raise error.error from None
                 control = self.driver.end(control, {error.query: str(error.error)})
@@ -418,12 +419,12 @@ class LocalPipeline(Driven):
 
     def slot(self, number: int = 0) -> Slot | None:
         """The boxes of a slot, if they are attached; for tests."""
-        kept = self.worker.boxes.get(f"{self._name}/{number}")
+        kept = self.worker.of(self._name).boxes.get(number)
         return kept[1] if kept is not None else None
 
     def verify(self) -> None:
         """Checks the invariants of the state in memory; for tests."""
-        for _, boxes in self.worker.boxes.values():
+        for _, _, boxes in self.worker:
             boxes.verify()
 
 

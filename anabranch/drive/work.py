@@ -24,8 +24,8 @@ from anabranch.control.ledger import commits_in
 from anabranch.control.pace import Pace
 from anabranch.control.records import Attempt, Commit, Control, ExecutionRecord, Failure, Limit, Manifest
 from anabranch.control.table_files import get_table
+from anabranch.drive.kept import ANY_SLOT, Executions, Kept
 from anabranch.drive.lookups import NOT_ASKING, Asking, Lookups
-from anabranch.drive.shipped import Shelf
 from anabranch.drive.waking import with_statements
 from anabranch.engine.accept import Rows
 from anabranch.engine.blame import errors_of
@@ -51,9 +51,6 @@ RETAIN_EVERY = 16
 """Files that are no longer named are unmapped every so many batches."""
 
 NOTHING_DROPPED: Mapping[str, Dropped] = MappingProxyType({})
-
-MOST_KEPT = 32
-"""A worker that served many runs forgets the boxes of the oldest."""
 
 
 @dataclass(frozen=True)
@@ -158,27 +155,11 @@ def _order(control: Control, base: Commit | None, forms: Mapping[str, Forms], re
     )  # fmt: skip
 
 
-Executions = dict[str, tuple[ExecutionRecord, Execution]]
-"""For each query the execution that was last read, and its record."""
-
-
 def _execution(name: str, record: ExecutionRecord, forms: Mapping[str, Forms], known: Executions) -> Execution:
     """The execution that a record names: mostly the one of the batch before."""
     if name not in known or known[name][0] != record:
         known[name] = record, with_statements(execution_of(record, forms[name]), forms[name].written)
     return known[name][1]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What a worker keeps between batches, by run."""
-
-    boxes: dict[str, tuple[str, Slot]] = field(default_factory=dict)
-    """For each slot the token of the attempt that left its boxes, and the boxes."""
-    forms: dict[str, dict[str, Forms]] = field(default_factory=dict)
-    executions: dict[str, Executions] = field(default_factory=dict)
-    shelf: Shelf = field(default_factory=Shelf)
-    """Tables in databases."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +189,7 @@ class SlotWork:
 
     def order_after(self, control: Control, base: Commit | None) -> Order:
         """What a batch asks for that starts from a commit."""
-        return _order(control, base, self._forms(), self.kept.executions.setdefault(self.run, {}))
+        return _order(control, base, self._forms(), self.kept.of(self.run).executions)
 
     def boxes(self, order: Order, slot: int) -> Slot:
         """The boxes of a slot, brought to where the batch starts from. They are taken out of the kept ones: if this attempt
@@ -264,9 +245,10 @@ class SlotWork:
             if order.batch % RETAIN_EVERY == 0:
                 boxes.reader.retain(boxes.checkpoint.files)
         boxes.batch = order.batch
-        self.kept.boxes[self._key(slot)] = (order.tables_read if self.needs_no_exchange else token, boxes)
-        if len(self.kept.boxes) > MOST_KEPT:
-            del self.kept.boxes[next(iter(self.kept.boxes))]
+        if self.needs_no_exchange:
+            self.kept.keep(self.run, ANY_SLOT, order.tables_read, boxes)
+        else:
+            self.kept.keep(self.run, slot, token, boxes)
         first = next(iter(boxes.statistics.values()))
         first.files_written, first.bytes_written = boxes.checkpoint.files_written, boxes.checkpoint.bytes_written
         return Attempt(slot, token, manifest, boxes.statistics, dropped=tuple(sorted(dropped)))
@@ -278,26 +260,20 @@ class SlotWork:
 
     def _forms(self) -> dict[str, Forms]:
         """The forms of the queries: made once in a worker. Those of queries that have left are forgotten."""
-        known = self.kept.forms.setdefault(self.run, {})
-        if len(self.kept.forms) > MOST_KEPT:
-            oldest = next(iter(self.kept.forms))
-            del self.kept.forms[oldest]
-            self.kept.executions.pop(oldest, None)
+        kept = self.kept.of(self.run)
+        known = kept.forms
         for name in known.keys() - self.queries.keys():
             del known[name]
         for name, (query, _) in self.queries.items():
             if name not in known or known[name].written is not query:
                 known[name] = Forms(query)
-                self.kept.executions.get(self.run, {}).pop(name, None)
+                kept.executions.pop(name, None)
         return known
 
     def _stored(self, table: str, path: str, slot: int) -> pa.Table:
         """The rows of a stored table that belong to a slot, for the sake of any query."""
         rows = get_table(self.filesystem, path)
         return rows.filter(pa.array(slot_mask(self.queries.values(), table, slot, rows)))
-
-    def _key(self, slot: int) -> str:
-        return f"{self.run}/{'' if self.needs_no_exchange else slot}"
 
     def _tenants(self, order: Order, executions: Mapping[str, Execution], slot: int) -> dict[str, Tenant]:
         """Those of some queries that have a cell in a slot: some may need fewer slots than there are."""
@@ -310,7 +286,7 @@ class SlotWork:
 
     def _without_exchange(self, order: Order) -> Slot:
         """Boxes with the stored tables: those of any slot will do."""
-        kept, executions = self.kept.boxes.pop(self._key(0), None), _executions(order)
+        kept, executions = self.kept.of(self.run).boxes.pop(ANY_SLOT, None), _executions(order)
         tenants = self._tenants(order, executions, 0)
         if kept is not None and kept[0] == order.tables_read and kept[1].executions == executions:
             there = kept[1].tenants
@@ -323,7 +299,7 @@ class SlotWork:
 
     def _attached(self, order: Order, slot: int) -> Slot:
         token, manifest = order.states.get(slot, ("", None))
-        kept = self.kept.boxes.pop(self._key(slot), None)
+        kept = self.kept.of(self.run).boxes.pop(slot, None)
         if kept is not None and manifest is not None and self._goes_on(order, slot, kept[1], kept[0] == token, manifest):
             return kept[1]
         reader = kept[1].reader if kept is not None else ContainerReader(self.filesystem)

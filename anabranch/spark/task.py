@@ -19,10 +19,11 @@ from pyspark.sql import types as T
 
 from anabranch.control.ledger import controls_in
 from anabranch.control.records import STAGE, Attempt, SourceStatistics, Statistics
+from anabranch.drive.kept import Kept
 from anabranch.drive.lookups import Asking
 from anabranch.drive.queries import BoundQueries
 from anabranch.drive.staging import Result, Staging, set_aside_of, staged_name
-from anabranch.drive.work import Kept, Order, SlotWork
+from anabranch.drive.work import Order, SlotWork
 from anabranch.errors import DamagedStateError, DatabaseGoneError, QueryFailedError, StateError
 from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import FOREVER_US, Query, Stream
@@ -103,7 +104,7 @@ class Task:
             return
         stepped, stepped_cpu = perf_counter_ns(), thread_time_ns()
         attempt = work.save(order, slot, boxes, token)
-        settle_with({name: kept for name, (_, kept) in _KEPT.boxes.items()})
+        settle_with({f"{run}/{slot}": boxes for run, slot, boxes in _KEPT})
         saved = perf_counter_ns()
         count_all_passed_over(work, attempt, order, unpacked.passed_over)
         count_all_passed_over(work, attempt, order, unpacked.shed, are_shed=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import sleep
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from anabranch.control.ledger import commits_in
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit, SlotCommit
-from anabranch.drive.delivery import LEAST_BYTES, Delivery, Results
+from anabranch.drive.delivery import LEAST_BYTES, MOST_CALLS, MOST_SLOW, Delivery, Results
 from anabranch.drive.staging import FOLDER, Staging, read_staged, staged_name
 from anabranch.errors import DamagedStateError, SinkError, StateError
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -203,6 +205,66 @@ def test_a_record_of_an_arrival_that_a_crash_has_torn_is_none() -> None:
     world.disk.put(f"delivered/q/{name}", [whole[:-5]])
     world.again()
     assert world.outlets["q"].taken == [3, 3], "it is delivered again"
+
+
+def test_slow_sinks_have_a_bound_of_threads_and_leave_some_to_others() -> None:
+    """As many as there are threads may be in their first calls; then it is known that they are slow."""
+    gates = [threading.Event(), threading.Event()]
+    slow = {f"slow{n}": Outlet(lambda results: wait(gates[results.batch])) for n in range(MOST_CALLS)}
+    quick = {f"quick{n}": Outlet() for n in range(5)}
+    world = World(0.05, **slow, **quick)
+
+    def in_calls() -> int:
+        return sum(len(each.calls) > len(each.taken) for each in slow.values())
+
+    world.batch(0, **dict.fromkeys(world.outlets, (0,)))
+    wait_until(lambda: in_calls() == MOST_CALLS)
+    assert not any(each.calls for each in quick.values())
+    sleep(0.1)  # all of these calls outlast the patience
+    gates[0].set()
+    world.delivery.finish()
+    world.batch(1, **dict.fromkeys(world.outlets, (0,)))
+    wait_until(lambda: all(each.taken == [0, 1] for each in quick.values()))
+    wait_until(lambda: in_calls() == MOST_SLOW)
+    assert world.delivery._threads <= MOST_CALLS
+    world.batch(2, quick0=(0,))
+    wait_until(lambda: quick["quick0"].taken == [0, 1, 2])
+    assert in_calls() == MOST_SLOW
+    gates[1].set()
+    world.delivery.finish()
+    assert all(each.taken == each.calls == [0, 1] for each in slow.values())
+    wait_until(lambda: not world.delivery._threads)
+
+
+def test_a_sink_that_fails_has_no_thread_between_its_tries() -> None:
+    world = World(0.05, **{f"q{n}": Outlet(fails) for n in range(2 * MOST_CALLS)}, r=Outlet())
+    world.batch(0, **dict.fromkeys(world.outlets, (0,)))
+    wait_until(lambda: world.delivery._threads == 0 and len(world.delivery._paused) == 2 * MOST_CALLS)
+    assert world.outlets["r"].taken == [0]
+    for outlet in world.outlets.values():
+        outlet.before = lambda results: None
+    world.delivery.finish()
+    assert all(outlet.taken == [0] for outlet in world.outlets.values())
+
+
+def test_a_line_is_served_a_batch_at_a_time() -> None:
+    """What waits of one query does not hold up another, although one thread serves both."""
+    order, go_on = list[tuple[str, int]](), threading.Event()
+
+    def noted(name: str) -> Callable[[Results], None]:
+        def note(results: Results) -> None:
+            wait(go_on)
+            order.append((name, results.batch))
+
+        return note
+
+    world = World(0.01, q=Outlet(noted("q")), r=Outlet(noted("r")))
+    with mock.patch("anabranch.drive.delivery.MOST_CALLS", 1):
+        for number in range(3):
+            world.batch(number, q=(0,), r=(0,))
+        go_on.set()
+        world.delivery.finish()
+    assert order == [(name, number) for number in range(3) for name in "qr"]
 
 
 def test_a_driver_that_has_lost_its_checkpoint_calls_no_sink() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes

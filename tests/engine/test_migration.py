@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.engine.slices import Index
 from anabranch.engine.spine import FAN_IN
 from anabranch.errors import MigrationError

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import SLOT, LocalRun
-from anabranch.drive.work import Kept
 from anabranch.engine.kernels.probing import probe
 from anabranch.engine.keys import hash_keys, is_exact
 from anabranch.engine.slot import Times

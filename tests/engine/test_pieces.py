@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.control.records import Manifest, SlotState
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import SLOT, LocalRun
-from anabranch.drive.work import Kept
 from anabranch.engine.aggregation import Partials, PartialTable
 from anabranch.engine.columns import AddressTables, row_bytes
 from anabranch.engine.log import Log

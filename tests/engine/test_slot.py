@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.errors import MigrationError
 from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from hypothesis import strategies as st
 
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.errors import MigrationError
 from anabranch.place.statement_of import placed
 from anabranch.plan.migration import Strategy

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.control.progress import read_progress
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.errors import QueryError
 from anabranch.place.databases.embedded import open_embedded
 from anabranch.storage.filesystem import MemoryFilesystem

@@ -14,8 +14,8 @@ from anabranch.control.execution import execution_of, execution_record
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Observed, Proposal, Wish
 from anabranch.control.pace import Took
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution, Strategy

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.progress import progress_of
 from anabranch.control.records import Commit
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.drive.work import Kept
 from anabranch.errors import ForeignStateError, MigrationError, QueryError, SessionError
 from anabranch.place.calibrate import Measured
 from anabranch.place.databases.embedded import open_embedded

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import strategies as st
 
 from anabranch.control.execution import execution_of, execution_record
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
 from anabranch.drive.probation import pause_batches
-from anabranch.drive.work import Kept
 from anabranch.errors import QueryError
 from anabranch.place.statement_of import placed
 from anabranch.plan.migration import Strategy

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from anabranch.drive.work import Kept
+from anabranch.drive.kept import Kept
 from anabranch.errors import SessionError
 from anabranch.plan.query import Query, Stream
 from tests.support import oracle

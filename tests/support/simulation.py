@@ -33,6 +33,7 @@ from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.delivery import Delivery, Results, rows_of
 from anabranch.drive.departed import sweep_texts
 from anabranch.drive.driver import Driver
+from anabranch.drive.kept import Kept
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.local import Steady
 from anabranch.drive.lookups import Asking, asking, databases_read_apart
@@ -43,7 +44,7 @@ from anabranch.drive.runner import Computed, Runner, Tasks
 from anabranch.drive.staging import FOLDER as STAGED
 from anabranch.drive.staging import Result, Staging, staged_name
 from anabranch.drive.steering import Steering
-from anabranch.drive.work import Kept, SlotWork, shed_rows, slot_mask
+from anabranch.drive.work import SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.errors import DatabaseGoneError, MigrationError, QueryFailedError

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalPipeline, Step
-from anabranch.drive.work import Kept
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError
 from anabranch.plan.contained import ways_into
