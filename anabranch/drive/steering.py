@@ -25,7 +25,7 @@ from anabranch.control.pace import Pace, paces_after
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.probation import on_probation
-from anabranch.drive.transition import Refusal, stands, transition, why_not
+from anabranch.drive.transition import Refusal, placing_followed, stands, transition, why_not, without_changes
 from anabranch.drive.waking import places
 from anabranch.errors import MigrationError, StateError
 from anabranch.plan.actions import Action, ChangePlan, PlaceBlock
@@ -192,14 +192,24 @@ class Steering:
             text = f"after batch {batch}, plan {self.plan_text}; another is asked for from batch {batch + 2} on"
             self.tell(batch, "resumed", text, **facts)
         else:
-            old = self._shown(after)
-            self.execution = replace(after, plan=asked, migration=None)
-            self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
+            self._replan(after, asked, commit, facts)
         self._follow_probation(commit)
         if is_rewritten:
             columns = ", ".join(self.query.output_schema.names)
             text = f"from batch {batch + 1} on results are those of the query as it is written now"
             self.tell(batch, "rewritten", f"{text}, with the columns {columns}")
+
+    def _replan(self, after: Execution, asked: Plan, commit: Commit, facts: Mapping[str, Any]) -> None:
+        """Goes over to another plan at a restart, from the next batch on."""
+        self.execution, action = after, ChangePlan(asked, Strategy.MOVING_STATE)
+        old, batch = self.plan_text, commit.batch
+        found = transition(self.forms, after, action, batch + 1, commit.largest_time_us, self.may_lose)
+        if isinstance(found, Refusal):
+            text = f"after batch {batch}, plan {old}; {show(asked, self.graph)} cannot be gone over to: {found.reason}"
+            self.tell(batch, "resumed", text, **facts)
+            return
+        self.execution = found
+        self.tell(batch, "replanned", f"plan {self.plan_text} instead of {old}, at a restart", **facts)
 
     def _begun(self, begun: Control) -> Execution:
         return execution_of(begun.queries[self.name].execution, self.forms)
@@ -220,8 +230,7 @@ class Steering:
         batch, execution = begun.batch, self._begun(begun)
         self.paces = begun.queries[self.name].paces
         if begun.runs >= MOST_FAILED_RUNS:
-            now = self.execution
-            proven = replace(now, migration=None, leaving=None, selects=())
+            proven = without_changes(self.execution)
             own = base.queries.get(self.name) if base is not None else None
             if own is not None and own.identity == self.identity:  # else it comes with this batch
                 proven = execution_after(own, self.forms)
@@ -382,9 +391,9 @@ class Steering:
         """A block goes to its database when all that it reads there is kept, and home when all of that is folded."""
         if all(each.is_covered for each in self.execution.woken) and not self.execution.folding:
             return
-        before, after = self.execution, execution_after(commit.queries[self.name], self.forms)
-        self.execution = replace(before, woken=after.woken, home=after.home, folding=after.folding)
-        self._tell_placed(commit, before.home, after.home)
+        before = self.execution
+        self.execution = placing_followed(self.forms, before, commit.queries[self.name])
+        self._tell_placed(commit, before.home, self.execution.home)
 
     def _tell_placed(self, commit: Commit, before: frozenset[str], home: frozenset[str]) -> None:
         """Tells which blocks are at home now, and which are not any more."""

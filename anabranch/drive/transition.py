@@ -1,5 +1,15 @@
-"""What a query runs changes here and nowhere else: from an execution, an action and what has been seen to another execution,
-or to a refusal with its reason.
+"""What a query runs while it runs: from an execution to another, or to a refusal with its reason.
+
+| why it changes | function |
+|---|---|
+| somebody asks for another plan, or for groups, selects or a block elsewhere | `transition`, which may refuse |
+| all rows of a block are kept for its database, or folded for the engine | `placing_followed` |
+| a batch that no commit is before has failed too often | `without_changes` |
+| slots are ready for what is under way, or no row needs what is left | `execution_after` of `anabranch.control.execution` |
+
+The last one follows from a commit alone, so it stands beside the records. `Steering` calls these four, for requests, loops,
+probations and restarts, and tells what came of them. What a query runs first is decided before it has a driver: by
+`anabranch.planning`, and for queries that share a join by `anabranch.share.common_plan`.
 
 Example: a query runs `((a b) c)`. `(a b c)` by moving state is the execution `(a b c)`, from the next batch on. On a
 parallel track it is `((a b) c)` with a migration to `(a b c)`, which ends after the batch in which every slot says that
@@ -12,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from anabranch.control.execution import execution_after
+from anabranch.control.records import QueryCommit
 from anabranch.drive.waking import moved, places, why_not_wake, woken
 from anabranch.plan.actions import Action, MoveGroups, MoveSelects, PlaceBlock
 from anabranch.plan.distribution import ONE_SLOT, Distribution
@@ -64,6 +76,19 @@ def transition(
     if strategy is Strategy.MOVING_STATE or action.plan == execution.plan:
         return replace(execution, plan=action.plan, migration=None)
     return replace(execution, migration=Migration(action.plan, strategy, batch, action.pause_us))
+
+
+def placing_followed(forms: Forms, execution: Execution, commit: QueryCommit) -> Execution:
+    """The execution after a commit in which a block has gone to its database, if all that it reads is kept there, or has
+    come home, if all of that is folded. Nothing else that is under way ends with it."""
+    after = execution_after(commit, forms)
+    return replace(execution, woken=after.woken, home=after.home, folding=after.folding)
+
+
+def without_changes(execution: Execution) -> Execution:
+    """The execution of a query that gives up what is under way and what stands elsewhere: the plan alone stays, with the
+    form that it is of."""
+    return replace(execution, migration=None, leaving=None, selects=())
 
 
 def _why_not_place(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +10,8 @@ from hypothesis import strategies as st
 
 from anabranch.control.ledger import commits_in
 from anabranch.drive.delivery import LEAST_BYTES
-from anabranch.drive.local import LocalPipeline
 from anabranch.errors import QueryError, SinkError
 from anabranch.run import Run
-from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
@@ -50,14 +47,7 @@ def check(case: Simulation, breaks: dict[str, int]) -> None:
 def alone(case: Simulation, name: str, until: int) -> oracle.Bag:
     """What a query gives by itself in the batches before one."""
     (query,) = [query for query in case.queries if query.name == name]
-    read = {source.name for source in query.base_sources}
-    tables = {n: rows for n, rows in case.tables.items() if n in read}
-    run, found = LocalPipeline([query], MemoryFilesystem(), tables=tables), Counter[Any]()
-    for number in range(until):
-        rows = case.batches[number] if number < len(case.batches) else {}
-        given = {n: r for n, r in rows.items() if n in read}
-        found += oracle.bag(run.step(number, given)[name].results)
-    return found
+    return case.alone(query, until)
 
 
 def test_a_query_that_cannot_be_computed_leaves() -> None:

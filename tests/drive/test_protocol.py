@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from anabranch.plan.migration import Strategy
+from tests.support import oracle
+from tests.support.changes import CHANGES, Change, asking
 from tests.support.continuous import Continuous, Shape, shapes
 from tests.support.faulty import Fault
 from tests.support.kin import kin
@@ -14,7 +16,7 @@ from tests.support.regressions import REGRESSIONS
 from tests.support.scenarios import Scenario, properties, scenarios
 from tests.support.simulation import Simulation
 from tests.support.troubles import ASKS, FAILS, FAULTS, PAUSES
-from tests.support.workloads import Workload, workloads
+from tests.support.workloads import Workload, readings_of, with_table, workloads
 
 
 def check_joins(
@@ -65,22 +67,31 @@ test_groups, test_groups_long = properties(
 
 def check_many(
     workload: Workload,
+    is_changing: bool,
     slots: int,
     to_files: bool,
     faults: Mapping[int, Fault],
     fails: Mapping[int, str],
+    changes: Mapping[int, list[Change]],
     workers: int,
     pauses: frozenset[int],
+    zombies: frozenset[int],
 ) -> None:
-    """Queries in one pipeline, whose watermarks differ."""
+    """Queries in one pipeline, whose watermarks differ, give what each gives alone, and what DuckDB says: while drivers die,
+    sinks fail, tasks run twice, input pauses, plans of any of them change, and the table that some read."""
     batches = [workload.batch(number) for number in range(workload.batches)]
-    tables = {"t": workload.table}
-    Simulation(
-        workload.queries, batches, tables, (), slots, to_files, faults, workers=workers, fails=fails, pauses=pauses
-    ).check(workload.script)  # fmt: skip
+    queries, readings = (with_table(workload), {"t": readings_of(workload)}) if is_changing else (workload.queries, {})
+    case = Simulation(
+        queries, batches, {"t": workload.table}, (), slots, to_files, faults, workers=workers, fails=fails, pauses=pauses,
+        zombies=zombies, readings=readings, before={trigger: asking(asked) for trigger, asked in changes.items()},
+    )  # fmt: skip
+    case.check(workload.script)
+    first = case.queries[0]
+    assert not (wrong := oracle.difference(case.found()[first.name], case.alone(first))), f"{first.name}: {wrong}"
 
 
 test_many, test_many_long = properties(
-    check_many, 15, 1_000, workload=st.one_of(workloads(), kin()), slots=st.sampled_from([1, 2, 4]),
-    to_files=st.booleans(), faults=FAULTS, fails=FAILS, workers=st.integers(1, 2), pauses=PAUSES,
+    check_many, 22, 1_000, workload=st.one_of(workloads(8), kin(8)), is_changing=st.booleans(),
+    slots=st.sampled_from([1, 2, 4]), to_files=st.booleans(), faults=FAULTS, fails=FAILS, changes=CHANGES,
+    workers=st.integers(1, 2), pauses=PAUSES, zombies=st.frozensets(st.integers(0, 9), max_size=1),
 )  # fmt: skip

@@ -19,18 +19,12 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.scenarios import properties
 from tests.support.together import Together, check_sharing
-from tests.support.workloads import Workload, workloads
+from tests.support.workloads import Workload, readings_of, with_table, workloads
 
 
 def check_changing_tables(workload: Workload, slots: int, restarts: frozenset[int]) -> None:
     """Every query meets the table as its own watermark has asked for it, as it does alone; watermarks differ."""
-    sql = [q.sql for q in workload.queries]
-    join = "SELECT i0.x, t.x AS y FROM {s} AS i0, {o} AS i1, t WHERE i0.k = t.k AND i1.k = i0.k WINDOW 2 SECONDS"
-    sql += [join.format(s=s, o=o) for s, o in ("ab", "bc", "ca")]
-    creates = workload.script.partition("CREATE QUERY")[0]
-    script = parse_script(creates + "".join(f"CREATE QUERY q{n} AS {each};" for n, each in enumerate(sql)))
-    queries = [declared.query for declared in script.queries]
-    readings = [Workload(workload.seed + n, 2).table for n in range(workload.batches + 1)]
+    queries, readings = with_table(workload), readings_of(workload)
     together = Together(queries, readings[0], slots, readings)
     alone = {query.name: Together([query], readings[0], 1, readings) for query in queries}
     for number in range(workload.batches):
@@ -39,7 +33,7 @@ def check_changing_tables(workload: Workload, slots: int, restarts: frozenset[in
         rows = workload.batch(number)
         for name, found in together.step(rows).items():
             problem = oracle.difference(found, alone[name].step(rows)[name])
-            assert not problem, f"{name} in batch {number}, not as alone: {problem}\n{script}"
+            assert not problem, f"{name} in batch {number}, not as alone: {problem}\n{workload.script}"
 
 
 test_changing_tables, test_changing_tables_long = properties(

@@ -32,10 +32,10 @@ from anabranch.control.records import Attempt, Commit, Control, Ended
 from anabranch.control.table_files import put_table, table_file
 from anabranch.drive.delivery import Delivery, Results, rows_of
 from anabranch.drive.departed import sweep_texts
-from anabranch.drive.driver import Driver
+from anabranch.drive.driver import ChangingTable, Driver
 from anabranch.drive.kept import Kept
 from anabranch.drive.limiting import Limiting
-from anabranch.drive.local import Steady
+from anabranch.drive.local import LocalPipeline, Steady
 from anabranch.drive.lookups import Asking, asking, databases_read_apart
 from anabranch.drive.patience import FAIL, Patience
 from anabranch.drive.queries import Readings, gone_on
@@ -188,6 +188,15 @@ class Files:
         return total
 
 
+REFRESH_US = 1_500_000
+"""Tables that change are read again every so much event time."""
+
+
+def next_batch(driver: Driver) -> int:
+    """The number of the batch that a driver is about to begin."""
+    return driver.newest.batch + 1 if driver.newest is not None else 0
+
+
 def standin(driver: Driver, runner: Runner) -> Any:
     """In the place of a pipeline on Spark, for a run that is asked about its queries."""
     host = SimpleNamespace(driver=driver, delivery=runner.delivery, runner=runner)
@@ -294,6 +303,8 @@ class Simulation:
     """Called ahead of the tasks of a batch, and between two attempts of one."""
     zombies: Collection[int] = ()
     """In which batches each task is attempted twice, by two workers: both write all that they write, and one is heard of."""
+    readings: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
+    """What tables that change hold when a batch begins, by the number of the batch."""
     release_every: int = RELEASE_EVERY
     """After how many batches files and records go that nobody needs."""
     done: int = -1
@@ -304,6 +315,8 @@ class Simulation:
     """The batches whose tasks ran, and whether they were committed before."""
     steps: list[tuple[Commit, dict[str, str]]] = field(default_factory=list)
     """What was committed, and the plans that it ran under."""
+    cuts: dict[int, Mapping[str, pa.Table]] = field(default_factory=dict)
+    """The rows that each batch had when it last ran."""
 
     def __post_init__(self) -> None:
         self.world, workload = FaultyFilesystem(MemoryFilesystem(), dict(self.faults)), Workload(tuple(self.queries))
@@ -333,7 +346,7 @@ class Simulation:
         """The first function."""
         return next(outlet for outlet in self.outlets.values() if isinstance(outlet, Function))
 
-    BESIDE: ClassVar[tuple[str, ...]] = ("done", "lives", "computed", "steps", "before", "spread")
+    BESIDE: ClassVar[tuple[str, ...]] = ("done", "lives", "computed", "steps", "cuts", "before", "spread")
     """What outlives a driver, and is not in files."""
 
     def deaths(self, *kinds: Kind) -> list[Left]:
@@ -422,8 +435,7 @@ class Simulation:
         files = {name: table_file(name) for name in self.tables}
         if not self.checkpoint.list("commit"):
             for name, path in files.items():
-                rows = conform(self.sources[name], self.tables[name], self.columns[name])
-                put_table(self.checkpoint, path, encode(rows))  # type: ignore[arg-type]
+                put_table(self.checkpoint, path, self.encoded(name, self.tables[name]))  # type: ignore[arg-type]
         latest = commits_in(self.checkpoint).latest()  # type: ignore[arg-type]
         ended = left_of(self.checkpoint) if latest is not None else {}
         gone = [n for n in read_dropped(self.checkpoint) if n not in ended] if latest is not None else []  # type: ignore[arg-type]
@@ -451,14 +463,26 @@ class Simulation:
         return driver, runner, tasks
 
     def make(self, steerings: Sequence[Steering], files: Mapping[str, str], holder: Holder) -> Driver:
+        changing = [
+            ChangingTable(name, REFRESH_US, lambda name=name: self.encoded(name, self.reading(name, next_batch(driver))))
+            for name in self.readings
+            if name in self.tables
+        ]
         driver = Driver(
-            steerings, self.checkpoint, files, holder, release_every=self.release_every,  # type: ignore[arg-type]
+            steerings, self.checkpoint, files, holder, changing, release_every=self.release_every,  # type: ignore[arg-type]
             limiting=self.limiting(),
         )  # fmt: skip
         for name, rows in self.tables.items():
-            given = conform(self.sources[name], rows, self.columns[name])
-            driver.read_table[name] = partial(encode, given)
+            driver.read_table.setdefault(name, partial(self.encoded, name, rows))
         return driver
+
+    def encoded(self, name: str, rows: pa.Table) -> pa.Buffer:
+        """Rows of a table as an Arrow IPC stream."""
+        return encode(conform(self.sources[name], rows, self.columns[name]))
+
+    def reading(self, name: str, batch: int) -> pa.Table:
+        """What a table that changes holds when a batch begins."""
+        return self.readings[name][batch % len(self.readings[name])]
 
     def steering(self, query: Query) -> Steering:
         graph = self.forms[query.name].graphs[None]
@@ -473,6 +497,7 @@ class Simulation:
         """The tasks of a batch."""
         newest = driver.newest
         self.computed.append((control.batch, newest is not None and newest.batch >= control.batch))
+        self.cuts[control.batch] = rows
         given = self.brought(rows)
         own_files = {n: o.write for n, o in self.outlets.items() if isinstance(o, Files) and o.has_own_files}
         staging = Staging(self.checkpoint, own_files)  # type: ignore[arg-type]
@@ -552,13 +577,31 @@ class Simulation:
         return {name: outlet.found() for name, outlet in self.outlets.items()}
 
     def expected(self) -> dict[str, oracle.Bag]:
-        """What they should see."""
+        """What they should see: of queries that read a table which changes what each gives alone, of others what the oracle
+        says."""
         found = {}
         for query in self.queries:
             read = {source.name for source in query.base_sources}
+            if read & self.readings.keys():
+                found[query.name] = self.alone(query)
+                continue
             batches = [{n: r for n, r in batch.items() if n in read} for batch in self.batches]
             tables = {n: r for n, r in self.tables.items() if n in read}
             found[query.name] = oracle.expected(query, batches, tables)
+        return found
+
+    def alone(self, query: Query, until: int | None = None) -> oracle.Bag:
+        """What a query gives by itself, unmigrated, in one slot, over the batches as they were cut here, or those before
+        one."""
+        read, number = {source.name for source in query.base_sources}, 0
+        tables = {name: rows for name, rows in self.tables.items() if name in read}
+        refresh = {
+            name: (REFRESH_US, lambda name=name: self.reading(name, number)) for name in self.readings if name in tables
+        }
+        run, found = LocalPipeline([query], MemoryFilesystem(), tables=tables, refresh=refresh), Counter[Any]()
+        for number, rows in sorted(self.cuts.items())[:until]:
+            step = run.step(number, {name: given for name, given in rows.items() if name in read})
+            found += oracle.bag(step[query.name].results)
         return found
 
     def check(self, what: str = "") -> None:

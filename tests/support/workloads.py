@@ -117,6 +117,20 @@ class Workload:
         return [s.name for s in query.base_sources if isinstance(s, Stream)]
 
 
+def with_table(workload: Workload) -> list[Query]:
+    """The queries of a workload, and three that read its table beside two streams each."""
+    join = "SELECT i0.x, t.x AS y FROM {s} AS i0, {o} AS i1, t WHERE i0.k = t.k AND i1.k = i0.k WINDOW 2 SECONDS"
+    sql = [*(q.sql for q in workload.queries), *(join.format(s=s, o=o) for s, o in ("ab", "bc", "ca"))]
+    creates = workload.script.partition("CREATE QUERY")[0]
+    script = parse_script(creates + "".join(f"CREATE QUERY q{n} AS {each};" for n, each in enumerate(sql)))
+    return [declared.query for declared in script.queries]
+
+
+def readings_of(workload: Workload) -> list[pa.Table]:
+    """What the table of a workload holds in each batch, where it changes."""
+    return [Workload(workload.seed + n, 2).table for n in range(workload.batches + 1)]
+
+
 def hash_of(value: object) -> int:
     """The same in every process."""
     return value if isinstance(value, int) else int.from_bytes(str(value).encode()[:7], "little")
