@@ -63,6 +63,7 @@ from anabranch.show.chains import (
     sharing_json,
     sharing_lines,
     sharing_text,
+    started_with,
     way_json,
     way_text,
 )
@@ -475,6 +476,10 @@ class Planning:
         if not (why := self._why_fixed(name)):
             return []
         return [f"streams\n  are fixed: {why}.\n  A query that is added and reads another one gets a pipeline of its own"]
+
+    def started_with(self, name: str) -> dict[str, Any] | None:
+        """How a query that starts runs the join that it has in common with others, and what that saves."""
+        return started_with(self._together().ways.get(name))
 
     def sharing(self, name: str) -> ShownSharing | None:
         """How the streams of a query are cut into slices, and its join is shared: by what its pipeline measured, if it has

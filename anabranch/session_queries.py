@@ -71,16 +71,17 @@ class SessionQueries:
 
     def members(self, queries: Mapping[str, Query]) -> dict[str, Member]:
         """Queries as they are to run: one that goes on with its state may differ from how it is written."""
-        found = {}
+        found, planning = {}, self.planning
         for name, query in queries.items():
-            planned = self.planning.query(name)
+            planned = planning.query(name)
             forms, is_pinned = planned.forms, planned.is_pinned or self.adapt.timing == "never"
             is_pinned = is_pinned or query.name in query.hinted
-            left = self.planning.left_for(name)
+            left = planning.left_for(name)
             loop = self.loop(forms if query is forms.written else Forms(query), left)
             memory = left.memory
             found[name] = Member(query, planned.execution, loop, self.sinks[name], is_pinned, self.adapt.approve,
-                                 name in self.leaving, memory if memory < float("inf") else None)  # fmt: skip
+                                 name in self.leaving, memory if memory < float("inf") else None,
+                                 planning.started_with(name))  # fmt: skip
         return found
 
     def arriving(self, query: Query, note: ComingNote) -> Arriving:

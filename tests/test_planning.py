@@ -290,6 +290,27 @@ def test_slices_and_ways_as_plain_values_and_drawn() -> None:
     assert dear.byte_cores == 1.0 / 2**30, "the budget says what a byte is worth"
 
 
+def test_what_sharing_saves_is_told_when_queries_start() -> None:
+    planning = Planning(slots=2)
+    planning.add_script(parse_script("""
+        CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts; CREATE STREAM b (k BIGINT, ts TIMESTAMP) TIME ts;
+        CREATE QUERY short AS SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 MINUTE;
+        CREATE QUERY long AS SELECT q.x FROM b AS p, a AS q WHERE q.k = p.k AND q.x > 3 WINDOW 1 HOUR;
+        CREATE QUERY other AS SELECT k FROM a [NOW]"""))
+    told = planning.started_with("short")
+    assert told is not None
+    assert told == planning.started_with("long")
+    shown = planning.explain_json("short")["sharing"]
+    (alone,) = [way for way in shown["ways"] if way["way"] == "unshared"]
+    assert (told["joins"], told["queries"]) == (1, 2)
+    assert (told["cpu_alone"], told["memory_alone"]) == (alone["cpu"], alone["memory"])
+    assert (told["cpu"], told["memory"]) == pytest.approx((shown["runs"]["cpu"], shown["runs"]["memory"]))
+    (would,) = [line for line in planning.explain("short").splitlines() if "by itself each of 2" in line]
+    assert would.partition("together, ")[2].replace(":", ",") in told["text"]
+    assert told["text"].startswith("one join for long and short, ")
+    assert planning.started_with("other") is None
+
+
 def test_queries_with_one_join_have_one_plan() -> None:
     script = "".join(f"CREATE STREAM {s} (k BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc") + """
         CREATE QUERY small AS SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 1 SECOND;

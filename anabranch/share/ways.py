@@ -69,6 +69,8 @@ class SharingDecision:
     groups: tuple[tuple[str, ...], ...]
     """The queries that run each join."""
     reason: str
+    alone: Cost | None = None
+    """What the queries would take unshared, if the way was chosen beside that."""
 
     @property
     def joins(self) -> int:
@@ -131,12 +133,13 @@ def chosen_way(load: JoinLoad, byte_cores: float = BYTE_CORES, most: Cost = UNBO
     together = as_cut(load, limits, TOGETHER, "one join, whose rows and lookups all queries share")
     several = [way(load) for way in (push_down_way, unshared_way)]
     fitting = [each for each in several if each.joins > 1 and each.cost.within(most.cpu, most.memory)]
+    alone = several[1].cost
     best = min(fitting, key=lambda each: worth(each.cost, byte_cores), default=together)
     share = worth(best.cost, byte_cores) / worth(together.cost, byte_cores)
     if share >= CHEAPER:
-        return together
+        return replace(together, alone=alone)
     less = f"with what bytes are worth, {100 * (1 - share):.0f} % less than one join of all"
-    return replace(best, reason=f"{best.reason}; {less}")
+    return replace(best, reason=f"{best.reason}; {less}", alone=alone)
 
 
 def as_cut(load: JoinLoad, limits_us: Sequence[tuple[str, tuple[int, ...]]], way: str, reason: str) -> SharingDecision:

@@ -163,6 +163,23 @@ def sharing_text(shown: ShownSharing, verbose: bool) -> str:
     return "\n".join(lines)
 
 
+def started_with(way: SharingDecision | None) -> dict[str, Any] | None:
+    """For the journal of a query that starts: how it runs the join that it has in common with others, and what that saves;
+    None if it has none in common."""
+    if way is None or way.alone is None:
+        return None
+    names, alone = [name for group in way.groups for name in group], way.alone
+    text = (
+        f"{_joins(way)} for {_names(names)}, {way.reason}: {cores_text(way.cost.cpu)} and {show_bytes(way.cost.memory)} are "
+        f"expected; each by itself would take, together, {cores_text(alone.cpu)} and {show_bytes(alone.memory)}, "
+        f"{_more(alone, way.cost)}"
+    )
+    return {
+        "way": way.way, "joins": way.joins, "queries": len(names), "cpu": way.cost.cpu, "memory": way.cost.memory,
+        "cpu_alone": alone.cpu, "memory_alone": alone.memory, "text": text,
+    }  # fmt: skip
+
+
 def way_text(way: SharingDecision, query: str) -> str:
     """How a join that several queries have in common is run, if not once for all."""
     others = [name for group in way.groups for name in group if name != query]
@@ -176,6 +193,10 @@ def way_text(way: SharingDecision, query: str) -> str:
 def _alone(shown: ShownSharing) -> Cost:
     """What the queries of a join would take by themselves."""
     return next(way for way in shown.ways if way.way == UNSHARED).cost
+
+
+def _joins(way: SharingDecision) -> str:
+    return "one join" if way.joins == 1 else f"{way.joins} joins"
 
 
 def _more(alone: Cost, runs: Cost) -> str:
@@ -210,8 +231,7 @@ def sharing_lines(shown: ShownSharing | None) -> SharingLines:
         return SharingLines(slices)
     alone = _alone(shown)
     would = f"each by itself, together: {cores_text(alone.cpu)}, {show_bytes(alone.memory)}"
-    joins = "one join" if shown.runs.joins == 1 else f"{shown.runs.joins} joins"
-    return SharingLines(slices, [f"{joins} for {_names(shown.members)}", would, _more(alone, shown.runs.cost)])
+    return SharingLines(slices, [f"{_joins(shown.runs)} for {_names(shown.members)}", would, _more(alone, shown.runs.cost)])
 
 
 def _drawn(each: ShownSlice) -> list[str]:

@@ -107,7 +107,8 @@ def words(entry: Entry, names: Mapping[str, str] | None = None) -> str:
         return f"{_cause(details, known)}A change waits for your approval: {_gain(details, known, entry.text)}"
     if entry.event in ("started", "resumed") and "plan" in details:
         begun = "Started on an empty checkpoint" if entry.event == "started" else f"Went on after batch {entry.batch}"
-        return f"{begun}, {told(str(details['plan']), known)}."
+        shared = f" {_sentence(str(details['sharing']['text']))}" if "sharing" in details else ""
+        return f"{begun}, {told(str(details['plan']), known)}.{shared}"
     if entry.event in UNDER_OVERLOAD:
         return _overload(entry, known)
     return f"{entry.event.capitalize()}: {entry.text}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -71,6 +72,8 @@ class Member:
     """Whether it leaves the pipeline when its sink fails for too long; else the pipeline stops."""
     budget_bytes: float | None = None
     """What its state may take; None: anything."""
+    sharing: Mapping[str, Any] | None = None
+    """For the journal, when its pipeline first starts: how its join is run that others have too, and what that saves."""
 
     def under(self, execution: Execution) -> Member:
         """The same query with another plan to start with."""

@@ -176,7 +176,7 @@ class Pipeline:
             going = [name for name in self.known.layouts if name not in self.members]
             write_dropped(filesystem, [DroppedNote(name, self.drops.get(name, "")) for name in going])
             gone = [*self.known.dropped, *going]
-        driver.open({name: {"delivers": member.sink.guarantee} for name, member in self.members.items()}, gone)
+        driver.open({name: self._told(member) for name, member in self.members.items()}, gone)
         self._note_overload(driver, folder)
         self._open_sinks({name: member.sink for name, member in self._everyone.items()} | self._aside)
         for name, member in self._everyone.items():
@@ -237,6 +237,11 @@ class Pipeline:
         queries = {name: member.query for name, member in self.members.items()}
         queries |= {name: each.member.query for name, each in self.arriving.items()}
         return self.ground.limiting(self.overload, queries, self.slots)
+
+    def _told(self, member: Member) -> dict[str, Any]:
+        """What the journal of a query tells beside its plan when it starts, or goes on."""
+        shared = {} if self.known is not None or member.sharing is None else {"sharing": member.sharing}
+        return {"delivers": member.sink.guarantee, **shared}
 
     def _note_overload(self, driver: Driver, folder: Folder) -> None:
         """Tells whether queries do something else under overload than when they were last started."""

@@ -38,6 +38,9 @@ def test_a_change_is_told_with_what_came_of_it() -> None:
         "(0.5 cores instead of 1), 15 % less than the old plan would take by now; 13 % less was predicted."
     )
     assert started.text == "Started on an empty checkpoint, joining orders, payments and shipments at once."
+    text = "one join for a and b: 0.1 cores and 2 MiB are expected"
+    (shared,) = stories([entry("started", -1, plan="(o p s)", names=NAMES, sharing={"text": text})])
+    assert shared.text == f"{started.text} One join for a and b: 0.1 cores and 2 MiB are expected."
     assert kept.text == "8 batches are measured. Kept the plan: no plan is better by enough."
     assert ended.text == "Ended: all input there was is processed."
     assert [story.batch for story in (started, change, kept, ended)] == [-1, 17, 20, 30]

@@ -199,6 +199,9 @@ def test_a_query_is_dropped_while_it_runs(
     run = piped.run(spark, ["long", "short"])
     assert [list(p.members) for p in run.pipelines] == [["short"]]
     assert "query long was dropped, and stays so; to have it start anew" in capfd.readouterr().err
+    shared = {entry.event: entry.details.get("sharing") for entry in run.journal["short"]}
+    assert shared["started"]["text"].startswith("one join for long and short, ")
+    assert shared["resumed"] is None, "figures of the first start"
 
 
 @pytest.mark.parametrize(("route", "first"), [("frames", "triples"), ("files", "pairs")])
