@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.balance.together import choose_together, restored
+from anabranch.control.completeness import LeftOut, together
 from anabranch.control.journal import Journal
 from anabranch.control.pace import Pace
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
+from anabranch.control.progress import read_progress
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import QueryCommit
 from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
@@ -261,7 +263,8 @@ class Planning:
         shown = self.sharing(name)
         shares = [sharing_text(shown, verbose)] if shown is not None else []
         more = [*self._company(name), *self._fixed_text(name), *shares, *self._budgeted(name)]
-        if (overloaded := overload_text(written, self.overload_of(name), self._apart(name))) is not None:
+        overloaded = overload_text(written, self.overload_of(name), self._apart(name), self._left_out(name))
+        if overloaded is not None:
             more.append(overloaded)
         if (places := self._placement_text(name, written, verbose)) is not None:
             more.append(places)
@@ -286,7 +289,7 @@ class Planning:
             "way": way_json(self._together().ways.get(name)),
             "contained": taking_in_json(self.query(name).taking_in),
             "budget": self._budget_json(name),
-            "overload": overload_json(written, self.overload_of(name), self._apart(name)),
+            "overload": overload_json(written, self.overload_of(name), self._apart(name), self._left_out(name)),
             "placement": placement_json(self.placement(name), written, self._folding(written), self.paces(name)),
             "lookups": lookups_json(written, self._lookup_costs(name)),
         }
@@ -381,6 +384,12 @@ class Planning:
         """What the newest commit of the checkpoint says of a query, if it has run."""
         known = self._known(name)
         return known.commit.queries.get(name) if known is not None and known.commit is not None else None
+
+    def _left_out(self, name: str) -> LeftOut | None:
+        """What the newest batches of a query left out, as far as progress tells."""
+        if self.checkpoint is None or (known := self._known(name)) is None:
+            return None
+        return together([step.left_out for step in read_progress(self.checkpoint.below(known.name)).get(name, [])])
 
     def draw(self, name: str) -> str:
         """The plan of a query as SVG."""

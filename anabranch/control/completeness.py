@@ -9,10 +9,12 @@ unevenly rows find partners: `Limited.variance`. Only results that are as fresh 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from anabranch.control.records import Limit, QueryCommit
+from anabranch.control.records import Limit, QueryCommit, Statistics
 
 BY_CHANCE = 1e-6
 """An estimate that differs from what was delivered by a smaller share is the same number: sums of floats."""
@@ -81,3 +83,86 @@ def since_adapted(before: Completeness | None, batch: Completeness | None) -> Co
     if batch is None or before is None:
         return batch
     return before + batch
+
+
+def unprobed_rows(statistics: Statistics) -> dict[str, int]:
+    """By alias, rows that did not look up their partners where results are found."""
+    return {alias: each.rows - each.probed for alias, each in statistics.limited.items() if each.rows > each.probed}
+
+
+class LeftOut(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What batches of a query left out, all of which were exact, or none; and how far behind the last was.
+
+    Example: batches 41 to 43 ran under limits, and batch 44 is exact. What is told after batch 43 counts three batches,
+    since 41; after batch 44 it counts one.
+    """
+
+    since: int
+    """The first batch that counts."""
+    completeness: Completeness | None = None
+    """None: all are exact."""
+    unprobed_rows: int = 0
+    shed_rows: int = 0
+    stale_rows: int = 0
+    stale_results: int = 0
+    lag_s: float | None = None
+    """How far event times were behind the driver's clock, when the last was over; None where some stream has shown none."""
+
+    def then(self, later: LeftOut) -> LeftOut:
+        """After a later batch."""
+        complete, new = self.completeness, later.completeness
+        if (complete is None) is not (new is None):
+            return later
+        both = None if complete is None or new is None else complete + new
+        return LeftOut(
+            self.since, both, self.unprobed_rows + later.unprobed_rows, self.shed_rows + later.shed_rows,
+            self.stale_rows + later.stale_rows, self.stale_results + later.stale_results, later.lag_s,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """
+        >>> print(LeftOut(41, Completeness(41, 730, 1_000.0, 100.0), 12_345, stale_results=17, lag_s=2.13))
+        since batch 41 adapted: 73 % ± 0.73 % of the results, 12,345 rows not looked up, 17 results too old; 2.1 s behind \
+the clock
+        >>> print(LeftOut(44, lag_s=0.4))
+        since batch 44 exact: 0 results too old; 0.4 s behind the clock
+        """
+        parts = [f"{self.stale_results:,} results too old"]
+        if self.stale_rows:
+            parts.append(f"{self.stale_rows:,} rows too old")
+        if self.shed_rows:
+            parts.insert(0, f"{self.shed_rows:,} rows shed")
+        if self.completeness is not None:
+            parts[:0] = [str(self.completeness), f"{self.unprobed_rows:,} rows not looked up"]
+        behind = f"; {max(0.0, self.lag_s):,.1f} s behind the clock" if self.lag_s is not None else ""
+        kind = "exact" if self.completeness is None else "adapted"
+        return f"since batch {self.since} {kind}: {', '.join(parts)}{behind}"
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The same as plain values; a share of None is not known."""
+        complete = self.completeness
+        share, error = (1.0, 0.0) if complete is None else (complete.share, complete.error)
+        return {
+            "is_exact": complete is None, "since": self.since, "complete_share": share, "complete_error": error,
+            "unprobed_rows": self.unprobed_rows, "shed_rows": self.shed_rows, "stale_rows": self.stale_rows,
+            "stale_results": self.stale_results, "lag_s": self.lag_s,
+        }  # fmt: skip
+
+
+def left_out_of(batch: int, commit: QueryCommit, shed: Sequence[str], lag_s: float | None) -> LeftOut:
+    """What a batch left out of a query; `shed` are the streams that were shed in it."""
+    sources, counted = commit.statistics.sources, commit.statistics
+    return LeftOut(
+        batch, completeness_of(batch, commit, any(name in sources for name in shed)), sum(unprobed_rows(counted).values()),
+        sum(each.shed_rows for each in sources.values()), sum(each.stale_rows for each in sources.values()),
+        counted.stale_results, lag_s,
+    )  # fmt: skip
+
+
+def together(batches: Sequence[LeftOut]) -> LeftOut | None:
+    """What batches left out, oldest first, since the newest of another kind."""
+    found: LeftOut | None = None
+    for each in batches:
+        found = each if found is None else found.then(each)
+    return found

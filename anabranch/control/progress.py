@@ -19,7 +19,7 @@ from itertools import islice
 
 import msgspec
 
-from anabranch.control.completeness import Completeness, completeness_of, since_adapted
+from anabranch.control.completeness import Completeness, LeftOut, completeness_of, since_adapted, unprobed_rows
 from anabranch.control.ledger import Ledger
 from anabranch.control.pace import factors
 from anabranch.control.records import STAGE, Border, Commit, SourceStatistics
@@ -109,7 +109,7 @@ class Progress(msgspec.Struct, omit_defaults=True):
     stale_results: int = 0
     """Results that were suppressed because a row in them is older than its freshness allows."""
     stale_rows: dict[str, int] = {}
-    """Rows that were turned away because they are older than any query may have them in a result."""
+    """Rows that are older than the query may have them in a result."""
     shed_rows: dict[str, int] = {}
     """Rows that were dropped before they were joined."""
     borders: dict[str, Border] = {}
@@ -133,6 +133,12 @@ class Progress(msgspec.Struct, omit_defaults=True):
     def lag_s(self) -> float | None:
         """How far the event times of its streams were behind the driver's clock, when the batch was over."""
         return self.at_s - self.seen_us / 1e6 if self.seen_us is not None else None
+
+    @property
+    def left_out(self) -> LeftOut:
+        """What the batch left out."""
+        unprobed, shed, stale = (sum(each.values()) for each in (self.unprobed_rows, self.shed_rows, self.stale_rows))
+        return LeftOut(self.batch, self.completeness, unprobed, shed, stale, self.stale_results, self.lag_s)
 
     @property
     def seconds(self) -> float:
@@ -206,7 +212,7 @@ def progress_of(query: Query, whole: Commit, plan: str, wall_s: dict[str, float]
         staging_cpu_s=counted.cpu_ns.get(STAGE, 0) / 1e9,
         names=shown_names(query),
         completeness=completeness_of(batch, commit, any(name in whole.shed for name in streams)),
-        unprobed_rows={alias: each.rows - each.probed for alias, each in counted.limited.items() if each.rows > each.probed},
+        unprobed_rows=unprobed_rows(counted),
         stale_results=counted.stale_results,
         stale_rows={n: s.stale_rows for n, s in sources.items() if s.stale_rows},
         shed_rows={n: s.shed_rows for n, s in sources.items() if s.shed_rows},

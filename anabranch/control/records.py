@@ -141,7 +141,7 @@ class SourceStatistics(msgspec.Struct):
     """Rows that are too far ahead of the driver's clock: like late ones, they are turned away."""
     untimed_rows: int = 0
     stale_rows: int = 0
-    """Rows older than any query that reads the source may have them in a result: they go no further."""
+    """Rows older than the query may have them in a result; those too old for all queries of the source go no further."""
     shed_rows: int = 0
     """Rows that were dropped before the exchange: they are among `rows`."""
     skipped_rows: int = 0

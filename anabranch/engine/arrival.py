@@ -97,10 +97,11 @@ class Arrival:
             reader = over[query]
             if (key := (reader.name, limit_us)) not in known:  # members of a shared join over the same streams count alike
                 late = came.late + (int((came_starts < limit_us).sum()) if limit_us > least_us else 0)
-                stale = count_between(came_starts, limit_us, useful_us)
+                own_us = useful_from_us(source.name, [reader], self.clocks_us) if is_timed else BEGINNING_US
+                stale = count_between(came_starts, limit_us, own_us)
                 seen = Seen(came.seen, late, came.early, came.untimed, stale)
                 i = reader.inputs_over(source.name)[0]
-                known[key] = own_rows(reader, i, given, seen, limit_us, early_us, useful_us)
+                known[key] = own_rows(reader, i, given, seen, limit_us, early_us, own_us)
             self.counts[query, source.name] = SourceStatistics(*known[key], largest_time_us=largest_us)
         if useful_us > least_us and not (useful := starts >= useful_us).all():
             stored, starts = stored.filter(pa.array(useful)), starts[useful]

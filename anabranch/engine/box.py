@@ -206,6 +206,8 @@ class Box:
         stage = route.stages[place]
         if stage.is_root and not emit:
             return
+        if stage.is_root and self._oldest:  # what is too old has no result to find
+            rows = fresh(self, rows, self._oldest)
         if stage.is_root and self.counts(route):
             yield from self.directed(route, stage, rows)
             return

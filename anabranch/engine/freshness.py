@@ -1,8 +1,9 @@
 """Results that would be too old: a row in them is older, by the clock of its query, than the user wants (001, definition 2).
 
-They are suppressed where they would leave the root. What no query that reads a stream may have in a result by the clock of
-the batch in which it comes is turned away. (The wall clock never goes back. Where the next run goes by event times,
-a row that was turned away is missing.)
+What no query that reads a stream may have in a result by the clock of the batch in which it comes is turned away. (The wall
+clock never goes back. Where the next run goes by event times, a row that was turned away is missing.) A row that another
+query still wants is stored, and kept in views; it does not look up results for the query that it is too old for. Results in
+which it is found by a newer row are suppressed where they would leave the root.
 
 Mostly nothing is too old, and no row need be looked at for it. A combination ends with the first of its rows, so a row of an
 input with window d is no older than the end of the combination less d; and what a batch finds ends after its watermark.
@@ -54,9 +55,9 @@ def oldest_times(query: Query, clock_us: int, watermark_us: int) -> tuple[Oldest
 
 
 def fresh(box: Box, rows: Combination, limits: Iterable[Oldest]) -> Combination:
-    """The results in which no row is too old."""
+    """The results, or rows that are to find some, in which no row is too old."""
     for each in limits:
-        if len(rows) and each.may_be_missed(int(rows.ends.min())):
+        if each.alias in rows.ids and len(rows) and each.may_be_missed(int(rows.ends.min())):
             in_time = box.log_of(each.alias).times(rows.ids[each.alias]) >= each.time_us
             rows = rows if in_time.all() else rows.where(in_time)
     return rows

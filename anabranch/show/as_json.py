@@ -32,8 +32,6 @@ def priced_json(priced: PricedPlan) -> dict[str, Any]:
         "tree": _node_json(priced.tree),
         "measured": None if batches is None else {
             "batches": batches.count, "last_batch": batches.last_batch, "cpu": batches.cores, "memory": batches.state_bytes,
-            "complete_share": 1.0 if batches.completeness is None else batches.completeness.share,
-            "complete_error": 0.0 if batches.completeness is None else batches.completeness.error,
         },
         "warnings": [_defeated_json(d) for d in priced.warnings],
     }  # fmt: skip

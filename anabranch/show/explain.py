@@ -402,6 +402,4 @@ def _known(priced: PricedPlan) -> list[str]:
     if names[Basis.MEASURED] and priced.batches is not None:
         upto = f"in {priced.batches.count} batches up to {priced.batches.last_batch}"
         texts.append(f"Measured {upto}: {'; '.join(dict.fromkeys(names[Basis.MEASURED]))}.")
-    if priced.batches is not None and (missing := priced.batches.completeness) is not None:
-        texts.append(f"Under overload: batches {missing.since} to {priced.batches.last_batch} gave {missing}.")
     return texts

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.adapt.monitor import Monitor, Observation
-from anabranch.control.completeness import Completeness, completeness_of, since_adapted
 from anabranch.control.ledger import commits_in
 from anabranch.control.records import Commit, ExecutionRecord, StateStatistics, Statistics
 from anabranch.cost.facts import Given, Measured
@@ -33,8 +32,6 @@ class Batches:
     monitor: Monitor
     execution: ExecutionRecord
     last_batch: int
-    completeness: Completeness | None = None
-    """Of the results of these batches, if any is missing."""
 
     @property
     def count(self) -> int:
@@ -128,13 +125,11 @@ def batches_of(pipeline: Folder, query: str, identity: str) -> Batches | None:
     if not found:
         return None
     monitor, execution = Monitor(len(found)), found[-1].queries[query].execution
-    complete: Completeness | None = None
     for commit in found:
         own = commit.queries[query]
-        complete = since_adapted(complete, completeness_of(commit.batch, own, bool(commit.shed)))
         if (seen_us := _seen_us(commit, own.statistics)) is not None and own.execution.plan == execution.plan:
             monitor = monitor.after(Observation(commit.batch, seen_us, own.statistics))
-    return Batches(monitor, execution, found[-1].batch, complete) if monitor.span_s > 0 else None
+    return Batches(monitor, execution, found[-1].batch) if monitor.span_s > 0 else None
 
 
 def _seen_us(commit: Commit, statistics: Statistics) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import Any
 
+from anabranch.control.completeness import LeftOut
 from anabranch.plan.lengths import length_text
 from anabranch.plan.overload import Clock, Overload, Policy
 from anabranch.plan.partial import has_freshness, late_suppressed, slack_us
@@ -42,10 +43,14 @@ REFUSED = (
 )
 
 
-def overload_text(query: Query, overload: Overload, apart: Sequence[str] = ()) -> str | None:
+def overload_text(
+    query: Query, overload: Overload, apart: Sequence[str] = (), left_out: LeftOut | None = None
+) -> str | None:
     """A paragraph; None if the query is exact, and promises nothing of freshness. `apart` are the queries over its streams
-    that run in other pipelines because they do something else under overload."""
-    if overload == Overload() and not has_freshness(query) and not apart:
+    that run in other pipelines because they do something else under overload; `left_out` is what its newest batches left
+    out."""
+    is_exact = left_out is None or left_out.completeness is None
+    if overload == Overload() and not has_freshness(query) and not apart and is_exact:
         return None
     becomes = BECOMES[overload.policy]
     if overload.policy is Policy.FALL_BEHIND and has_freshness(query):
@@ -65,11 +70,15 @@ def overload_text(query: Query, overload: Overload, apart: Sequence[str] = ()) -
         lines.append("its join is not shared: what is too old for one query is not for another")
     if apart:
         lines.append(f"not in one pipeline with {', '.join(apart)}: under overload these do something else")
+    if left_out is not None:
+        lines.append(str(left_out))
     wrapped = ["\n    ".join(wrap(line, WIDTH - 4, break_long_words=False, break_on_hyphens=False)) for line in lines]
     return "\n  ".join(["under overload", *wrapped])
 
 
-def overload_json(query: Query, overload: Overload, apart: Sequence[str] = ()) -> dict[str, Any]:
+def overload_json(
+    query: Query, overload: Overload, apart: Sequence[str] = (), left_out: LeftOut | None = None
+) -> dict[str, Any]:
     """The same as plain values."""
     return {
         "policy": str(overload.policy), "may_lose": overload.policy.may_lose,
@@ -77,4 +86,5 @@ def overload_json(query: Query, overload: Overload, apart: Sequence[str] = ()) -
         "allowances": dict(overload.allowances), "algorithm": str(overload.algorithm), "may_shed": overload.may_shed,
         "freshness_us": {i.alias: i.freshness_us for i in query.inputs if i.freshness_us is not None},
         "slack_us": slack_us(query), "warnings": list(late_suppressed(query)), "apart": list(apart),
+        "left_out": None if left_out is None else left_out.details,
     }  # fmt: skip

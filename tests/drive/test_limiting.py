@@ -161,6 +161,52 @@ def test_a_parallel_track_ends_before_anything_is_limited() -> None:
     assert made.driver._limits(steering) == {"a": Limit(share=0.5)}
 
 
+class FromTo(Pinned):
+    """Limits lookups of a from batch 2 on, and lifts that after batch 4."""
+
+    cores: Mapping[str, float] = {}
+
+    def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
+        return ()
+
+    def after(self, load: Load) -> Sequence[Allowing | LoadRemark]:
+        said = {1: ("too many", {"a": 0.5}), 4: ("few enough", {})}
+        text, shares = said.get(load.commit.batch, ("", {}))
+        return [Allowing(SetAllowances("q", {}, shares), text)] if text else ()
+
+
+def test_the_journal_tells_what_was_measured_since_results_are_missing() -> None:
+    """The share that was given, with its standard error, rows that did not look up, results that were too old, and the lag:
+    of all batches since, and of none that is exact. Rows are 2.5 s old when their batch is planned, and those that
+    they find up to 6.5 s."""
+    now = [100.0]
+    limiting = Limiting(Overload(Policy.ADAPT_JOINS, clock=Clock.WALL), FromTo({}), draw_salt=lambda: 7)
+    run = LocalPipeline(
+        [query()], MemoryFilesystem(), limiting=limiting, clock=lambda: now[0], seconds=lambda commit: 0.25
+    )
+    for batch in range(5):
+        times = [int((now[0] - 2.5) * 1e6) + 1000 * n for n in range(60)]
+        made = pa.table({"k": [n % 30 for n in range(60)], "ts": pa.array(times, pa.timestamp("us"))})
+        run.step(batch, dict.fromkeys("abc", made))
+        now[0] += 1
+    entries = {each.event: each for each in run.driver.queries["q"].journal.entries()}
+    exact, lifted = entries["limiting"], entries["lifted"]
+    assert exact.text.startswith("too many; since batch 0 exact: ")
+    assert exact.details["measured"]["is_exact"]
+    commits = [run.commits.read(batch).queries["q"].statistics for batch in (2, 3, 4)]
+    unprobed = sum(each.limited["a"].rows - each.limited["a"].probed for each in commits)
+    told = lifted.details["measured"]
+    assert (told["since"], told["unprobed_rows"], told["is_exact"]) == (2, unprobed, False)
+    estimated = sum(own.estimated for each in commits for own in each.limited.values())
+    assert told["complete_share"] == pytest.approx(sum(each.results for each in commits) / estimated)
+    assert told["complete_error"] > 0
+    assert told["stale_results"] == sum(each.stale_results for each in commits) > 0
+    assert told["lag_s"] == pytest.approx(2.75 - 0.059)
+    assert lifted.text.startswith("few enough; since batch 2 adapted: ")
+    assert f"{unprobed:,} rows not looked up" in lifted.text
+    assert lifted.text.endswith("2.7 s behind the clock")
+
+
 def steered(found: Query) -> Steering:
     disk = MemoryFilesystem()
     forms = Forms(found)

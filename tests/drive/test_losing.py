@@ -34,7 +34,8 @@ from tests.support.simulation import Simulation
 from tests.support.troubles import FAILS, FAULTS, PAUSES
 from tests.support.workloads import Workload
 
-MOVES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), st.just(Strategy.MOVING_STATE)), max_size=4)
+STRATEGIES = st.sampled_from([Strategy.MOVING_STATE, Strategy.GRADUAL])
+MOVES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), STRATEGIES), max_size=4)
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.control.ledger import commits_in
+from anabranch.control.progress import ProgressLog, progress_of
 from anabranch.control.records import ExecutionRecord, Limit
 from anabranch.cost.streams import Basis
 from anabranch.drive.limiting import Limiting
@@ -32,14 +33,13 @@ def rows_of(batch: int, seed: int) -> pa.Table:
     return pa.table({"k": drawn[0], "j": drawn[1], "ts": pa.array(times, pa.timestamp("us"))})
 
 
-def has_run(folder: Path, plan: str, pinned: str = "", limiting: Limiting | None = None) -> Planning:
+def has_run(folder: Path, plan: str, pinned: str = "") -> Planning:
     """The planning of a query that has run under a plan."""
     planning = Planning(slots=1, checkpoint=LocalFilesystem(str(folder)))
     script = f"{STREAMS} CREATE QUERY q {f'PLAN {pinned!r}' if pinned else ''} AS {QUERY}"
     planning.add_script(parse_script(script))
-    pipeline = LocalPipeline(
-        [planning.query("q").forms.written], LocalFilesystem(str(folder / "pipeline-0")), {"q": plan}, limiting=limiting
-    )  # fmt: skip
+    query = planning.query("q").forms.written
+    pipeline = LocalPipeline([query], LocalFilesystem(str(folder / "pipeline-0")), {"q": plan})
     for batch in range(BATCHES):
         pipeline.step(batch, {name: rows_of(batch, seed) for seed, name in enumerate("abc")})
     return planning
@@ -104,14 +104,35 @@ def test_batches_of_another_plan_do_not_count(tmp_path: Path) -> None:
 
 
 def test_results_that_are_missing_are_told(tmp_path: Path) -> None:
-    exact = has_run(tmp_path / "exact", "(a b c)")
-    assert "Under overload" not in exact.explain("q")
-    assert exact.explain_json("q")["measured"]["complete_share"] == 1.0
-    limiting = Limiting(Overload(Policy.ADAPT_JOINS), draw_salt=lambda: 7)
+    """Since when, how many, with the standard error; rows that did not look up, what was too old, the lag; also that nothing
+    is missing, of a query of which something might be."""
+    adapts = Overload(Policy.ADAPT_JOINS)
+    limiting = Limiting(adapts, draw_salt=lambda: 7)
+    planning = Planning(slots=1, checkpoint=LocalFilesystem(str(tmp_path)), overload=adapts)
+    planning.add_script(parse_script(f"{STREAMS} CREATE QUERY q AS {QUERY} FRESHNESS 4 SECONDS"))
+    query, folder = planning.query("q").forms.written, LocalFilesystem(str(tmp_path / "pipeline-0"))
+    pipeline, log = LocalPipeline([query], folder, {"q": "(a b c)"}, limiting=limiting), ProgressLog(folder, 1, lambda: 20.0)
+
+    def step(batch: int) -> str:
+        pipeline.step(batch, {name: rows_of(batch, seed) for seed, name in enumerate("abc")})
+        assert pipeline.commit is not None
+        log.note(batch, {"q": progress_of(query, pipeline.commit, "(a b c)", {})})
+        log.flush()
+        return " ".join(planning.explain("q").split())
+
+    step(0)
+    assert "since batch 0 exact: 0 results too old; 18.0 s behind the clock" in step(1)
     limiting.limits = {"q": dict.fromkeys("abc", Limit(share=0.5))}
-    adapted = has_run(tmp_path / "adapted", "(a b c)", limiting=limiting)
-    measured = adapted.explain_json("q")["measured"]
-    assert measured["complete_share"] == pytest.approx(0.5, abs=0.05)
-    assert 0 < measured["complete_error"] < 0.05
-    text = " ".join(adapted.explain("q").split())
-    assert f"to {BATCHES - 1} gave {measured['complete_share'] * 100:.0f} % ± " in text
+    for batch in range(2, 6):
+        text = step(batch)
+    told = planning.explain_json("q")["overload"]["left_out"]
+    assert told["complete_share"] == pytest.approx(0.5, abs=0.1)
+    assert 0 < told["complete_error"] < 0.1
+    assert told["unprobed_rows"] == pytest.approx(4 * 3 * PER_S / 2, rel=0.1)
+    assert (told["is_exact"], told["since"], told["stale_results"]) == (False, 2, 0)
+    share, error = (f"{told[f'complete_{what}'] * 100:.2g} %" for what in ("share", "error"))
+    assert f"since batch 2 adapted: {share} ± {error} of the results, {told['unprobed_rows']:,} rows not looked up" in text
+    limiting.limits = {}
+    assert "since batch 6 exact: 0 results too old; 13.0 s behind the clock" in step(6)
+    exact = has_run(tmp_path / "exact", "(a b c)")
+    assert "since batch" not in exact.explain("q"), "nothing of it may be missing"

@@ -2,7 +2,8 @@
 
 `cluster` runs several scenarios, in halves, on `local-cluster` with troubled tasks and speculation, and says what is wrong;
 a number with a `w` before it is that of a workload: several queries in a pipeline; with an `l` before it, it is that of the
-batches of a query under limits, whose results are those of a run without Spark and trouble, batch by batch.
+batches of a query under limits, rows of which are shed, too: its results are those of a run without Spark and trouble,
+batch by batch.
 `standalone` does so on a master that is named first.
 `executors` runs one scenario on `local-cluster`, whose executors are killed on the way.
 `machines` runs a query on workers that share no disk with the driver or with each other.
@@ -16,7 +17,6 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,23 @@ def _workload(spark: SparkSession, folder: str, seed: int) -> str:
     return "; ".join(f"{name}: {difference}" for name, difference in wrong.items() if difference)
 
 
-LIMITED = Overload(Policy.ADAPT_JOINS, allowances={"a": 0.4, "b": 0.6, "c": 0.8})
+LIMITED = Overload(Policy.ADAPT_JOINS, allowances={"a": 0.4, "b": 0.6, "c": 0.8}, may_shed=True)
+
+
+class Shedding(Limiting):
+    """Sheds rows of the stream that our own reader reads, whatever the load, by salts that count."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given, draw_salt=count().__next__)
+        self.shed = {"b": 0.7}
+
+    def after(self, *given: Any) -> None:
+        """Nobody is asked."""
 
 
 def _limited(spark: SparkSession, folder: str, batches: int) -> str:
-    """Runs a query some rows of which look up, and whose results are to be fresh; what is wrong with those of any batch."""
+    """Runs a query some rows of which are shed, and some others look up, and whose results are to be fresh; what is wrong
+    with those of any batch."""
     plain = many_batches(batches)
     scenario = replace(plain, script=plain.script.replace("[RANGE 2 SECONDS]", "[RANGE 2 SECONDS FRESHNESS 2 SECONDS]"))
     found: dict[int, oracle.Bag] = {}
@@ -122,19 +134,21 @@ def _limited(spark: SparkSession, folder: str, batches: int) -> str:
     def sink(results: DataFrame, batch: int) -> None:
         found[batch] = bag(results.toArrow(), scenario)
 
-    session_start.Limiting = partial(Limiting, draw_salt=count().__next__)  # type: ignore[misc,assignment]
+    session_start.Limiting = Shedding  # type: ignore[misc]
     feed = Feed(scenario, folder, "mixed", settings={"overload": LIMITED})
     feed.write(range(batches))
     feed.run(spark, sink, plan=1, slots=2)  # type: ignore[arg-type]
     session_start.Limiting = Limiting  # type: ignore[misc]
-    limiting = Limiting(LIMITED, draw_salt=count().__next__)
+    limiting = Shedding(LIMITED)
     twin = LocalRun(scenario.query, MemoryFilesystem(), scenario.plans[1], slots=2, limiting=limiting)
     limiting.limits = {twin.name: {alias: Limit(share=share) for alias, share in LIMITED.allowances.items()}}
-    told = []
+    told, dropped = [], 0
     for number in range(batches):
-        wanted = oracle.bag(twin.step(number, scenario.feed(number)).results)
+        step = twin.step(number, scenario.feed(number))
+        wanted, dropped = oracle.bag(step.results), dropped + step.statistics.sources["b"].shed_rows
         if difference := oracle.difference(found.pop(number, Counter()), wanted):
             told.append(f"batch {number}: {difference}")
+    told += [] if dropped else ["no row was shed"]
     return "; ".join([*told, *(f"batch {number} has results" for number, more in found.items() if more)])
 
 
