@@ -13,7 +13,7 @@ import pytest
 from anabranch.control.ledger import Ledger, commits_in
 from anabranch.control.loop import Observed, Proposal, Remark
 from anabranch.control.records import Commit
-from anabranch.drive.local import LocalPipeline
+from anabranch.drive.local import LocalPipeline, Steady
 from anabranch.drive.retain import RELEASE_EVERY, Background
 from anabranch.drive.steering import MOST_FAILED_RUNS
 from anabranch.errors import CheckpointBusyError, SinkError
@@ -174,7 +174,7 @@ def test_records_and_files_do_not_grow_with_batches() -> None:
         assert len(case.checkpoint.list(f"state/{slot}")) < 40
 
 
-class Proposing:
+class Proposing(Steady):
     """A loop that proposes a plan after some batch."""
 
     def __init__(self, batch: int, plan: str) -> None:
