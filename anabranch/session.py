@@ -64,22 +64,25 @@ class Session:
     `spark` is your SparkSession, a function that gives one when it is needed, or None for a local one of our own. Queries
     that read the same streams run together, in one *pipeline*: one streaming query of Spark's, with one scan of each stream
     and one state (`share=False`: each by itself).
-    State and control records go below `checkpoint`: a path, a URI (`s3://bucket/state`, `file:///…`, `gs://…`, `hdfs://…`),
-    or a `pyarrow.fs.FileSystem` with a path in it. State files of a remote one are kept on each machine too, as `cache`
-    says. Spark's own log of a query goes below `spark_checkpoint`: by default with the rest; where that is remote, to a
-    temporary folder of this machine, with a copy in the checkpoint. `slots` is the number of tasks of a batch (default:
-    Spark's parallelism); it is fixed when a query first starts. Plans that are not pinned are chosen within `budget`: at
-    first by `facts` (rates and distinct keys, as far as you know them), then by what was measured, and again when that
-    changes, as `adapt` says. When no rows have come for `idle_close`, a batch without rows gives what the last ones have
-    made final (None: it does not). `clock` gives seconds since the epoch: by it rows are too far ahead, and streams idle. A
-    query that gives more than `results_per_batch` results in one batch ends with `TooManyResultsError`, and nothing of that
-    batch is delivered; None, the default: however many there are. (Groups that have rows in several slots are
-    counted in each slot by itself, before HAVING.) Results that a sink does not take, because it is slow or fails, wait on
-    disk, up to `most_staged` bytes ("1 GiB"). `overload` says what becomes of results when streams bring more than there is
-    CPU to join (`Overload`; default: all of them, late). Where an embedded database fails that runs a block of a query,
-    the query does, too; with `database_failure="engine"` the engine makes the groups, of a block over one stream, and runs
-    the block for a while before it asks the database again. Where a database is gone in which rows are looked up, queries
-    that look up fail; with `lookup_failure="wait"` their batch waits until the database is back.
+    State and control records go below `checkpoint`: a path, a URI (`s3://bucket/state`, `file:///…`, `gs://…`,
+    `hdfs://…`), or a `pyarrow.fs.FileSystem` with a path in it. State files of a remote one are kept on each machine
+    too, as `cache` says. Spark's own log of a query goes below `spark_checkpoint`: by default with the rest; where that
+    is remote, to a temporary folder of this machine, with a copy in the checkpoint. `slots` is the number of tasks of a
+    batch (default: Spark's parallelism); it is fixed when a query first starts. Plans that are not pinned are chosen
+    within `budget`: at first by `facts` (rates and distinct keys, as far as you know them), then by what was measured,
+    and again when that changes, as `adapt` says. When no rows have come for `idle_close`, a batch without rows gives
+    what the last ones have made final (None: it does not). `clock` gives seconds since the epoch: by it rows are too far
+    ahead, and streams idle. A query that gives more than `results_per_batch` results in one batch ends with
+    `TooManyResultsError`, and nothing of that batch is delivered; None, the default: however many there are. (Groups
+    that have rows in several slots are counted in each slot by itself, before HAVING.) Results that a sink does not
+    take, because it is slow or fails, wait on disk, up to `most_staged` bytes ("1 GiB") in each pipeline: then the
+    pipeline waits for a sink that is slow, and stops with the error of one that fails. A batch waits for the first call
+    of its sinks, for `sink_patience` at most (None: for as long as the trigger's interval is, or 1 second); a call that
+    takes longer goes on beside the next batches. `overload` says what becomes of results when streams bring more than
+    there is CPU to join (`Overload`; default: all of them, late). Where an embedded database fails that runs a block of
+    a query, the query does, too; with `database_failure="engine"` the engine makes the groups, of a block over one
+    stream, and runs the block for a while before it asks the database again. Where a database is gone in which rows are
+    looked up, queries that look up fail; with `lookup_failure="wait"` their batch waits until the database is back.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class Session:
         overload: Overload | None = None,
         database_failure: str = FAIL,
         lookup_failure: str = FAIL,
+        sink_patience: str | timedelta | None = None,
     ) -> None:
         if not (spark is None or isinstance(spark, SparkSession) or callable(spark)):
             raise SessionError(f"spark is a classic SparkSession, or None for one of our own: not a {type(spark).__name__}")
@@ -113,6 +117,7 @@ class Session:
         if not callable(clock):
             raise SessionError(f"clock is a function that gives seconds since the epoch: not {clock!r}")
         self.share, self._most_staged_bytes = share, int(size_bytes(most_staged, "most_staged"))
+        self._patience_us = _positive_us(sink_patience, "sink_patience") if sink_patience is not None else None
         self._idle_us = _positive_us(idle_close, "idle_close") if idle_close is not None else None
         self.clock = clock
         if results_per_batch is not None and (type(results_per_batch) is not int or results_per_batch < 1):
@@ -258,11 +263,13 @@ class Session:
         on_failure: str = "stop",
         overload: Overload | None = None,
     ) -> None:
-        """Declares a continuous query. `plan` pins it, in the aliases of the query: `((t q) o)`. `share` says whether it may
-        run together with queries that read the same streams (None: as the session says). A sink that fails is tried again,
-        and its results wait; when too many wait, the queries that run together stop, or (`on_failure="leave"`) go on without
-        this one. `overload` says what it does under overload (None: as the session says); queries of which something else is
-        said run in another pipeline."""
+        """Declares a continuous query. `sink` is one of `ab.sinks.*`, or a function of a DataFrame and the number of a
+        batch, which may be called from another thread than the one that starts the run, at the same time as other sinks;
+        never twice at a time. `plan` pins the query, in its aliases: `((t q) o)`. `share` says whether it may run
+        together with queries that read the same streams (None: as the session says). A sink that fails is tried again,
+        and its results wait; when too many wait, the queries that run together stop, or (`on_failure="leave"`) go on
+        without this one. `overload` says what it does under overload (None: as the session says); queries of which
+        something else is said run in another pipeline."""
         if on_failure not in ("stop", "leave"):
             raise SessionError(f"on_failure={on_failure!r}: the pipeline may 'stop', or the query 'leave' it")
         require_overload(overload)
@@ -357,11 +364,12 @@ class Session:
             restart.require()
             sweep_checkpoint(self.checkpoint)
             take_over(self._queries, restart)
-            for pipeline in pipelines_to_start(self._queries, ground, restart, patience_s(trigger)):
+            patience = patience_s(trigger, self._patience_us)
+            for pipeline in pipelines_to_start(self._queries, ground, restart, patience):
                 pipeline.start(trigger)
                 run.pipelines.append(pipeline)
             answer_drops(self.checkpoint, restart.named(Fate.DROPPED))
-            run.online = Online(self._queries, run, ground, trigger, patience_s(trigger))
+            run.online = Online(self._queries, run, ground, trigger, patience)
             run.online.watch()
         except BaseException:
             run.stop()

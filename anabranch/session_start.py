@@ -50,8 +50,10 @@ def checked_trigger(trigger: Mapping[str, Any]) -> dict[str, Any]:
     return {"processingTime": f"{parse_duration(given['processingTime'], 'processingTime') // 1000} milliseconds"}
 
 
-def patience_s(trigger: Mapping[str, Any]) -> float | None:
-    """How long a batch waits for its results to arrive: as long as its trigger's interval."""
+def patience_s(trigger: Mapping[str, Any], given_us: int | None = None) -> float:
+    """How long a batch waits for its results to arrive: as the session says, else as long as its trigger's interval."""
+    if given_us is not None:
+        return given_us / 1e6
     interval = trigger.get("processingTime")
     return (parse_duration(str(interval)) / 1e6 if interval else 0.0) or PATIENCE_S
 

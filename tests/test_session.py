@@ -235,6 +235,7 @@ def test_a_busy_checkpoint(folder: Path) -> None:
 
 def test_a_batch_waits_for_its_sinks_as_long_as_its_trigger() -> None:
     assert patience_s({"processingTime": "50 milliseconds"}) == 0.05
+    assert patience_s({"processingTime": "50 milliseconds"}, 2_000_000) == 2.0
     assert patience_s({"processingTime": "0 seconds"}) == patience_s({"availableNow": True}) == 1.0
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anabranch.cli.arguments import add_budget, add_overload, count, length, overload_of, read_file, with_queries
+from anabranch.cli.arguments import add_budget, add_overload, count, length, overload_of, read_file, size, with_queries
 from anabranch.cli.waits import saying
 from anabranch.errors import UsageError
 
@@ -62,6 +62,14 @@ def add(commands: Commands) -> None:
         "--strategy", choices=("moving-state", "parallel-track", "gradual"), help="always this one (default: the cheapest)"
     )
     run.add_argument(
+        "--most-staged", type=size, metavar="SIZE", default="1 GiB",
+        help="so much of the results of a pipeline may wait for sinks (default: %(default)s)",
+    )  # fmt: skip
+    run.add_argument(
+        "--sink-patience", type=length, metavar="LENGTH",
+        help="how long a batch waits for its sinks (default: what --every says, or 1 second)",
+    )  # fmt: skip
+    run.add_argument(
         "--every", type=length, metavar="LENGTH", help="a batch so often (default: the next when one is over)"
     )
     run.add_argument("--once", action="store_true", help="process what is there, then end")
@@ -99,6 +107,7 @@ def command(given: argparse.Namespace) -> int:
     adapt = Adapt(given.adapt, pause=given.pause, strategy=given.strategy)
     session = Session(start_spark, checkpoint, Budget(given.cpu, given.memory, given.strict), given.slots, adapt=adapt,
                       spark_checkpoint=given.spark_checkpoint, share=not given.no_share, overload=overload,
+                      most_staged=given.most_staged, sink_patience=given.sink_patience,
                       database_failure=given.database_failure, lookup_failure=given.lookup_failure)  # fmt: skip
 
     def sink(query: str) -> sinks.Sink:

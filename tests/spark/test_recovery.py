@@ -53,7 +53,7 @@ def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) -
     sink, not even if the pipeline does, because too much is staged. The next one brings what waits; each action on it brings
     the same, also if it must be computed again. Places are named by URIs."""
     scenario, spark_log = many_batches(3), tmp_path / "spark"
-    settings = {"most_staged": 1, "spark_checkpoint": spark_log.as_uri()}
+    settings = {"most_staged": 1, "sink_patience": "700 ms", "spark_checkpoint": spark_log.as_uri()}
     feed = Feed(scenario, str(tmp_path), "mixed", checkpoint=(tmp_path / "state").as_uri(), settings=settings)
     feed.write(range(3))
     kept = sinks.memory()
@@ -62,6 +62,7 @@ def test_stopped_in_the_middle_of_a_batch(spark: SparkSession, tmp_path: Path) -
     try:
         assert slow.entered.wait(WAIT_S)
         assert run.pipeline("q").host.delivery.most_bytes == 1
+        assert run.pipeline("q").host.delivery.patience_s == 0.7
         stopping = threading.Thread(target=run.stop)
         stopping.start()
         stopping.join(20)
