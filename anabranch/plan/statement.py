@@ -69,7 +69,8 @@ class StatementError(Exception):
 
 
 class Embedded(Protocol):
-    """A database that runs in the process that asks it, over rows that stay where they are."""
+    """A database that runs in the process that asks it, over rows that stay where they are. One with tables of its own
+    speaks another protocol (`anabranch.place.databases.protocol`)."""
 
     def words(self, sql: str) -> Words:
         """Reads a statement; StatementError, if it is not one SELECT, or reads what is none of its business."""
@@ -88,7 +89,9 @@ class Embedded(Protocol):
         nothing else before the last was taken."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends it, and frees what it has."""
+        ...
 
 
 Open = Callable[[str], Embedded]
