@@ -7,7 +7,7 @@ hands one to them (`anabranch.place.databases.embedded`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -82,6 +82,11 @@ class Embedded(Protocol):
 
     def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
         """The rows that a statement gives; `QueryError`, if it fails."""
+        ...
+
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        """The same over several sets of relations, of the same names and columns, at once: what `run` gives over each.
+        `QueryError`, if it fails, although it may not over each of them alone."""
         ...
 
     def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
