@@ -1,7 +1,8 @@
 """PostgreSQL as a server, through ADBC: stored tables that are looked up where they are.
 
 A lookup is one statement: the distinct keys of a batch go there as one array parameter for each key column, are joined with
-the table by its index, and the rows found come back as Arrow. Every statement runs in a transaction that may only read.
+the table by its index, and the rows found come back as Arrow. A temporary relation for the keys takes longer
+(`python -m bench.keys`). Every statement runs in a transaction that may only read.
 
 ADBC has no deadline of its own. The server ends a statement after the timeout (`statement_timeout`); that does not help when
 the server itself hangs, or the network is cut. So a call runs in a thread of its own, and a connection whose call is not
