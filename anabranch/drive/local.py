@@ -44,7 +44,7 @@ from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.log import encode
 from anabranch.engine.slot import Slot
 from anabranch.errors import MigrationError, QueryFailedError, SchemaMismatchError, SessionError, StateError
-from anabranch.place.databases.protocol import Databases
+from anabranch.place.databases.protocol import Servers
 from anabranch.place.databases.registry import database
 from anabranch.place.reading import LookupCosts
 from anabranch.plan.actions import Action, ChangePlan, MoveGroups, MoveSelects, PlaceBlock
@@ -143,7 +143,7 @@ class LocalPipeline(Driven):
         limiting: Limiting | None = None,
         seconds: Callable[[Commit], float] | None = None,
         companies: Mapping[str, str] | None = None,
-        databases: Databases = database,
+        databases: Servers = database,
         lookup_costs: Mapping[str, LookupCosts] | None = None,
     ) -> None:
         """`dropped` are queries that ran so far, and are not to go on. `refresh` tells which tables are read again: every so

@@ -32,7 +32,7 @@ from anabranch.drive.shipped import Known, Shelf, ShippedTable, shipped
 from anabranch.engine.accept import Rows, conform, in_one_piece
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.errors import DatabaseError
-from anabranch.place.databases.protocol import Databases, Wanted
+from anabranch.place.databases.protocol import Servers, Wanted
 from anabranch.place.databases.registry import database
 from anabranch.place.reading import LookupCosts, Way, at_pace, choose_way, expected_s, pace_name
 from anabranch.plan.demand import asked_of, read_columns
@@ -65,7 +65,7 @@ class Lookups:
 
     run: str
     queries: Mapping[str, Query]
-    databases: Databases = database
+    databases: Servers = database
     asking: Asking = NOT_ASKING
     shelf: Shelf = field(default_factory=Shelf)
     """What the worker remembers of tables."""
@@ -267,7 +267,7 @@ def databases_read_apart(queries: Iterable[tuple[Query, Distribution]]) -> set[s
 
 @contextmanager
 def asking(
-    apart: Iterable[str], costs: Mapping[str, LookupCosts] = MappingProxyType({}), databases: Databases = database
+    apart: Iterable[str], costs: Mapping[str, LookupCosts] = MappingProxyType({}), databases: Servers = database
 ) -> Iterator[Asking]:
     """What tasks are told: one snapshot of each database that several of them read, held until the context ends."""
     with ExitStack() as held:

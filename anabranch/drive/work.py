@@ -36,7 +36,7 @@ from anabranch.engine.shedding import Dropped, Shedding
 from anabranch.engine.slot import Slot, Tenant, Times, parted_by
 from anabranch.errors import QueryFailedError
 from anabranch.place.databases.embedded import open_embedded
-from anabranch.place.databases.protocol import Databases
+from anabranch.place.databases.protocol import Servers
 from anabranch.place.databases.registry import database
 from anabranch.plan.distribution import Distribution, all_inputs
 from anabranch.plan.eager import Forms
@@ -174,7 +174,7 @@ class SlotWork:
     kept: Kept
     results_per_batch: int | None = None
     """More results of a query in a batch in a slot are an error."""
-    databases: Databases = database
+    databases: Servers = database
     """Gives databases in which rows are looked up for."""
 
     @property

@@ -15,6 +15,14 @@ CHUNK_PAIRS = 1 << 20
 CHUNK_BYTES = 256 << 20
 """Keys and predicates are evaluated over at most so many bytes of strings and the like."""
 
+TOGETHER_INSTANTS = 32
+"""A database is asked for the groups of at most so many instants in one statement (`python -m bench.instants`): what a
+statement takes to read and to plan is shared by then."""
+
+TOGETHER_BYTES = 64 << 20
+"""And for so few that the rows of their windows have no more bytes: those of many large windows take little less together,
+and the memory that a statement may have is for all of them."""
+
 MOST_SLICES = 8
 """Rows of a source are kept in at most so many slices (`anabranch.engine.slices`): each has indexes of its own, which a
 lookup visits."""

@@ -9,6 +9,10 @@ At an instant τ the relation of an input has the rows that are its reader's own
 part of the grid) and valid at τ: `start <= τ < end`. An instant at which no stream has such a row is passed over, whatever
 the text says of no rows at all: a group without rows has no result.
 
+The instants of a batch are asked for in one statement, as far as the rows of their windows are few enough
+(`anabranch.engine.bounds`): they give the same, and to read and to plan a statement takes longer than a small window
+(`python -m bench.instants`). If that fails, each of them is asked for by itself.
+
 Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant and of all
 later ones of the batch, if the user wants that (`database_failure`): the rows that the database was to read are folded in
 one go, with nothing kept for the next batch. Before that the block comes home (`anabranch.drive.probation`).
@@ -22,8 +26,9 @@ Example: windows of 5 minutes, SLIDE 1 minute, batches of 10 seconds. In one bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter, thread_time_ns
 
 import numpy as np
@@ -74,6 +79,19 @@ class Piece:
         return self.rows.take(pa.array(places))
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The rows that are valid at an instant, by input."""
+
+    instant_us: int
+    relations: dict[str, pa.Table]
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Their rows and bytes."""
+        return _size(self.relations)
+
+
 Grouped = tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Keys and arguments of rows that are grouped, and their validity."""
 
@@ -112,23 +130,29 @@ class MigBox(Box):
         began = thread_time_ns()
         for i in self.reader.inputs:
             self._look_at(i)
-        for instant_us in self._instants(watermark_us):
-            try:
-                rows = self._ask(instant_us)
-            except QueryError:
-                if not self._may_make_up():
-                    raise
-                self.statistics.borders[self.name].failed += 1
+        for together in self._together(watermark_us):
+            left = [together]
+            while left:
+                asked = left.pop(0)
+                try:
+                    found = self._ask(asked)
+                except QueryError:
+                    if len(asked) > 1:  # what is too much for all of them may do for each
+                        left = [[each] for each in asked]
+                        continue
+                    if not self._may_make_up():
+                        raise
+                    self.statistics.borders[self.name].failed += 1
+                    self._spent("database", began)
+                    for rows in self._made_up(asked[0].instant_us, watermark_us):
+                        self.statistics.results += rows.num_rows
+                        yield self.reader.query, rows
+                    return
                 self._spent("database", began)
-                for rows in self._made_up(instant_us, watermark_us):
+                for rows in found:
                     self.statistics.results += rows.num_rows
                     yield self.reader.query, rows
-                return
-            self._spent("database", began)
-            if rows is not None:
-                self.statistics.results += rows.num_rows
-                yield self.reader.query, rows
-            began = thread_time_ns()
+                began = thread_time_ns()
         self._spent("database", began)
 
     # -- what is there -----------------------------------------------------------------------------------------------
@@ -218,28 +242,43 @@ class MigBox(Box):
         valid = [piece.valid_at(instant_us, i.window_us) for piece in pieces]
         return pa.Table.from_batches([rows for rows in valid if rows is not None], schema)
 
-    def _run_there(self, relations: Mapping[str, pa.Table]) -> pa.Table:
-        """What the database gives, over some relations; what went over the border is counted."""
+    def _together(self, watermark_us: int) -> Iterator[list[Windows]]:
+        """The windows of the instants that the watermark has passed, as many as the database is asked for at once."""
+        found, size_bytes = list[Windows](), 0
+        for instant_us in self._instants(watermark_us):
+            windows = Windows(instant_us, {i.alias: self._relation(i, instant_us) for i in self.reader.inputs})
+            size_bytes += windows.size[1]
+            if found and (size_bytes > bounds.TOGETHER_BYTES or len(found) >= bounds.TOGETHER_INSTANTS):
+                yield found
+                found, size_bytes = [], windows.size[1]
+            found.append(windows)
+        if found:
+            yield found
+
+    def _run_there(self, windows: Sequence[Windows]) -> list[pa.Table]:
+        """What the database gives, over the windows of some instants; what went over the border is counted."""
         asked, back = self.reader.graph.query.statement, (0, 0)
         assert asked is not None, "a block of a database has a statement"
         border = self.statistics.borders.setdefault(self.name, Border(asked.database))
         database, began = self._database(), perf_counter()
+        rows, nbytes = (sum(figures) for figures in zip(*(each.size for each in windows), strict=True))
         try:
-            given = database.run(asked.sql, relations)
-            back = given.num_rows, given.nbytes
+            given = _given_over(database, [each.relations for each in windows], asked.sql)
+            back = sum(each.num_rows for each in given), sum(each.nbytes for each in given)
         finally:
-            border.count(_size(relations), back, perf_counter() - began)
-        if given.num_columns < len(asked.types):
-            raise QueryError(f"DATABASE {asked.database} gives {given.num_columns} columns: start the query anew")
-        return given.combine_chunks()
+            border.count((rows, nbytes), back, perf_counter() - began)
+        if given[0].num_columns < len(asked.types):
+            raise QueryError(f"DATABASE {asked.database} gives {given[0].num_columns} columns: start the query anew")
+        return [each.combine_chunks() for each in given]
 
-    def _ask(self, instant_us: int) -> pa.RecordBatch | None:
-        """The rows of the block at an instant, with the instant."""
+    def _ask(self, windows: Sequence[Windows]) -> list[pa.RecordBatch]:
+        """The rows of the block at some instants, each with its instant; none of one without rows."""
+        pairs = zip(windows, self._run_there(windows), strict=True)
+        return [self._groups(each.instant_us, given) for each, given in pairs if given.num_rows]
+
+    def _groups(self, instant_us: int, given: pa.Table) -> pa.RecordBatch:
+        """What the database gave of an instant, as rows of the block."""
         query = self.reader.graph.query
-        relations = {i.alias: self._relation(i, instant_us) for i in self.reader.inputs}
-        given = self._run_there(relations)
-        if not given.num_rows:
-            return None
         schema, columns, found = query.output_schema, [], iter(given.columns)
         assert query.grouping is not None, "a block of a database has instants"
         for wanted, (_, expr) in zip(schema.types, query.grouping.select, strict=True):
@@ -374,6 +413,11 @@ def _with_validity(
     rows: pa.RecordBatch, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> pa.RecordBatch:
     return rows.append_column(VALID[0], pa.array(starts)).append_column(VALID[1], pa.array(ends))
+
+
+def _given_over(database: Embedded, relations: Sequence[Mapping[str, pa.Table]], sql: str) -> list[pa.Table]:
+    """What a statement gives over the relations of each of some instants."""
+    return [database.run(sql, relations[0])] if len(relations) == 1 else database.run_all(sql, relations)
 
 
 def _size(relations: Mapping[str, pa.Table]) -> tuple[int, int]:

@@ -15,11 +15,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -28,8 +27,9 @@ import pyarrow as pa
 from anabranch.cost.units import cache_path
 from anabranch.errors import DatabaseError
 from anabranch.place.cost import DatabaseCosts
-from anabranch.place.databases.protocol import Wanted
+from anabranch.place.databases.protocol import Server, Wanted
 from anabranch.place.operators import Kind
+from anabranch.plan.statement import Embedded
 
 FORMAT = 3
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
@@ -83,29 +83,7 @@ class Measured(msgspec.Struct, frozen=True):
         return DatabaseCosts(self.round_trip_s, is_in_place, leaving, per_row_s, self.is_embedded, build)
 
 
-class Runs(Protocol):
-    """A database that runs statements over relations: one that is embedded."""
-
-    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table: ...
-
-
-class LooksUp(Protocol):
-    """A database that keys are looked up in."""
-
-    def describe(self, table: str) -> tuple[tuple[str, pa.DataType], ...]: ...
-
-    def lookup(self, wanted: Wanted, keys: pa.Table, snapshot: str | None = None) -> pa.Table: ...
-
-    def read(
-        self,
-        table: str,
-        columns: tuple[tuple[str, pa.DataType], ...],
-        snapshot: str | None = None,
-        most_rows: int | None = None,
-    ) -> pa.Table: ...
-
-
-def measure_blocks(database: Runs, sizes: Sequence[int] = SIZES, times: int = TIMES) -> Measured:
+def measure_blocks(database: Embedded, sizes: Sequence[int] = SIZES, times: int = TIMES) -> Measured:
     """What an embedded database takes for parts of a block."""
     rng = np.random.default_rng(4)
     round_trip = _seconds(times, lambda: database.run(NOTHING, {}))
@@ -124,7 +102,7 @@ def measure_blocks(database: Runs, sizes: Sequence[int] = SIZES, times: int = TI
 
 
 def measure_lookups(
-    database: LooksUp, table: str, key: str, sizes: Sequence[int] = SIZES, times: int = TIMES
+    database: Server, table: str, key: str, sizes: Sequence[int] = SIZES, times: int = TIMES
 ) -> Measured:
     """What a server takes to look keys of a table up, and to read its rows: as many of them as it has, all columns."""
     types = dict(database.describe(table))

@@ -7,7 +7,7 @@ hands one to them (`anabranch.place.databases.embedded`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,7 +69,8 @@ class StatementError(Exception):
 
 
 class Embedded(Protocol):
-    """A database that runs in the process that asks it, over rows that stay where they are."""
+    """A database that runs in the process that asks it, over rows that stay where they are. One with tables of its own
+    speaks another protocol (`anabranch.place.databases.protocol`)."""
 
     def words(self, sql: str) -> Words:
         """Reads a statement; StatementError, if it is not one SELECT, or reads what is none of its business."""
@@ -83,12 +84,19 @@ class Embedded(Protocol):
         """The rows that a statement gives; `QueryError`, if it fails."""
         ...
 
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        """The same over several sets of relations, of the same names and columns, at once: what `run` gives over each.
+        `QueryError`, if it fails, although it may not over each of them alone."""
+        ...
+
     def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
         """The same in pieces of at most so many rows, as they are found: nobody holds all of them. The database is asked
         nothing else before the last was taken."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends it, and frees what it has."""
+        ...
 
 
 Open = Callable[[str], Embedded]

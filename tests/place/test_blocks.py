@@ -80,6 +80,31 @@ def test_what_a_block_reads_and_gives_is_told() -> None:
     assert any(border.rows_back and border.bytes_back for border in borders)
 
 
+TEXTS = [
+    'SELECT "Odd ""1".x AS a, u.x AS a FROM "odd ""1" AS "Odd ""1" JOIN t AS u ON u.x = "Odd ""1".x -- the end',
+    "WITH t2 AS (SELECT x FROM T WHERE x > 2), t AS (SELECT 1 AS x) SELECT count(*), (SELECT sum(x) FROM t2) FROM t",
+    "SELECT x % 2 AS k, median(x) AS m, list(x ORDER BY x) AS l FROM t GROUP BY ALL HAVING count(*) > 0",
+    'SELECT x FROM t UNION ALL SELECT x FROM "odd ""1" ORDER BY x LIMIT 3',
+    "SELECT a.x FROM t a, t b WHERE a.x = b.x",
+    "FROM t",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_statement_over_several_sets_of_relations_gives_what_it_gives_over_each(text: str) -> None:
+    database = open_embedded("duck")
+    numbers = pa.array(range(20))
+    sets = [{"t": pa.table({"x": numbers[:n]}), 'odd "1': pa.table({"x": numbers[n : 2 * n]})} for n in (5, 0, 9)]
+    for found, each in zip(database.run_all(text, sets), sets, strict=True):
+        alone = database.run(text, each)
+        assert found.schema.types == alone.schema.types
+        rows, expected = (zip(*(c.to_pylist() for c in table.columns), strict=True) for table in (found, alone))
+        assert sorted(rows, key=str) == sorted(expected, key=str)
+    with pytest.raises(QueryError, match="Referenced column"):
+        database.run_all("SELECT y FROM t", sets)
+    database.close()
+
+
 def test_what_a_statement_finds_comes_in_pieces_and_leaves_nothing_behind() -> None:
     database, rows = open_embedded("duck"), pa.table({"x": range(1000)})
     pieces = [*database.pieces("SELECT a.x FROM t a, t b WHERE a.x < 100", {"t": rows}, 5_000)]

@@ -138,13 +138,13 @@ def test_the_command_measures_a_server_and_keeps_no_word_of_how_it_is_reached(
 ) -> None:
     for name, value in postgres.environment.items():
         monkeypatch.setenv(name, value)
-    postgres.sql("CREATE TABLE kept AS SELECT n AS id, n::text AS name FROM generate_series(1, 50) n; "
-                 "GRANT SELECT ON kept TO looker")  # fmt: skip
+    postgres.sql("CREATE TABLE measured AS SELECT n AS id, n::text AS name FROM generate_series(1, 50) n; "
+                 "GRANT SELECT ON measured TO looker")  # fmt: skip
     try:
-        assert main(["calibrate", "--database", "shop", "--table", "kept", "--key", "id"]) == 0
+        assert main(["calibrate", "--database", "shop", "--table", "measured", "--key", "id"]) == 0
     finally:
         close_all()
-        postgres.sql("DROP TABLE kept")
+        postgres.sql("DROP TABLE measured")
     told, found = capsys.readouterr(), remembered("shop")
     assert found is not None
     assert tuple(found.row_s["lookup"]) == (50,)

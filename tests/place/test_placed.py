@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from unittest import mock
 
@@ -18,6 +18,7 @@ from anabranch.control.progress import progress_of
 from anabranch.control.records import Commit
 from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
+from anabranch.engine import bounds
 from anabranch.errors import ForeignStateError, MigrationError, QueryError, SessionError
 from anabranch.place.calibrate import Measured
 from anabranch.place.databases.embedded import open_embedded
@@ -509,11 +510,87 @@ def test_a_query_that_a_database_runs_keeps_its_plan() -> None:
         run.migrate("(a b c)")
 
 
+# All instants of a batch in one statement.
+
+
+class Noting:
+    """A database, and for how many instants it was asked, each time."""
+
+    def __init__(self, together: list[int], fails: bool = False) -> None:
+        self.inner, self.together, self.fails = open_embedded("duck"), together, fails
+
+    def run(self, sql: str, relations: Mapping[str, pa.Table]) -> pa.Table:
+        self.together.append(1)
+        return self.inner.run(sql, relations)
+
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        self.together.append(len(given))
+        if self.fails:
+            raise QueryError("DuckDB: out of memory")
+        return self.inner.run_all(sql, given)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def given_in(
+    query: Query, batches: Sequence[Mapping[str, pa.Table]], tables: Mapping[str, pa.Table], slots: int, **limits: int
+) -> list[Counter[tuple[object, ...]]]:
+    """What each batch gives; `limits` say what is asked for together."""
+    with ExitStack() as stack:
+        for name, value in limits.items():
+            stack.enter_context(mock.patch.object(bounds, name, value))
+        run = LocalRun(query, MemoryFilesystem(), tables=tables, slots=slots)
+        return [oracle.bag(run.step(n, rows).results) for n, rows in enumerate([*batches, {}])]
+
+
+def check_together(shape: Shape, seed: int, slots: int) -> None:
+    """Asked for one instant at a time, for all of a batch, or for some of them, blocks give the same."""
+    case = Continuous(shape)
+    query = some_placed(case.query, seed)
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
+    alone = given_in(query, case.batches, tables, slots, TOGETHER_INSTANTS=1)
+    for limits in ({}, {"TOGETHER_INSTANTS": 3}, {"TOGETHER_BYTES": 200}):
+        for batch, found in enumerate(given_in(query, case.batches, tables, slots, **limits)):
+            problem = oracle.difference(found, alone[batch])
+            assert not problem, f"{case.sql}\n{query.places}\nbatch {batch}, {limits}: {problem}"
+
+
+test_together, test_together_long = properties(
+    check_together, 10, 1_000, shape=shapes(groups=True, tables=False), seed=SEEDS, slots=SLOTS
+)
+test_together_below, test_together_below_long = properties(
+    check_together, 4, 500, shape=shapes(subquery=True), seed=SEEDS, slots=SLOTS
+)
+
+TWENTY = [
+    {"s": pa.concat_tables(rows["s"] for rows in (*ROWS, *ROWS))},
+    {"s": pa.table({"k": [7], "v": [0], "ts": pa.array([20 * SECOND_US], pa.timestamp("us"))})},
+]
+"""The watermark passes five instants that have rows in the second batch, and three in the last."""
+
+
+@pytest.mark.parametrize(("limits", "fails", "together"), [
+    ({}, False, [5, 3]),
+    ({"TOGETHER_INSTANTS": 3}, False, [3, 2, 3]),
+    ({"TOGETHER_INSTANTS": 1}, False, [1] * 8),
+    ({"TOGETHER_BYTES": 1}, False, [1] * 8),
+    ({}, True, [5, *[1] * 5, 3, *[1] * 3]),
+])  # fmt: skip
+def test_for_how_many_instants_a_database_is_asked(limits: dict[str, int], fails: bool, together: list[int]) -> None:
+    """All of a batch, but no more than is said; and if it fails at them, for each."""
+    query, asked = declared("SELECT /*+ PLACE(duck) */ k, COUNT(*) AS n FROM s [RANGE 3 SECONDS] GROUP BY k"), list[int]()
+    with mock.patch("anabranch.drive.work.open_embedded", side_effect=lambda _: Noting(asked, fails)):
+        found = sum(given_in(query, TWENTY, {}, 1, **limits), Counter[tuple[object, ...]]())
+    assert asked == together
+    assert not oracle.difference(found, oracle.expected(query, TWENTY, {}))
+
+
 # When the database fails.
 
 
 class Failing:
-    """A database that fails at every other statement."""
+    """A database that fails at every other statement, and at all that are for several instants."""
 
     def __init__(self) -> None:
         self.inner, self.asked = open_embedded("duck"), 0
@@ -523,6 +600,9 @@ class Failing:
         if self.asked % 2:
             raise QueryError("DuckDB: out of memory")
         return self.inner.run(sql, relations)
+
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        raise QueryError("DuckDB: out of memory")
 
     def close(self) -> None:
         self.inner.close()
@@ -542,7 +622,7 @@ def check_failing(shape: Shape, slots: int) -> None:
                 asked, failed = asked + border.calls, failed + border.failed
     problem = oracle.difference(found, oracle.expected(case.query, case.batches, {}))
     assert not problem, f"{case.sql}\n{single}\n{problem}"
-    assert failed >= asked // 2
+    assert failed >= asked // 3, "it is asked for all instants of a batch, and then for one or two by themselves"
 
 
 test_failing, test_failing_long = properties(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import signal
 import subprocess
-import threading
+import sys
 import time
 from collections.abc import Iterator
 from decimal import Decimal
@@ -210,13 +211,67 @@ def test_a_server_that_is_killed_and_comes_back(postgres: Server, shop: PostgreS
     assert shop.lookup(asked, keys).num_rows == 1
 
 
-def test_a_call_that_is_cancelled(postgres: Server, shop: PostgreSQL) -> None:
-    postgres.sql("CREATE VIEW slow AS SELECT 1 AS id, pg_sleep(20)::text AS s; GRANT SELECT ON slow TO looker")
-    columns, began = shop.describe("slow"), time.monotonic()
-    threading.Timer(1.0, shop.cancel).start()
-    with pytest.raises(DatabaseError):
+SLOW = """
+CREATE OR REPLACE VIEW slow AS SELECT 1 AS id, pg_sleep(60)::text AS s; GRANT SELECT ON slow TO looker;
+CREATE OR REPLACE VIEW endless AS SELECT set_config('statement_timeout', '0', false) AS s; GRANT SELECT ON endless TO looker
+"""
+"""A table that takes long to read, and one that rids whoever reads it of the timeout of the server."""
+
+
+def no_slow_statement(postgres: Server) -> bool:
+    """Whether the server soon runs no statement for us that takes long."""
+    running = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'looker' AND query LIKE '%slow%' AND state = 'active'"
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if postgres.sql(running).strip() == "0":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_call_that_takes_too_long_is_cancelled_in_the_server(postgres: Server) -> None:
+    postgres.sql(SLOW)
+    shop = PostgreSQL(settings_of("shop", {**postgres.environment, "ANABRANCH_DATABASE_SHOP_TIMEOUT": "1"}))
+    columns = shop.describe("slow")
+    shop.read("endless", shop.describe("endless"))
+    with pytest.raises(DatabaseError, match="took longer than 1 s"):
         shop.read("slow", columns)
-    assert time.monotonic() - began < 10
+    assert no_slow_statement(postgres)
+    assert shop.size("slow") is None, "the next call has a connection of its own"
+    shop.close()
+
+
+LOOKS = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests run
+from anabranch.place.databases.postgresql import PostgreSQL
+from anabranch.place.databases.settings import settings_of
+shop = PostgreSQL(settings_of("shop"))
+columns = shop.describe("slow")
+shop.read("endless", shop.describe("endless"))
+print("asks", flush=True)
+try:
+    shop.read("slow", columns)
+except KeyboardInterrupt:
+    time.sleep(60)  # it is still there
+"""
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_what_runs_in_the_server_ends_with_who_asked_for_it(postgres: Server, by: signal.Signals) -> None:
+    postgres.sql(SLOW)
+    env = {**os.environ, **postgres.environment, "ANABRANCH_DATABASE_SHOP_TIMEOUT": "120"}
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOKS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, text=True
+    ) as worker:
+        try:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "asks\n"
+            time.sleep(0.5)  # it asks
+            worker.send_signal(by)
+            assert no_slow_statement(postgres)
+        finally:
+            worker.kill()
 
 
 def test_a_service_file_and_a_passfile(postgres: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
@@ -27,6 +27,11 @@ class Failing:
         if self.fails():
             raise QueryError("DuckDB: out of memory")
         return self.inner.run(sql, relations)
+
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        if self.fails():
+            raise QueryError("DuckDB: out of memory")
+        return self.inner.run_all(sql, given)
 
     def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
         if self.fails():

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 
 from anabranch.errors import DatabaseError
-from anabranch.place.databases.protocol import Database, TableSize, Wanted
+from anabranch.place.databases.protocol import Server, TableSize, Wanted
 
 
 class FakeDatabase:
@@ -24,7 +24,7 @@ class FakeDatabase:
         self._snapshots: dict[str, dict[str, pa.Table]] = {}
         self._connection = duckdb.connect()
 
-    def __call__(self, name: str) -> Database:
+    def __call__(self, name: str) -> Server:
         """Itself, as what gives databases by name."""
         if name != self.name:
             raise DatabaseError(f"there is no database {name}")
@@ -68,9 +68,6 @@ class FakeDatabase:
     def size(self, table: str) -> TableSize | None:
         return TableSize(self.tables[table].num_rows, self.tables[table].nbytes)
 
-    def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:
-        raise DatabaseError("not here")
-
     @contextmanager
     def export_snapshot(self) -> Iterator[str]:
         name = f"snapshot {len(self._snapshots)} of {len(self.lookups)}"
@@ -79,9 +76,6 @@ class FakeDatabase:
             yield name
         finally:  # whoever holds it may die
             del self._snapshots[name]
-
-    def cancel(self) -> None:
-        pass
 
     def close(self) -> None:
         pass

@@ -48,7 +48,7 @@ from anabranch.drive.work import SlotWork, shed_rows, slot_mask
 from anabranch.engine.accept import conform
 from anabranch.engine.log import encode
 from anabranch.errors import DatabaseGoneError, MigrationError, QueryFailedError
-from anabranch.place.databases.protocol import Databases
+from anabranch.place.databases.protocol import Servers
 from anabranch.place.databases.registry import database
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.demand import read_columns
@@ -295,7 +295,7 @@ class Simulation:
     """Who decides about the plan of a query."""
     limiting: Callable[[], Limiting] = Limiting
     """What may be lost, told to each driver."""
-    databases: Databases = database
+    databases: Servers = database
     """Gives databases in which rows are looked up for."""
     lookup_failure: str = FAIL
     """What becomes of batches whose lookups fail because the database is gone."""

@@ -1,1 +1,1 @@
-"""Databases: one protocol, one file each. The only room that imports a database driver."""
+"""Databases: two protocols, one file each. The only room that imports a database driver."""

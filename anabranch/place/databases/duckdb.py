@@ -8,7 +8,7 @@ shares a machine with others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from threading import Timer
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from anabranch.errors import QueryError
 from anabranch.place.databases.duckdb_words import char_of, words_of
@@ -75,6 +76,12 @@ class DuckDb:
         except duckdb.Error as error:
             raise _failed(sql, error) from None
 
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        text, relations = over_all(sql, given)
+        found = self.run(text, relations)
+        numbers, rows = found.column(0), found.drop_columns(found.column_names[:1])
+        return [rows.filter(pc.equal(numbers, n)) for n in range(len(given))]
+
     def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
         """`TIMEOUT_S` is for a piece: what is done with it between two of them takes its own time."""
         try:
@@ -131,6 +138,34 @@ def _unstable() -> frozenset[str]:
     """The functions whose result is not one of their arguments alone."""
     with duckdb.connect(":memory:") as connection:
         return frozenset(name for (name,) in connection.execute(UNSTABLE).fetchall())
+
+
+def over_all(sql: str, given: Sequence[Mapping[str, pa.Table]]) -> tuple[str, dict[str, pa.Table]]:
+    """One statement for another one over several sets of relations, and what it reads: a branch for each set, which calls
+    relations of its own by the names that the text knows. Rows begin with the number of their set.
+
+    >>> text, relations = over_all("SELECT x FROM r", [{"r": pa.table({"x": [1]})}, {"r": pa.table({"x": [2]})}])
+    >>> print(text)
+    SELECT 0, given.* FROM (WITH "r" AS NOT MATERIALIZED (FROM "__0 0") SELECT * FROM (SELECT x FROM r
+    )) AS given
+    UNION ALL
+    SELECT 1, given.* FROM (WITH "r" AS NOT MATERIALIZED (FROM "__1 0") SELECT * FROM (SELECT x FROM r
+    )) AS given
+    >>> [*relations]
+    ['__0 0', '__1 0']
+    """
+    prefix = "_" * (1 + max((len(name) for each in given for name in each), default=0))  # longer than any name
+    branches, relations = list[str](), dict[str, pa.Table]()
+    for n, each in enumerate(given):
+        named = {name: f"{prefix}{n} {place}" for place, name in enumerate(each)}
+        relations |= {named[name]: rows for name, rows in each.items()}
+        known = ", ".join(f"{_quoted(name)} AS NOT MATERIALIZED (FROM {_quoted(named[name])})" for name in each)
+        branches.append(f"SELECT {n}, given.* FROM (WITH {known} SELECT * FROM ({sql}\n)) AS given")
+    return "\nUNION ALL\n".join(branches), relations
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _failed(sql: str, error: Exception) -> QueryError:

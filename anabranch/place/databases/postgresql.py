@@ -1,11 +1,16 @@
 """PostgreSQL as a server, through ADBC: stored tables that are looked up where they are.
 
 A lookup is one statement: the distinct keys of a batch go there as one array parameter for each key column, are joined with
-the table by its index, and the rows found come back as Arrow. Every statement runs in a transaction that may only read.
+the table by its index, and the rows found come back as Arrow. A temporary relation for the keys takes longer
+(`python -m bench.keys`). Every statement runs in a transaction that may only read.
 
 ADBC has no deadline of its own. The server ends a statement after the timeout (`statement_timeout`); that does not help when
 the server itself hangs, or the network is cut. So a call runs in a thread of its own, and a connection whose call is not
 back in time is left to itself: the next call makes a new one.
+
+Nobody waits for a call that was left, because it took too long or because who asked was interrupted; so the server is told
+to cancel it. A worker that is killed tells nothing: the server itself looks whether its client is still there
+(`client_connection_check_interval`, since PostgreSQL 14). An older one runs such a statement until its timeout.
 """
 
 from __future__ import annotations
@@ -34,6 +39,16 @@ T = TypeVar("T")
 
 GRACE_S = 2.0
 """How much longer we wait than the server is told to take: its own answer says more."""
+
+CANCEL_S = 1.0
+"""How long a call that is left waits for the server to hear that: it may be out of reach."""
+
+LOOK_S = 1
+"""How often a server looks whether the client of a statement is still there."""
+
+WATCH = f"""
+SELECT set_config(name, '{LOOK_S}s', false) FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
+"""
 
 GONE = ("08", "57P01", "57P02", "57P03")
 """SQLSTATEs, or beginnings of them, of a connection that is gone, or of a server that stops or starts."""
@@ -113,9 +128,6 @@ class PostgreSQL:
         found = self._call(lambda: self._execute(SIZE, named)).to_pylist()
         return TableSize(found[0]["rows"], found[0]["bytes"]) if found and found[0]["rows"] >= 0 else None
 
-    def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:
-        raise DatabaseError(f"database {self.name} is a server: text of SQL runs in an embedded database only")
-
     @contextmanager
     def export_snapshot(self) -> Iterator[str]:
         """On a connection of its own, which is idle in its transaction until the context ends."""
@@ -129,11 +141,6 @@ class PostgreSQL:
             yield holder._call(exported)
         finally:
             holder.close()
-
-    def cancel(self) -> None:
-        if (cursor := self._cursor) is not None:
-            with suppress(DriverError):
-                cursor.adbc_cancel()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -160,34 +167,60 @@ class PostgreSQL:
     def _in_time(self, ask: Callable[[], T]) -> T:
         found: list[T] = []
         failed: list[BaseException] = []
+        is_left, is_over = threading.Event(), threading.Event()
 
         def run() -> None:
             try:
-                self._connect()
+                if self._connection is None:
+                    connection = self._connected()
+                    if is_left.is_set():
+                        return
+                    self._connection = connection
                 found.append(ask())
             except BaseException as error:
                 failed.append(error)
+            finally:
+                is_over.set()
 
         thread = threading.Thread(target=run, name=f"database {self.name}", daemon=True)
         thread.start()
-        thread.join(self._limits.timeout_s + GRACE_S)
-        if thread.is_alive():
-            self._connection = None  # closing it would wait, too
+        try:
+            is_over.wait(self._limits.timeout_s + GRACE_S)
+        finally:
+            if not is_over.is_set():  # it took too long, or whoever asked is interrupted
+                is_left.set()
+                self._leave()
+        if is_left.is_set():
             raise DatabaseGoneError(self._too_slow)
         if failed:
             raise failed[0]
         return found[0]
 
-    def _connect(self) -> None:
-        if self._connection is not None:
-            return
+    def _leave(self) -> None:
+        """Leaves the call under way, and its connection: what runs in the server is cancelled."""
+        cursor, self._cursor, self._connection = self._cursor, None, None  # closing it would wait, too
+
+        def cancel() -> None:
+            with suppress(DriverError):
+                cursor.adbc_cancel()
+
+        if cursor is not None:
+            thread = threading.Thread(target=cancel, name=f"database {self.name} cancel", daemon=True)
+            thread.start()
+            thread.join(CANCEL_S)
+
+    def _connected(self) -> Any:
         options = dict(self._settings.options)
         own = f"-c default_transaction_read_only=on -c statement_timeout={max(1, int(self._limits.timeout_s * 1000))}"
         options["options"] = f"{options.get('options', '')} {own}".strip()
         options.setdefault("connect_timeout", str(max(2, int(self._limits.timeout_s))))
         options.setdefault("application_name", "anabranch")
         dsn = Settings(self.name, options).dsn
-        self._connection = driver.connect(dsn, autocommit=True)
+        connection = driver.connect(dsn, autocommit=True)
+        with suppress(DriverError), connection.cursor() as cursor:  # not every system can look
+            cursor.execute(WATCH)
+            cursor.fetchall()
+        return connection
 
     def _execute(self, sql: str, parameters: pa.RecordBatch | None = None) -> pa.Table:
         self._cursor = cursor = self._connection.cursor()
@@ -195,7 +228,8 @@ class PostgreSQL:
             cursor.execute(sql, parameters)
             return cursor.fetch_arrow_table() if cursor.description else pa.table({})
         finally:
-            self._cursor = None
+            if self._cursor is cursor:
+                self._cursor = None
             with suppress(DriverError):
                 cursor.close()
 

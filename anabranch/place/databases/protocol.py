@@ -1,16 +1,28 @@
-"""What a database does for us, whichever it is: one small protocol, one file for each that speaks it.
+"""What a database does for us, whichever it is. There are two protocols, and one file for each database that speaks one.
 
-A database is known by its *name*. Where it is and who we are there is said by the machine (`settings.py` beside this);
+Two things are asked of databases. Nobody who asks for one needs the other, no database here does both, and what they have
+in common is that they can be closed:
+
+- a `Server`, which is here, has *tables of its own*: they are described, looked up and read where they are. PostgreSQL is
+  one;
+- an `Embedded` (`anabranch.plan.statement`) has no rows: it lives in the worker of a slot and runs *statements over rows of
+  ours*. DuckDB is one. That protocol stands where it is because the engine speaks it, which knows no databases.
+
+A server that ran statements over windows of ours, mirrored there, would speak both.
+
+A server is known by its *name*. Where it is and who we are there is said by the machine (`settings.py` beside this);
 nothing of it is in a SQL file, plan, control record, journal, log or error text. Rows go in and come out as Arrow.
 
 Every call ends within `Limits.timeout_s`. A call that fails because the connection is gone is made again on a new one, at
 most `Limits.retries` times; calls only read, so that made twice is as good as made once. All other failures are
-`DatabaseError`s at once. The driver of a database is imported in its own file, and nowhere else (import-linter).
+`DatabaseError`s at once. Whoever stops waiting for a call has it end in the server too: if the call takes too long, if the
+caller is interrupted, and if the process dies that has made it. The driver of a database is imported in its own file, and
+nowhere else (import-linter).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,8 +66,9 @@ class TableSize:
     bytes: int
 
 
-class Database(Protocol):
-    """A database, connected when it is first asked. A process has one of each name; calls come from one thread."""
+class Server(Protocol):
+    """A database with tables of its own, connected when it is first asked. A process has one of each name; calls come from
+    one thread."""
 
     name: str
 
@@ -83,17 +96,9 @@ class Database(Protocol):
         """How large a table is; None if its database does not know: it is a view, or was never analysed."""
         ...
 
-    def run(self, sql: str, relations: Mapping[str, pa.Table | pa.RecordBatchReader]) -> pa.Table:
-        """What a statement gives over named relations; for databases that are embedded in the worker."""
-        ...
-
     def export_snapshot(self) -> AbstractContextManager[str]:
         """Names the state of the database as it is now, for as long as the context is open: other connections may read
         exactly that, from any machine."""
-        ...
-
-    def cancel(self) -> None:
-        """Breaks off the call under way, from another thread."""
         ...
 
     def close(self) -> None:
@@ -101,5 +106,5 @@ class Database(Protocol):
         ...
 
 
-Databases = Callable[[str], Database]
-"""Gives the database of a name."""
+Servers = Callable[[str], Server]
+"""Gives the server of a name."""

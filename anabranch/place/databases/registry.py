@@ -7,14 +7,14 @@ import os
 
 import pyarrow as pa
 
-from anabranch.place.databases.protocol import Database
+from anabranch.place.databases.protocol import Server
 from anabranch.place.databases.settings import settings_of
 
-_KNOWN: dict[tuple[int, str], Database] = {}
+_KNOWN: dict[tuple[int, str], Server] = {}
 """By process: a connection does not survive a fork."""
 
 
-def database(name: str) -> Database:
+def database(name: str) -> Server:
     """The database of a name."""
     key = (os.getpid(), name)
     if key not in _KNOWN:
