@@ -563,7 +563,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("yield self._everybody & ~members, in_time", "yield self._everybody, in_time"),
             ("there = self._there(batch) & self._over[alias]", "there = self._there(batch)"),
             ("has_come or self.tells_late(alias)", "has_come"),
-            ("if before.tells_late(alias) == self.tells_late(alias) else ():", "if True else ():"),
+            ("if before.tells_late(alias) != self.tells_late(alias) or not", "if not"),
             ("is_even and len(longest) == 1", "is_even")),
         *of("engine/arrival.py", CONTAINED, ("least_us if has_late(reader, i) else limits", "limits"),
             ("late[streams] = limit_us", "late[reader.streams] = limit_us")),

@@ -440,7 +440,7 @@ def test_an_altered_query_is_limited_as_one_that_is_new() -> None:
     assert not machine.loop.state.allowances, "what was known is of the query that it was"
     assert not machine.loop.state.costs
     assert [event for _, event, _ in machine.journal[told:]] == ["limiting"]
-    assert machine.journal[-1][2] == "as asked, 50 % of rows of b look up their partners"
+    assert machine.journal[-1][2].startswith("as asked, 50 % of rows of b look up their partners; since batch ")
 
 
 def test_who_is_late_catches_up() -> None:

@@ -68,8 +68,8 @@ class Rounds:
         newest, worker = self.pipeline.commits.path_of(self.number - 1), self.pipeline.worker
         return {**folders, "journals": len(self.pipeline._notes.folders("journal")),
                 "commit bytes": self.disk.size_bytes(newest) // 1_000,
-                "forms": sum(map(len, worker.forms.values())),
-                "executions": sum(map(len, worker.executions.values()))}  # fmt: skip
+                "forms": sum(len(run.forms) for run in worker.runs.values()),
+                "executions": sum(len(run.executions) for run in worker.runs.values())}  # fmt: skip
 
     def require(self, name: str, came: int, went: int | None) -> None:
         query = pairs(name, came % 5) if name != "first" else pairs("first", 0, 3)

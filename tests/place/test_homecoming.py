@@ -7,33 +7,20 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from anabranch.control.execution import execution_of, execution_record
 from anabranch.control.journal import Journal
-from anabranch.control.loop import Observed, Proposal, Wish
-from anabranch.control.pace import Took
 from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
-from anabranch.plan.actions import PlaceBlock
-from anabranch.plan.eager import Forms
-from anabranch.plan.migration import Execution, Strategy
-from anabranch.plan.query import SECOND_US, Query
+from anabranch.plan.migration import Strategy
+from anabranch.plan.query import Query
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.failing_duckdb import declared, failing
+from tests.support.homeward import ALONE, JOINED, ROWS, Homeward
 from tests.support.simulation import Simulation
-
-ALONE = "SELECT /*+ PLACE(x, duck) */ x.k, x.n, x.m FROM (SELECT k, COUNT(*) AS n, COUNT(DISTINCT v) AS m " \
-        "FROM s [RANGE 6 SECONDS] WHERE v <> 3 GROUP BY k SLIDE 2 SECONDS) x"  # fmt: skip
-JOINED = "SELECT /*+ PLACE(x, duck) */ x.k, x.n FROM (SELECT a.k, COUNT(*) AS n, MAX(b.v) AS m " \
-         "FROM s [RANGE 6 SECONDS] a, s [RANGE 4 SECONDS] b WHERE a.k = b.k AND a.v <= b.v GROUP BY a.k) x"  # fmt: skip
-ROWS = [
-    {"s": pa.table({"k": [b % 2, 1, 2], "v": [b, 1, 2], "ts": pa.array([b * SECOND_US] * 3, pa.timestamp("us"))})}
-    for b in range(30)
-]
 
 
 def went(
@@ -125,25 +112,6 @@ def test_a_database_that_fails_on_the_way_has_the_rest_folded_at_once() -> None:
     assert not oracle.difference(found, oracle.expected(query, ROWS, {}))
     assert homes.index(True) in (12, 13)
     assert False in homes[homes.index(True) :], "it goes back when its probation is over"
-
-
-class Homeward:
-    """A loop that has a block come home after a batch, and go back after another."""
-
-    def __init__(self, forms: Forms, home: int, back: int) -> None:
-        self.home, self.back = home, back
-
-    def after(self, execution: Execution, observed: Observed) -> Proposal | None:
-        place = {self.home: "engine", self.back: "duck"}.get(observed.batch)
-        if place is None:
-            return None
-        return Proposal(PlaceBlock("q.x", place, execution.plan, Strategy.GRADUAL), "it is time")
-
-    def granted(self, execution: Execution, wish: Wish) -> Proposal:
-        raise AssertionError("nobody asks")
-
-    def took(self, observed: Observed) -> Mapping[str, Took]:
-        return {}
 
 
 def on_its_way(query: Query, slots: int, workers: int, back: int = 99, **more: Any) -> Simulation:

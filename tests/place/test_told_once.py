@@ -15,11 +15,11 @@ import pytest
 from anabranch.control.journal import Entry, Journal
 from anabranch.drive.local import Steady
 from anabranch.plan.query import Query
-from tests.drive.simulation import Simulation
-from tests.place.test_homecoming import ALONE, JOINED, ROWS, Homeward
-from tests.place.test_probation import declared, failing
 from tests.support import oracle
 from tests.support.cases import Part
+from tests.support.failing_duckdb import declared, failing
+from tests.support.homeward import ALONE, JOINED, ROWS, Homeward
+from tests.support.simulation import Simulation
 
 FREE = ALONE.replace("/*+ PLACE(x, duck) */ ", "").replace("6 SECONDS", "2 SECONDS")
 GIVEN = ROWS[:12]

@@ -147,10 +147,6 @@ class Measuring:
         return self.cpu_s[-1]
 
 
-def _nothing(self: MigBox, instant_us: int) -> None:
-    """What DuckDB says of an instant that is passed over."""
-
-
 @contextmanager
 def _passing_over() -> Iterator[None]:
     """Instants give nothing, in the engine as in DuckDB; rows are taken in, logged and folded."""
@@ -159,7 +155,7 @@ def _passing_over() -> Iterator[None]:
         self.pass_over(watermark_us)
         return iter(())
 
-    with mock.patch.object(MigBox, "_ask", _nothing), mock.patch.object(Aggregator, "advance", passed):
+    with mock.patch.object(MigBox, "_together", return_value=()), mock.patch.object(Aggregator, "advance", passed):
         yield
 
 
