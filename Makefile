@@ -45,7 +45,8 @@ quick: setup  ## ruff, doctests and all tests without Spark, with few random cas
 $(CLASSES): $(STAMP)
 	@$(BIN)/python -m tests.support.class_archive $@ > .venv/spark-classes.log 2>&1 || cat .venv/spark-classes.log
 
-test: lint $(CLASSES)  ## lint, then all tests but the long ones
+test: setup  ## lint, then all tests but the long ones
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=recurse lint $(CLASSES)
 	$(PYTEST) --durations 10
 
 test-long: setup $(CLASSES)  ## tens of thousands of random cases, or with PART=3/12 the third of twelve parts of them

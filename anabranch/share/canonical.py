@@ -211,8 +211,10 @@ def shared_joins(running: Iterable[Running]) -> tuple[SharedJoin, ...]:
 
 def companies(running: Iterable[Running]) -> list[Company]:
     """The queries that run a join together, two or more."""
+    if len(all_running := tuple(running)) < 2:
+        return []  # what their shape is takes more than all else of a small batch
     found: dict[tuple[object, ...], list[Running]] = {}
-    for each in running:
+    for each in all_running:
         if each.shape is not None and (way := each.way) is not None:
             found.setdefault((each.shape.text, way), []).append(each)
     hosts: list[_Host] = []
