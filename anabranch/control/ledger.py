@@ -18,7 +18,7 @@ been delivered on its strength, and to fall back behind it in silence would repe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -131,13 +131,13 @@ class Ledger(Generic[T]):
             path = self.path(*later[-1])
             raise damaged(path, f"it is of epoch {later[-1][1]}, and the lease has only come to {epoch}")
 
-    def prune(self, keep_from: int) -> None:
-        """Delete the records below a number, oldest first, so that a crash in between leaves no gap.
+    def prune(self, keep_from: int, but: Collection[int] = ()) -> None:
+        """Delete the records below a number, oldest first, but for some.
 
         Keep at least one whole record below the newest as long as the newest may be written again.
         """
         for number, epoch in self._written():
-            if number < keep_from:
+            if number < keep_from and number not in but:
                 self._filesystem.delete(self.path(number, epoch))
 
     def drop(self, number: int) -> None:

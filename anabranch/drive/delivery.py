@@ -261,10 +261,10 @@ class Delivery:
                     files.readers.add(name)
 
     @property
-    def first_waiting(self) -> int | None:
-        """The oldest batch of which some results have not arrived."""
+    def undelivered(self) -> Collection[int]:
+        """The batches of which some results have not arrived."""
         with self._changed:
-            return min((line.waiting[0].batch for line in self.lines.values() if line.waiting), default=None)
+            return {results.batch for line in self.lines.values() for results in line.waiting}
 
     @property
     def waiting(self) -> dict[str, int]:

@@ -7,7 +7,7 @@ driver like this:
     …the tasks run, stage results in files, and report their attempts…
     commit = driver.commit(control, attempts)         commit/n is written: the batch is never run again
     …the results are delivered from the files…        (`anabranch.drive.delivery`)
-    driver.after(base, commit, kept_from)             files go, migrations end, other plans are thought about
+    driver.after(base, commit, undelivered)           files go, migrations end, other plans are thought about
 
 Everything that a batch depends on is in its control record and in the commit it starts from, so a batch that was begun and
 not committed runs again from these, whoever drives it then. What a query runs is decided by its `Steering`.
@@ -419,17 +419,16 @@ class Driver:
         self,
         base: Commit | None,
         commit: Commit,
-        kept_from: int | None = None,
+        undelivered: Collection[int] = (),
         load: Load | None = None,
         waiting: Collection[str] = (),
     ) -> Collection[str]:
-        """What follows from a commit; `base` is the one that its batch started from. Commits from `kept_from` on are kept
-        although newer ones are there: their results have not arrived yet; `waiting` are the queries of which some have not.
-        `load` is what the batch has shown of the load, as far as somebody measures it. The queries that have left long ago,
+        """What follows from a commit; `base` is the one that its batch started from. Commits of `undelivered` batches are kept
+        although newer ones are there: some of their results have not arrived yet, those of the queries `waiting`. `load` is what the batch has shown of the load, as far as somebody measures it. The queries that have left long ago,
         and are out of the records now."""
-        first = self._retention.first_kept(base, commit, kept_from)
-        gone = self._forget(first, waiting) if first is not None else {}
-        self._retention.after(base, commit, self.commits, self.controls, first, gone)
+        recent = self._retention.recent(base, commit)
+        gone = self._forget(min([recent, *undelivered]), waiting) if recent is not None else {}
+        self._retention.after(base, commit, self.commits, self.controls, recent, undelivered, gone)
         led = self._lead()
         for query in self.queries.values():
             query.after(commit, query.name in led)

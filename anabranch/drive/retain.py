@@ -2,7 +2,8 @@
 
 Who runs the newest batch again (`anabranch.drive.local` does, if it is handed in again) starts from the commit before it; so
 what that one names stays until the batch after it is committed. Commits whose results have not arrived stay as records; the
-state that they name does not.
+state that they name does not, nor do commits between them of which nothing waits: the sink of a query that has left may fail
+for ever.
 
 An attempt reports the files that it dropped: the state that it began with needed them, the state that it left does not. Of
 a commit these go when the commit after it is written. So nobody reads manifests while a query runs. Files of attempts that
@@ -18,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from anabranch.control.ledger import DELIVERED, Ledger, deliveries_in
 from anabranch.control.manifest import files_of
@@ -89,13 +90,13 @@ class Retention:
             slot: kept.token for slot, kept in commit.slots.items() if kept.manifest is not None
         }
 
-    def first_kept(self, base: Commit | None, commit: Commit, kept_from: int | None = None) -> int | None:
-        """The first commit that is kept, if others are let go of after a commit; `base` is the commit that its batch started
-        from. Commits from `kept_from` on stay, whose results have not arrived yet."""
+    def recent(self, base: Commit | None, commit: Commit) -> int | None:
+        """From which commit on all are kept, if others are let go of after a commit; `base` is the commit that its batch
+        started from."""
         if base is None or commit.batch % self.every:
             return None
         # The latest records stay: what they measured is shown beside what is predicted (`anabranch.show.measured`).
-        return min(base.batch, commit.batch - self.every, commit.batch if kept_from is None else kept_from)
+        return min(base.batch, commit.batch - self.every)
 
     def after(
         self,
@@ -103,16 +104,17 @@ class Retention:
         commit: Commit,
         commits: Ledger[Commit],
         controls: Ledger[Control],
-        first: int | None,
+        recent: int | None,
+        undelivered: Collection[int],
         gone: Mapping[str, Ended],
     ) -> None:
-        """After a commit; commits before the `first` one that is kept go, if there is one, and with them the records of what
-        has arrived of queries that are gone."""
+        """After a commit; commits before the `recent` ones go, but for those of `undelivered` results, and with them the
+        records of what has arrived of queries that are gone."""
         self.won(commit)
         if base is None:
             return
         self._dropped += [path for slot in base.slots.values() for path in slot.dropped]
-        if first is None:
+        if recent is None:
             return
         dropped, self._dropped = self._dropped, []
         over = {number: tokens for number, tokens in self._tokens.items() if number < commit.batch - 1}
@@ -124,7 +126,7 @@ class Retention:
                 with contextlib.suppress(FileNotFoundError):
                     self.filesystem.delete(path)
             self._sweep_losers(over)
-            commits.prune(first)
+            commits.prune(recent, undelivered)
             for name, ended in gone.items():  # not before its results are in no commit: they would be delivered again
                 deliveries_in(self.filesystem, name).prune(ended.batch)
                 self.filesystem.remove_empty(f"{DELIVERED}/{name}")

@@ -220,7 +220,7 @@ class Runner:
         spent_s = [after - before for before, after in pairwise(marks)]
         load = self._load(control, commit, sum(spent_s) - waited_s, executions)
         waiting = [name for name, batches in self.delivery.waiting.items() if batches]
-        self._forget(driver.after(base, commit, self.delivery.first_waiting, load, waiting))
+        self._forget(driver.after(base, commit, self.delivery.undelivered, load, waiting))
         wall_s = dict(zip(("control", "tasks", "commit", "deliver"), spent_s, strict=True))
         if waited_s:
             wall_s |= {"tasks": wall_s["tasks"] - waited_s, "waited": waited_s}

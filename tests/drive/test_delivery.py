@@ -81,7 +81,7 @@ def test_files_go_when_the_last_of_their_queries_has_been_served(patience_s: flo
         wait_until(lambda: not world.staged)
     assert world.outlets["q"].taken == world.outlets["r"].taken == [0, 1, 2]
     assert not world.outlets["s"].calls
-    assert world.delivery.first_waiting is None
+    assert not world.delivery.undelivered
     assert len(world.disk.list("delivered/q")) == 1
 
 
@@ -92,7 +92,7 @@ def test_a_slow_sink_is_called_once_and_holds_up_nobody() -> None:
         world.batch(number, q=(0,), r=(0,))
     assert world.outlets["r"].taken == [0, 1, 2]
     assert world.outlets["q"].calls == [0], "not a second time while it runs, and no later batch"
-    assert world.delivery.first_waiting == 0
+    assert min(world.delivery.undelivered) == 0
     assert len(world.staged) == 3
     go_on.set()
     world.delivery.finish()
@@ -278,7 +278,7 @@ def test_a_driver_that_has_lost_its_checkpoint_calls_no_sink() -> None:
     world.delivery.require_held = require_held
     world.batch(0, q=(0,))
     assert not world.outlets["q"].calls
-    assert world.delivery.first_waiting == 0
+    assert min(world.delivery.undelivered) == 0
     is_held.set()
     world.delivery.finish()
     assert world.outlets["q"].taken == [0]
@@ -308,7 +308,7 @@ def test_a_query_that_no_batch_has_left_out_has_not_left(patience_s: float | Non
         world.delivery.finish(within_s=0.1)
     world.delivery.leave()  # a batch runs without it, and tells so
     world.delivery.finish(within_s=0.1)
-    assert world.delivery.first_waiting == 0
+    assert min(world.delivery.undelivered) == 0
     world.outlets["q"].before = lambda results: None
     world.delivery.finish()
     assert world.outlets["q"].taken == world.outlets["r"].taken == [0]
