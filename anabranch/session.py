@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from html import escape
+from threading import Lock
 from time import time as wall_clock
 from typing import Any
 
@@ -117,6 +118,7 @@ class Session:
         if not callable(clock):
             raise SessionError(f"clock is a function that gives seconds since the epoch: not {clock!r}")
         self.share, self._most_staged_bytes = share, int(size_bytes(most_staged, "most_staged"))
+        self._calls: dict[str, Lock] = {}
         self._patience_us = _positive_us(sink_patience, "sink_patience") if sink_patience is not None else None
         self._idle_us = _positive_us(idle_close, "idle_close") if idle_close is not None else None
         self.clock = clock
@@ -382,7 +384,7 @@ class Session:
         return Ground(
             self.spark, self.checkpoint, checkpoint_id(self.checkpoint), holder, self._sources, self.cache, self.clock,
             self.spark_checkpoint, self.results_per_batch, idle_s, self._most_staged_bytes, self._queries.slicer, limiting,
-            self.lookup_failure,
+            self.lookup_failure, self._calls,
         )  # fmt: skip
 
 

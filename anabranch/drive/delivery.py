@@ -7,7 +7,8 @@ batch is computed again for it. A batch in which a query has no results is none 
 Lines are served in turn by a small pool of threads, a batch at a time; where a call takes long, other threads take the lines
 that wait. A batch waits for the first try of its results, for `patience_s` at most; then it is over, whatever the sinks do:
 
-- a call that takes longer is left to finish, and never made a second time while it runs; later results wait in line;
+- a call that takes longer is left to finish, and never made a second time while it runs, also where another delivery has
+  taken the place of this one meanwhile; later results wait in line;
 - a call that fails is made again, with growing pauses, in which it has no thread.
 
 A call keeps its thread for as long as it takes, and there are never more than `MOST_CALLS` at a time. What is promised then:
@@ -134,6 +135,8 @@ class Line:
     """How often the results that are first in line were tried in vain."""
     bytes: int = 0
     """What the results that wait count."""
+    calling: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the outlet is called."""
 
     def append(self, results: Results) -> None:
         self.waiting.append(results)
@@ -165,7 +168,9 @@ class Delivery:
         most_bytes: int = MOST_STAGED_BYTES,
         require_held: Callable[[], None] = lambda: None,
         leaves: Collection[str] = (),
+        calls: dict[str, threading.Lock] | None = None,
     ) -> None:
+        """`calls` are held, by query, while sinks are called: deliveries that follow one another have the same."""
         self.filesystem, self.patience_s, self.most_bytes, self.leaves = filesystem, patience_s, most_bytes, leaves
         self.leaving: dict[str, str] = {}
         """The queries that are to leave the pipeline with the next batch, and why."""
@@ -175,7 +180,8 @@ class Delivery:
         """Raises if another driver has taken the checkpoint over."""
         self.counted: Callable[[str, int, int], None] = lambda query, batch, results: None
         """Is told how many results of a query in a batch were delivered."""
-        self.lines = {name: Line(outlet, deliveries_in(filesystem, name)) for name, outlet in outlets.items()}
+        self.calls = calls if calls is not None else {}
+        self.lines = {name: self._line(name, outlet) for name, outlet in outlets.items()}
         self._changed, self._stopped = threading.Condition(), False
         self._due: deque[Line] = deque()
         """Lines that wait for a thread."""
@@ -193,17 +199,23 @@ class Delivery:
         self._offered, self._newest = 0, -1
         """How many batches were offered, and the newest one that is committed."""
 
+    def _line(self, name: str, outlet: Outlet) -> Line:
+        calling = self.calls.setdefault(name, threading.Lock())
+        return Line(outlet, deliveries_in(self.filesystem, name), calling=calling)
+
     def add(self, name: str, outlet: Outlet) -> None:
         """Has a line for a query that comes while others run."""
         with self._changed:
             if name not in self.lines:
-                self.lines = {**self.lines, name: Line(outlet, deliveries_in(self.filesystem, name))}
+                self.lines = {**self.lines, name: self._line(name, outlet)}
 
     def forget(self, names: Iterable[str]) -> None:
         """Has no lines any more for queries that have gone, or did not come."""
         over = frozenset(names)
         with self._changed:
             self.lines = {name: line for name, line in self.lines.items() if name not in over or line.waiting}
+            for name in over - self.lines.keys():
+                self.calls.pop(name, None)
             self.left &= self.lines.keys()
 
     def leave(self) -> None:
@@ -377,10 +389,16 @@ class Delivery:
         """Tries to deliver what is first in line; whether it has arrived."""
         results = line.waiting[0]
         try:
-            self.require_held()
-            count = line.outlet.take(results)
+            with line.calling:
+                if self._stopped:
+                    return False
+                self.require_held()
+                began_s = monotonic()
+                count = line.outlet.take(results)
             if self._stopped:
                 return False  # whoever comes next may have begun to deliver the same: it is theirs to note
+            if monotonic() - began_s > (self.patience_s or 0.0):
+                self.require_held()  # and so it is where the lease was lost in a long call
             line.arrived.write(results.batch, Delivered(results.batch, results.token))
         except Exception as error:
             with self._changed:

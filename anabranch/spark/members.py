@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -55,6 +56,8 @@ class Ground:
     """What some queries may lose under overload, over so many slots, and who decides about it."""
     lookup_failure: str = FAIL
     """What becomes of batches whose lookups fail because the database is gone."""
+    calls: dict[str, Lock] = field(default_factory=dict)
+    """Held, by query, while sinks are called: a call may outlast the pipeline that has made it."""
 
 
 @dataclass(frozen=True)

@@ -387,7 +387,7 @@ class Pipeline:
         outlets |= {name: SetAsideOutlet(sink) for name, sink in self._aside.items()}
         leaves = [name for name, member in self._everyone.items() if member.leaves]
         held = ground.holder.require_held
-        return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves)
+        return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves, ground.calls)
 
     def _outlet(
         self, member: Member, groups_span_slots: bool, slots: int, filesystem: Filesystem | None = None

@@ -15,7 +15,7 @@ from anabranch.control.ledger import commits_in
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit, SlotCommit
 from anabranch.drive.delivery import LEAST_BYTES, MOST_CALLS, MOST_SLOW, Delivery, Results
 from anabranch.drive.staging import FOLDER, Staging, read_staged, staged_name
-from anabranch.errors import DamagedStateError, SinkError, StateError
+from anabranch.errors import CheckpointBusyError, DamagedStateError, SinkError, StateError
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support.feeding import wait_until
 
@@ -59,7 +59,7 @@ class World:
     def again(self, patience_s: float | None = 10.0) -> Delivery:
         """As the next driver would."""
         self.delivery.stop()
-        self.delivery = Delivery(self.disk, self.outlets, patience_s)  # type: ignore[arg-type]
+        self.delivery = Delivery(self.disk, self.outlets, patience_s, calls=self.delivery.calls)  # type: ignore[arg-type]
         self.delivery.open(self.commits)
         return self.delivery
 
@@ -282,6 +282,42 @@ def test_a_driver_that_has_lost_its_checkpoint_calls_no_sink() -> None:
     is_held.set()
     world.delivery.finish()
     assert world.outlets["q"].taken == [0]
+
+
+def test_a_call_that_outlasts_its_delivery_is_not_made_a_second_time_while_it_runs() -> None:
+    """A pipeline is started anew, for a query that comes, while a sink is called."""
+    go_on = threading.Event()
+    world = World(0.05, q=Outlet(lambda results: wait(go_on)), r=Outlet())
+    world.batch(0, q=(0,), r=(0,))
+    world.again(0.05)
+    world.batch(1, q=(0,), r=(0,))
+    assert world.outlets["q"].calls == [0]
+    assert world.outlets["r"].taken == [0, 1], "it holds up nobody"
+    stopped, world.delivery = world.delivery, world.again(0.05)
+    go_on.set()
+    world.delivery.finish()
+    assert world.outlets["q"].calls == [0, 0, 1], "the first has noted nothing, the second was stopped before it made a call"
+    assert not stopped.lines["q"].is_served
+    world.delivery.forget(["q", "r"])
+    assert not world.delivery.calls
+
+
+def test_a_driver_that_loses_its_checkpoint_in_a_long_call_leaves_results_to_the_next() -> None:
+    """The next driver may read the same files while the first one is in its call."""
+
+    def lost() -> None:
+        raise CheckpointBusyError("another driver has taken the checkpoint over")
+
+    def takes_long(results: Results) -> None:
+        world.delivery.require_held = lost
+        sleep(0.02)
+
+    world = World(0.01, q=Outlet(takes_long))
+    world.batch(0, q=(0,))
+    wait_until(lambda: bool(world.delivery.failing))
+    assert world.outlets["q"].taken == [0]
+    assert world.staged
+    assert not world.disk.list("delivered/q")
 
 
 def test_what_arrives_after_a_stop_is_not_noted() -> None:
