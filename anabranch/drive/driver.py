@@ -423,9 +423,10 @@ class Driver:
         load: Load | None = None,
         waiting: Collection[str] = (),
     ) -> Collection[str]:
-        """What follows from a commit; `base` is the one that its batch started from. Commits of `undelivered` batches are kept
-        although newer ones are there: some of their results have not arrived yet, those of the queries `waiting`. `load` is what the batch has shown of the load, as far as somebody measures it. The queries that have left long ago,
-        and are out of the records now."""
+        """What follows from a commit; `base` is the one that its batch started from. Commits of `undelivered` batches stay
+        although newer ones are there: some of their results have not arrived, those of the queries `waiting`. `load` is what
+        the batch has shown of the load, as far as somebody measures it. The queries that have left long ago, and are out of
+        the records now."""
         recent = self._retention.recent(base, commit)
         gone = self._forget(min([recent, *undelivered]), waiting) if recent is not None else {}
         self._retention.after(base, commit, self.commits, self.controls, recent, undelivered, gone)
