@@ -1,8 +1,9 @@
 """What is written beside the state: what a batch starts from (`Control`) and what it left behind (`Commit`).
 
-A slot's state is lists of files' parts. The log is the truth, and so are the partial rows of groups, which outlive the rows
-they were folded from; runs and views derive from the log, and what is missing or damaged of them is derived again. Every
-commit names all of it, so that recovery reads one commit and nothing else.
+A slot's state is lists of files' parts (`SlotState`). The log is the truth, and so are the partial rows of groups, which
+outlive the rows they were folded from; runs and views derive from the log, and what is missing or damaged of them is derived
+again. A commit names the manifest of each slot, in which all of that is told: recovery reads one commit, and each slot its
+manifest (`anabranch.control.manifest`).
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from anabranch.control.ledger import Ledger, commits_in
 from anabranch.control.loop import Observed, Proposal, Remark
 from anabranch.control.records import Commit
+from anabranch.control.sweep import batch_of
 from anabranch.drive.local import LocalPipeline, Steady
 from anabranch.drive.retain import RELEASE_EVERY, Background
 from anabranch.drive.steering import MOST_FAILED_RUNS
@@ -20,6 +22,7 @@ from anabranch.errors import CheckpointBusyError, SinkError
 from anabranch.plan.actions import ChangePlan
 from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution, Strategy
+from anabranch.spark.stage import STAGING
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
@@ -27,6 +30,7 @@ from tests.support.cases import Part
 from tests.support.faulty import Crash
 from tests.support.feeding import wait_until
 from tests.support.simulation import Simulation, Taken
+from tests.support.workloads import Workload
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;
@@ -172,6 +176,23 @@ def test_records_and_files_do_not_grow_with_batches() -> None:
         assert 1 <= len(case.checkpoint.list(folder)) <= RELEASE_EVERY + 2, folder
     for slot in range(2):
         assert len(case.checkpoint.list(f"state/{slot}")) < 40
+
+
+@pytest.mark.parametrize("queries", [3, 6])
+def test_a_batch_writes_few_objects_however_many_queries_there_are(queries: int) -> None:
+    """In a slot: two of state, one with the results of all functions, and one for each folder of parquet files."""
+    workload = Workload(59, queries, batches=6)
+    batches = [workload.batch(number) for number in range(workload.batches)]
+    case = Simulation(workload.queries, batches, {"t": workload.table}, slots=2, workers=2)
+    case.check()
+    puts = [path.split("/") for path in case.world.puts]
+    state = Counter((put[2], batch_of(put[3])) for put in puts if put[:2] == ["checkpoint", "state"])
+    assert 1 <= max(state.values()) <= 2
+    staged = Counter((put[2].split("-")[2], batch_of(put[2])) for put in puts if put[:2] == ["checkpoint", "staged"])
+    assert {*staged.values()} == {1}
+    written = [(put[1], put[3]) for put in puts if put[0] == "out" and put[2] == STAGING]
+    files = Counter((query, name.split("-")[2], batch_of(name)) for query, name in written)
+    assert {*files.values()} == {1}
 
 
 class Proposing(Steady):
