@@ -47,7 +47,8 @@ def at_once(work: Work) -> None:
 
 class Background:
     """Does one thing after the other in a thread of its own, which is there while there is something to do: nobody waits for
-    files to be deleted. What fails is left to the sweep at the next start."""
+    files to be deleted. What fails, also with an error of a filesystem that a user has given, is left to the sweep at the
+    next start."""
 
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
@@ -69,7 +70,7 @@ class Background:
                     self._is_at_work = False
                     return
                 work = self._waiting.popleft()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 work()
 
 
