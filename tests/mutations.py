@@ -676,6 +676,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("                self.require_held()\n                began_s", "                began_s"),
             ("if monotonic() - began_s > (self.patience_s or 0.0):", "if False:"),
             ("            with line.calling:\n", "            with threading.Lock():\n"),
+            ("        with contextlib.suppress(Exception):\n            before,", "        if True:\n            before,"),
+            ("            except BaseException as error:", "            except Exception as error:"),
             ("                if self._stopped:\n                    return False\n", ""),
             ("self.waiting.popleft().bytes)", "self.waiting.pop().bytes)"),
             ("return () if files.readers else self._files.pop", "return self._files.pop"),

@@ -331,7 +331,10 @@ class Delivery:
     def _work(self) -> None:
         """Makes calls while lines wait for a thread."""
         while (line := self._taken()) is not None:
-            has_arrived = self._try(line)
+            try:
+                has_arrived = self._try(line)
+            except BaseException as error:  # a function may have asked its thread to exit
+                has_arrived = self._failed(line, SinkError(f"{type(error).__name__}: {error}"))
             self._put_back(line, has_arrived)
 
     def _taken(self) -> Line | None:
@@ -401,23 +404,29 @@ class Delivery:
                 self.require_held()  # and so it is where the lease was lost in a long call
             line.arrived.write(results.batch, Delivered(results.batch, results.token))
         except Exception as error:
-            with self._changed:
-                line.error, line.tries = error, line.tries + 1
-                self._tell(results.query, line)
-            return False
+            return self._failed(line, error)
         with self._changed:
             line.pop()
             over = self._read(results)
             self._tell(results.query, line)
         if count is not None:
             self.counted(results.query, results.batch, count)
-        if line.noted is None:
-            line.arrived.prune(results.batch)
-        else:
-            line.arrived.drop(line.noted)
-        line.noted = results.batch
-        self._delete(over)
+        # What cannot be deleted now does no harm: a sweep finds files, the next driver finds records.
+        with contextlib.suppress(Exception):
+            before, line.noted = line.noted, results.batch
+            if before is None:
+                line.arrived.prune(results.batch)
+            else:
+                line.arrived.drop(before)
+            self._delete(over)
         return True
+
+    def _failed(self, line: Line, error: Exception) -> bool:
+        """Notes why what is first in line has not arrived."""
+        with self._changed:
+            line.error, line.tries = error, line.tries + 1
+            self._tell(line.waiting[0].query, line)
+        return False
 
     def _read(self, results: Results) -> Collection[str]:
         """The files that nobody waits for any more, now that a query has its results."""

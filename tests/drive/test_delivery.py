@@ -320,6 +320,43 @@ def test_a_driver_that_loses_its_checkpoint_in_a_long_call_leaves_results_to_the
     assert not world.disk.list("delivered/q")
 
 
+def test_what_cannot_be_deleted_is_left_and_delivery_goes_on() -> None:
+    """The store is away for a moment, right after results have arrived."""
+    world, delete = World(10.0, q=Outlet()), MemoryFilesystem.delete
+    failed: list[str] = []
+
+    def away_once(disk: MemoryFilesystem, path: str) -> None:
+        if path.startswith("delivered") and not failed:
+            failed.append(path)
+            raise OSError("the store is away")
+        delete(disk, path)
+
+    with mock.patch.object(MemoryFilesystem, "delete", away_once):
+        for number in range(4):
+            world.batch(number, q=(0,))
+        world.delivery.finish(within_s=5.0)
+    assert failed
+    assert world.outlets["q"].taken == [0, 1, 2, 3]
+    assert len(world.disk.list("delivered/q")) == 2
+    world.again()
+    world.batch(4, q=(0,))
+    world.delivery.finish(within_s=5.0)
+    assert len(world.disk.list("delivered/q")) == 1
+    assert not world.staged
+
+
+def test_a_function_that_asks_its_thread_to_exit_has_failed() -> None:
+    def leaves(results: Results) -> None:
+        world.outlets["q"].before = lambda results: None
+        raise SystemExit("enough")
+
+    world = World(10.0, q=Outlet(leaves))
+    world.batch(0, q=(0,))
+    world.delivery.finish(within_s=5.0)
+    assert world.outlets["q"].calls == [0, 0]
+    assert world.outlets["q"].taken == [0]
+
+
 def test_what_arrives_after_a_stop_is_not_noted() -> None:
     """The next driver may have begun to deliver the same: it is told by nobody else that it has arrived."""
     world = World(None, q=Outlet(lambda results: world.delivery.stop()))
