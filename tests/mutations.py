@@ -678,7 +678,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("            with line.calling:\n", "            with threading.Lock():\n"),
             ("        with contextlib.suppress(Exception):\n            before,", "        if True:\n            before,"),
             ("            except BaseException as error:", "            except Exception as error:"),
-            ("                if self._stopped:\n                    return False\n", ""),
+            ("                is_over = self._stopped  #", "                is_over = False  #"),
             ("self.waiting.popleft().bytes)", "self.waiting.pop().bytes)"),
             ("return () if files.readers else self._files.pop", "return self._files.pop"),
             ("        self._delete(over)\n", ""),

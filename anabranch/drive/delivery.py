@@ -393,7 +393,8 @@ class Delivery:
         results = line.waiting[0]
         try:
             with line.calling:
-                if self._stopped:
+                is_over = self._stopped  # while the call of another delivery was waited for
+                if is_over:
                     return False
                 self.require_held()
                 began_s = monotonic()
