@@ -758,7 +758,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("control/lease.py", f"control/test_lease.py {DRIVER}",
             ("if claim.expires_at_s <= now_s:", "if claim.expires_at_s < now_s - 60:"),
             ("max(claims, default=0) >= self.epoch", "max(claims, default=0) > self.epoch"),
-            ("            with contextlib.suppress(OSError):\n", "            if True:\n"),
+            ("            with contextlib.suppress(Exception):  # a", "            if True:  # a"),
             ("            if not self._is_released:\n                self._write()", "            self._write()")),
     ),
 }  # fmt: skip
