@@ -18,7 +18,7 @@ been delivered on its strength, and to fall back behind it in silence would repe
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -78,9 +78,10 @@ class Ledger(Generic[T]):
     def read(self, number: int, epoch: int | None = None) -> T:
         """Return the record of a number, of the highest epoch that is whole unless one is named; DamagedStateError if it is
         absent, torn, changed or of another type."""
-        if epoch is not None:
-            return self._decode(self.path(number, epoch))
-        found = self._epochs(number)
+        return self._decode(self.path(number, epoch)) if epoch is not None else self._read(number, self._epochs(number))
+
+    def _read(self, number: int, found: list[int]) -> T:
+        """The record of a number, of the highest of some epochs that is whole."""
         for above in found[:-1]:
             try:
                 self._payload(self.path(number, above))
@@ -91,12 +92,23 @@ class Ledger(Generic[T]):
 
     def find(self, number: int) -> T | None:
         """Return the record of a number if there is one that is whole."""
+        return self._find(number, self._epochs(number))
+
+    def _find(self, number: int, epochs: list[int]) -> T | None:
         try:
-            return self.read(number)
+            return self._read(number, epochs)
         except DamagedStateError:
-            if any(self._is_whole(self.path(number, epoch)) for epoch in self._epochs(number)):
+            if any(self._is_whole(self.path(number, epoch)) for epoch in epochs):
                 raise
             return None
+
+    def whole(self, after: int = -1) -> Iterator[tuple[int, T]]:
+        """The records that are whole, with their numbers, ascending: those after a number. There may be many, while results
+        wait for a sink, so the folder is listed once."""
+        for number, epochs in _by_number(self._counting()).items():
+            record = self._find(number, epochs) if number > after else None
+            if record is not None:
+                yield number, record
 
     def latest(self) -> tuple[int, T] | None:
         """Return the newest record that is whole, with its number; none if nothing was ever acknowledged.
@@ -146,9 +158,9 @@ class Ledger(Generic[T]):
 
     def drop_superseded(self) -> None:
         """Delete records of which a higher epoch has one that is whole: each driver may have left one."""
-        for number in {number for number, _ in self._written()}:
-            epochs = sorted((e for other, e in self._written() if other == number), reverse=True)
-            whole = next((e for e in epochs if self._is_whole(self.path(number, e))), None)
+        for number, epochs in _by_number(self._written()).items():
+            above = epochs[:-1]  # of one epoch alone nothing is superseded
+            whole = next((epoch for epoch in above if self._is_whole(self.path(number, epoch))), None)
             for epoch in epochs:
                 if whole is not None and epoch < whole:
                     self._filesystem.delete(self.path(number, epoch))
@@ -171,7 +183,7 @@ class Ledger(Generic[T]):
 
     def _epochs(self, number: int) -> list[int]:
         """The epochs that have a record of a number, highest first."""
-        return sorted((epoch for other, epoch in self._counting() if other == number), reverse=True)
+        return _by_number(self._counting()).get(number, [])
 
     def _is_whole(self, path: str) -> bool:
         try:
@@ -193,6 +205,14 @@ class Ledger(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             what = f"it is whole, but not a {self._kind} of this release ({error})"
             raise damaged(path, what) from error
+
+
+def _by_number(records: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """The epochs of each number, highest first, of numbers and epochs that ascend."""
+    found: dict[int, list[int]] = {}
+    for number, epoch in records:
+        found.setdefault(number, []).insert(0, epoch)
+    return found
 
 
 def named_epochs(names: Iterable[str]) -> list[tuple[int, int]]:

@@ -227,10 +227,8 @@ class Delivery:
     def open(self, commits: Ledger[Commit]) -> None:
         """Delivers what the last driver could not, as far as it arrives within the patience."""
         arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}
-        for number in commits.numbers():
-            commit = commits.find(number)
-            if commit is not None:
-                self._queue(commit, arrived)
+        for _, commit in commits.whole():
+            self._queue(commit, arrived)
         self._require_takers()
         self._sweep()
         self._delete(self.filesystem.unfinished(FOLDER))
@@ -510,13 +508,12 @@ class Delivery:
 def _last_arrived(arrived: Ledger[Delivered]) -> int:
     """The last batch whose results have arrived, -1 if none have. A record that a crash has torn is none, also if it is the
     first of all, of whatever batch: the files of its results are there, and they are delivered again."""
-    return max((number for number in arrived.numbers() if arrived.find(number) is not None), default=-1)
+    return max((number for number, _ in arrived.whole()), default=-1)
 
 
 def set_aside_waiting(filesystem: Filesystem, commits: Ledger[Commit]) -> dict[str, int]:
     """The names under which rows that were set aside have not arrived, each with the first batch."""
-    found = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
-    names = {name for commit in found for name in commit.set_aside}
+    names = {name for _, commit in commits.whole() for name in commit.set_aside}
     waiting = {name: first_waiting(filesystem, commits, name) for name in sorted(names)}
     return {name: batch for name, batch in waiting.items() if batch is not None}
 
@@ -524,8 +521,7 @@ def set_aside_waiting(filesystem: Filesystem, commits: Ledger[Commit]) -> dict[s
 def first_waiting(filesystem: Filesystem, commits: Ledger[Commit], query: str) -> int | None:
     """The first batch whose results of a query have not arrived."""
     latest = _last_arrived(deliveries_in(filesystem, query))
-    for number in commits.numbers():
-        commit = commits.find(number) if number > latest else None
-        if commit is not None and (own := commit.staged(query)) is not None and own.slots:
+    for number, commit in commits.whole(after=latest):
+        if (own := commit.staged(query)) is not None and own.slots:
             return number
     return None

@@ -23,7 +23,7 @@ from anabranch.control.journal import MOST_GONE, forget_journal
 from anabranch.control.ledger import DELIVERED, Ledger, commits_in, controls_in
 from anabranch.control.pipelines import COMING, DROPPED, KnownPipeline, forget_dropped, known_pipelines, read_coming
 from anabranch.control.query_texts import QueryText, QueryTexts
-from anabranch.control.records import Commit, Control
+from anabranch.control.records import Commit
 from anabranch.control.sink_notes import FOLDER as SINKS
 from anabranch.control.sink_notes import forget_sink
 from anabranch.errors import DamagedStateError
@@ -73,7 +73,7 @@ def sweep_pipeline(filesystem: Filesystem, commits: Ledger[Commit], newest: Comm
     over = [name for name in filesystem.folders(DELIVERED) if name not in there]
     if not over:
         return
-    kept = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
+    kept = [commit for _, commit in commits.whole()]
     for name in over:
         folder = f"{DELIVERED}/{name}"
         if not any(commit.staged(name) for commit in kept):
@@ -97,10 +97,8 @@ def sweep_texts(texts: QueryTexts, pipelines: Sequence[Filesystem]) -> None:
     """Deletes the texts that no record of any pipeline names."""
     named = set[str]()
     for folder in pipelines:
-        commits, controls = commits_in(folder), controls_in(folder)
-        records: list[Commit | Control | None] = [commits.find(number) for number in commits.numbers()]
-        records += [controls.find(number) for number in controls.numbers()]
-        named |= {own.text for record in records if record is not None for own in record.queries.values()}
+        for ledger in (commits_in(folder), controls_in(folder)):
+            named |= {own.text for _, record in ledger.whole() for own in record.queries.values()}
         named |= {note.text for note in read_coming(folder)}
     for digest in tuple(named):
         with contextlib.suppress(DamagedStateError):

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any
 
 from anabranch.adapt.slicing import Seen, length
-from anabranch.control.ledger import commits_in
 from anabranch.cost.model import Cost, UnitCosts
 from anabranch.engine.slices import limits_of
 from anabranch.plan.query import Query
@@ -23,6 +22,7 @@ from anabranch.share.source_chain import SourceChain, chain_of, readers_of, told
 from anabranch.share.ways import CHEAPER, UNSHARED, WAYS, SharingDecision, as_cut
 from anabranch.show.draw import NOTHING_SHARED, SharingLines
 from anabranch.show.figures import aligned, cores_text, count_text, listed, show_bytes, versus
+from anabranch.show.measured import latest_commits
 from anabranch.storage.location import Folder
 
 MOST_READERS = 4
@@ -277,10 +277,8 @@ def _way_json(way: SharingDecision) -> dict[str, Any]:
 
 def seen_in(pipeline: Folder) -> tuple[list[Seen], dict[str, tuple[int, ...]]]:
     """What the commits of a pipeline tell of its batches, oldest first, and how the newest cut rows."""
-    ledger, found, slices = commits_in(pipeline), list[Seen](), dict[str, tuple[int, ...]]()
-    for number in ledger.numbers():
-        if (commit := ledger.find(number)) is None:
-            continue
+    found, slices = list[Seen](), dict[str, tuple[int, ...]]()
+    for commit in latest_commits(pipeline):
         slices = dict(commit.slices)
         own = {name: query.statistics for name, query in commit.queries.items()}
         if commit.largest_time_us and any(s.rows for each in own.values() for s in each.sources.values()):

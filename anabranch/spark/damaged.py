@@ -48,8 +48,7 @@ class Marks:
 
     def all(self) -> list[Mark]:
         """The marks. One that a crash has torn is none: its batch is not committed, and finds the file damaged again."""
-        found = [self._ledger.find(number) for number in self._ledger.numbers()]
-        return [mark for mark in found if mark is not None]
+        return [mark for _, mark in self._ledger.whole()]
 
     def add(self, mark: Mark) -> None:
         """Marks a file. Marks of earlier batches go: these are committed, by Spark too, and their files are never read
@@ -57,8 +56,7 @@ class Marks:
         numbers = self._ledger.numbers()
         new = numbers[-1] + 1 if numbers else 0
         self._ledger.write(new, mark)
-        known = ((number, self._ledger.find(number)) for number in numbers)
-        self._ledger.prune(next((n for n, each in known if each is not None and each.batch >= mark.batch), new))
+        self._ledger.prune(next((number for number, each in self._ledger.whole() if each.batch >= mark.batch), new))
 
 
 def told_in(error: BaseException) -> list[Mark]:

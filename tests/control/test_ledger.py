@@ -6,7 +6,7 @@ import pytest
 from anabranch.control.ledger import Ledger
 from anabranch.errors import DamagedStateError, ForeignStateError
 from anabranch.storage.container import Segment
-from anabranch.storage.filesystem import LocalFilesystem
+from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
 from anabranch.storage.record import seal
 from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
@@ -186,3 +186,41 @@ def test_superseded_records_go(disk):
     of_epoch(disk, 6).drop_superseded()
     assert disk.list("commit") == [of_epoch(disk, e).path(7).partition("/")[2] for e in (4, 5)]
     assert of_epoch(disk, 6).latest() == (7, Commit(4))
+
+
+def test_all_that_is_whole(disk):
+    for number, epoch in ((0, 1), (1, 1), (1, 2), (2, 2), (5, 2), (6, 1)):
+        of_epoch(disk, epoch).write(number, Commit(10 * number + epoch))
+    disk.corrupt(of_epoch(disk, 2).path(1))
+    disk.corrupt(of_epoch(disk, 2).path(2))
+    ledger = of_epoch(disk, 2)
+    # What epoch 1 wrote after epoch 2 does not count.
+    assert [*ledger.whole()] == [(0, Commit(1)), (1, Commit(11)), (5, Commit(52))]
+    assert [*ledger.whole(after=1)] == [(5, Commit(52))]
+
+
+class Counting(MemoryFilesystem):
+    """Counts what is asked of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.lists = self.gets = 0
+
+    def list(self, directory):
+        self.lists += 1
+        return super().list(directory)
+
+    def get(self, path):
+        self.gets += 1
+        return super().get(path)
+
+
+def test_many_records_are_listed_once():
+    """While a sink fails there are thousands of commits; a start goes through them."""
+    disk = Counting()
+    for number in range(50):
+        of_epoch(disk, 1).write(number, Commit(number))
+    assert len([*of_epoch(disk, 2).whole()]) == 50
+    assert (disk.lists, disk.gets) == (1, 50)
+    of_epoch(disk, 2).drop_superseded()
+    assert (disk.lists, disk.gets) == (2, 50)
