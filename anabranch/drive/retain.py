@@ -20,6 +20,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from anabranch.control.ledger import DELIVERED, Ledger, deliveries_in
 from anabranch.control.manifest import files_of
@@ -29,6 +30,7 @@ from anabranch.control.table_files import release_versions
 from anabranch.errors import StateError
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
+from anabranch.storage.several import for_each
 
 RELEASE_EVERY = 8
 """Files that no commit needs any more are deleted every so many batches."""
@@ -123,10 +125,9 @@ class Retention:
         named = {path for each in (base, commit) for query in each.queries.values() for path in query.tables.values()}
 
         def release() -> None:
-            for path in dropped:
-                with contextlib.suppress(FileNotFoundError):
-                    self.filesystem.delete(path)
-            self._sweep_losers(over)
+            for_each(self.filesystem, self._delete, dropped)
+            slots = {slot for tokens in over.values() for slot in tokens}
+            for_each(self.filesystem, partial(self._sweep_losers, over), slots)
             commits.prune(recent, undelivered)
             for name, ended in gone.items():  # not before its results are in no commit: they would be delivered again
                 deliveries_in(self.filesystem, name).prune(ended.batch)
@@ -136,18 +137,21 @@ class Retention:
 
         self._do(release)
 
-    def _sweep_losers(self, over: Mapping[int, Mapping[str, str]]) -> None:
-        """Deletes the files of attempts that lost, in batches that are over; the attempts that won are by batch and slot."""
-        for slot in {slot for tokens in over.values() for slot in tokens}:
-            folder = f"state/{slot}"
-            for name in self.filesystem.list(folder):
-                number = batch_of(name)
-                token = over.get(number, {}).get(slot) if number is not None else None
-                if number is None or token is None:
-                    continue
-                if not f"{folder}/{name}".startswith(f"{state_prefix(folder, number, token)}."):
-                    with contextlib.suppress(FileNotFoundError):
-                        self.filesystem.delete(f"{folder}/{name}")
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.filesystem.delete(path)
+
+    def _sweep_losers(self, over: Mapping[int, Mapping[str, str]], slot: str) -> None:
+        """Deletes the files of attempts at a slot that lost, in batches that are over; the attempts that won are by batch
+        and slot."""
+        folder = f"state/{slot}"
+        for name in self.filesystem.list(folder):
+            number = batch_of(name)
+            token = over.get(number, {}).get(slot) if number is not None else None
+            if number is None or token is None:
+                continue
+            if not f"{folder}/{name}".startswith(f"{state_prefix(folder, number, token)}."):
+                self._delete(f"{folder}/{name}")
 
 
 def sweep_unnamed(
