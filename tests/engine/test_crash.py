@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import assume
@@ -17,7 +16,7 @@ from anabranch.storage.filesystem import Filesystem, MemoryFilesystem
 from tests.support import oracle
 from tests.support.caller import Caller
 from tests.support.cases import Part
-from tests.support.faulty import Crash, Fault, FaultyFilesystem
+from tests.support.faulty import Fault, FaultyFilesystem, MortalFilesystem
 from tests.support.local_runs import assert_same, files, named, start, state_of, step
 from tests.support.regressions import REGRESSIONS
 from tests.support.scenarios import Scenario, properties, scenarios
@@ -79,28 +78,6 @@ test_slow_disk, test_slow_disk_long = properties(
 
 
 # Any operation may be the last, reads, lists and deletes included.
-
-
-class MortalFilesystem:
-    """Dies at given operations, before or after they are done."""
-
-    def __init__(self, inner: Filesystem, deaths: Mapping[int, bool]) -> None:
-        self.inner, self.deaths, self.operations = inner, dict(deaths), 0
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.inner, name)
-
-        def mortal(*args: Any) -> Any:
-            self.operations += 1
-            done_first = self.deaths.get(self.operations)
-            if done_first is False:
-                raise Crash(f"before {name}")
-            result = method(*args)
-            if done_first is True:
-                raise Crash(f"after {name}")
-            return result
-
-        return mortal
 
 
 def check_death_at_any_operation(

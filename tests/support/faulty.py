@@ -17,9 +17,9 @@ b'se'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -142,3 +142,44 @@ class FaultyFilesystem:
         self._pending = [write for write in self._pending if write.last_unseen_operation >= self.operations]
         for write in due:
             self.inner.put(write.path, [write.content])
+
+
+class MortalFilesystem:
+    """Dies at given operations, before or after they are done."""
+
+    def __init__(self, inner: Filesystem, deaths: Mapping[int, bool]) -> None:
+        self.inner, self.deaths, self.operations = inner, dict(deaths), 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+
+        def mortal(*args: Any) -> Any:
+            self.operations += 1
+            done_first = self.deaths.get(self.operations)
+            if done_first is False:
+                raise Crash(f"before {name}")
+            result = method(*args)
+            if done_first is True:
+                raise Crash(f"after {name}")
+            return result
+
+        return mortal
+
+
+class Sleep:
+    """A filesystem before one of whose operations its user sleeps, and others do something; `what` says which it was."""
+
+    def __init__(self, inner: Filesystem, operation: int, meanwhile: Callable[[], None]) -> None:
+        self.inner, self.left, self.meanwhile, self.what = inner, operation, meanwhile, ""
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+
+        def sleepy(*args: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                self.what = f"{name} {args[0]}"
+                self.meanwhile()
+            return method(*args)
+
+        return sleepy

@@ -421,7 +421,7 @@ class Simulation:
                 if trigger in self.before:
                     self.before.pop(trigger)(run)
                 runner.step(trigger, tasks(self.batches[trigger]))
-                self.done = trigger
+                self.done = max(self.done, trigger)  # one that was thought dead may note it late
                 if trigger in self.pauses:
                     runner.close_if_paused(lambda: tasks({}), 0.0, lambda last: last <= self.done)
             if triggers is None:
