@@ -127,9 +127,9 @@ class Ledger(Generic[T]):
                 newest = numbers[-2]
         return newest, self.read(newest)
 
-    def torn(self) -> list[str]:
-        """Return the paths of the records that are not whole."""
-        paths = [self.path(number, epoch) for number, epoch in self._counting()]
+    def torn(self, after: int = -1) -> list[str]:
+        """Return the paths of the records after a number that are not whole."""
+        paths = [self.path(number, epoch) for number, epoch in self._counting() if number > after]
         return [path for path in paths if not self._is_whole(path)]
 
     def numbers(self) -> list[int]:

@@ -42,7 +42,7 @@ class Standing:
     begun: Control | None = None
     """What the batch after it started from, if it was begun."""
     torn: tuple[str, ...] = ()
-    """Commits that are not whole."""
+    """Commits after it, which are not whole."""
 
     @property
     def trigger(self) -> int:
@@ -79,7 +79,7 @@ def standing_of(commits: Ledger[Commit], controls: Ledger[Control]) -> Standing:
     latest = commits.latest()
     commit = latest[1] if latest is not None else None
     batch = commit.batch if commit is not None else -1
-    found = Standing(commit, controls.find(batch + 1), tuple(commits.torn()))
+    found = Standing(commit, controls.find(batch + 1), tuple(commits.torn(after=batch)))
     if (newest := max(controls.numbers(), default=-1)) > batch + 1:
         raise StateError(f"batch {newest} was begun ({controls.path_of(newest)}), but {found._newest()}: {REMEDY}")
     if found.begun is not None and found.begun.trigger not in (found.trigger, found.trigger + 1):
