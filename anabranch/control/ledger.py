@@ -18,7 +18,7 @@ been delivered on its strength, and to fall back behind it in silence would repe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -114,6 +114,19 @@ class Ledger(Generic[T]):
             if len(numbers) > 1:
                 newest = numbers[-2]
         return newest, self.read(newest)
+
+    def history(self, after: int = -1) -> Iterator[tuple[int, T]]:
+        """Give the records after a number with their numbers, oldest first, up to the newest that is whole.
+
+        One of them that is missing or damaged was acknowledged (see above): that is an error, and never passed over. Which
+        there were before the first that is there cannot be told: those were pruned.
+        """
+        numbers, newest = self.numbers(), self.latest()
+        if newest is not None:
+            for number in range(max(after + 1, numbers[0]), newest[0]):
+                yield number, self.read(number)
+            if newest[0] > after:
+                yield newest
 
     def torn(self) -> list[str]:
         """Return the paths of the records that are not whole."""

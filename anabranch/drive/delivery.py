@@ -213,12 +213,11 @@ class Delivery:
             self.leaving = {}
 
     def open(self, commits: Ledger[Commit]) -> None:
-        """Delivers what the last driver could not, as far as it arrives within the patience."""
+        """Delivers what the last driver could not, as far as it arrives within the patience. A commit that cannot be
+        read is an error, whose results may wait: they would be lost in silence."""
         arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}
-        for number in commits.numbers():
-            commit = commits.find(number)
-            if commit is not None:
-                self._queue(commit, arrived)
+        for _, commit in commits.history():
+            self._queue(commit, arrived)
         self._require_takers()
         self._sweep()
         self._delete(self.filesystem.unfinished(FOLDER))
@@ -487,17 +486,14 @@ def _last_arrived(arrived: Ledger[Delivered]) -> int:
 
 def set_aside_waiting(filesystem: Filesystem, commits: Ledger[Commit]) -> dict[str, int]:
     """The names under which rows that were set aside have not arrived, each with the first batch."""
-    found = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
-    names = {name for commit in found for name in commit.set_aside}
+    names = {name for _, commit in commits.history() for name in commit.set_aside}
     waiting = {name: first_waiting(filesystem, commits, name) for name in sorted(names)}
     return {name: batch for name, batch in waiting.items() if batch is not None}
 
 
 def first_waiting(filesystem: Filesystem, commits: Ledger[Commit], query: str) -> int | None:
     """The first batch whose results of a query have not arrived."""
-    latest = _last_arrived(deliveries_in(filesystem, query))
-    for number in commits.numbers():
-        commit = commits.find(number) if number > latest else None
-        if commit is not None and (own := commit.staged(query)) is not None and own.slots:
+    for number, commit in commits.history(after=_last_arrived(deliveries_in(filesystem, query))):
+        if (own := commit.staged(query)) is not None and own.slots:
             return number
     return None

@@ -73,7 +73,7 @@ def sweep_pipeline(filesystem: Filesystem, commits: Ledger[Commit], newest: Comm
     over = [name for name in filesystem.folders(DELIVERED) if name not in there]
     if not over:
         return
-    kept = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
+    kept = [commit for _, commit in commits.history()]
     for name in over:
         folder = f"{DELIVERED}/{name}"
         if not any(commit.staged(name) for commit in kept):
@@ -98,7 +98,7 @@ def sweep_texts(texts: QueryTexts, pipelines: Sequence[Filesystem]) -> None:
     named = set[str]()
     for folder in pipelines:
         commits, controls = commits_in(folder), controls_in(folder)
-        records: list[Commit | Control | None] = [commits.find(number) for number in commits.numbers()]
+        records: list[Commit | Control | None] = [commit for _, commit in commits.history()]
         records += [controls.find(number) for number in controls.numbers()]
         named |= {own.text for record in records if record is not None for own in record.queries.values()}
         named |= {note.text for note in read_coming(folder)}

@@ -10,11 +10,11 @@ import pytest
 
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.drive.retain import RELEASE_EVERY
-from anabranch.errors import SinkError, StateError
+from anabranch.errors import DamagedStateError, SinkError, StateError
 from tests.support import oracle
 from tests.support.faulty import Crash, Fault
 from tests.support.fixed_scenarios import groups_that_wait, many_batches
-from tests.support.simulation import Function, Simulation
+from tests.support.simulation import Broken, Function, Simulation
 
 BATCH, CLOSING = 1, 3
 """The batch of a trigger, and the closing step."""
@@ -158,6 +158,29 @@ def test_results_wait_past_the_batches_at_which_files_are_released() -> None:
     case.check()
     assert len(case.function.brought[first]) > 1
     assert [len(case.function.brought[n]) for n in range(second + 1) if n != first] == [1] * second
+
+
+@pytest.mark.parametrize("damage", ["flipped", "deleted"])
+def test_a_commit_whose_results_may_wait_is_never_passed_over(damage: str) -> None:
+    """A sink was down for five batches, and then the record of one of them is damaged: its results are not lost in silence,
+    nor is anything swept that it names."""
+    scenario = many_batches(RELEASE_EVERY - 2)
+    case = Simulation([scenario.query], scenario.arrow_batches, {}, scenario.plans, to_files=False)
+    case.function.fails = Broken()
+    case.live(triggers=5)
+    name, content = sorted(commits_of(case).items())[2]
+    case.checkpoint.delete(f"commit/{name}")
+    if damage == "flipped":
+        case.checkpoint.put(f"commit/{name}", [content[:-1] + bytes([content[-1] ^ 1])])
+    case.function.fails = {}
+    staged = case.checkpoint.list("staged")
+    with pytest.raises(DamagedStateError, match=f"commit/{2:020d}.*restore this file from a backup"):
+        case.live()
+    assert case.checkpoint.list("staged") == staged
+    assert not case.function.brought
+    case.checkpoint.put(f"commit/{name}", [content])
+    case.live()
+    case.check()
 
 
 def test_results_that_waited_for_a_function_go_to_files() -> None:
