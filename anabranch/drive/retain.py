@@ -68,7 +68,7 @@ class Background:
                     self._is_at_work = False
                     return
                 work = self._waiting.popleft()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # filesystems in Python raise what they like
                 work()
 
 
