@@ -21,7 +21,15 @@ from collections.abc import Iterable, Sequence
 from anabranch.control.journal import FOLDER as JOURNALS
 from anabranch.control.journal import MOST_GONE, forget_journal
 from anabranch.control.ledger import DELIVERED, Ledger, commits_in, controls_in
-from anabranch.control.pipelines import COMING, DROPPED, KnownPipeline, forget_dropped, known_pipelines, read_coming
+from anabranch.control.pipelines import (
+    COMING,
+    DROPPED,
+    KnownPipeline,
+    forget_dropped,
+    known_pipelines,
+    noted,
+    read_coming,
+)
 from anabranch.control.query_texts import QueryText, QueryTexts
 from anabranch.control.records import Commit, Control
 from anabranch.control.sink_notes import FOLDER as SINKS
@@ -67,8 +75,8 @@ class TextsInUse:
 
 def sweep_pipeline(filesystem: Filesystem, commits: Ledger[Commit], newest: Commit) -> None:
     """Deletes notes and records of queries that have left a pipeline, before anything of it runs."""
-    asked = {*newest.queries, *filesystem.list(COMING)}
-    forget_dropped(filesystem, [name for name in filesystem.list(DROPPED) if name not in asked])
+    asked = {*newest.queries, *noted(filesystem, COMING)}
+    forget_dropped(filesystem, [name for name in noted(filesystem, DROPPED) if name not in asked])
     there = {*newest.queries, *newest.ended, *newest.set_aside}
     over = [name for name in filesystem.folders(DELIVERED) if name not in there]
     if not over:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from anabranch.control.ledger import commits_in, controls_in
@@ -121,6 +122,24 @@ def test_the_watermark_of_a_batch_that_was_begun_stays(monkeypatch: pytest.Monke
     assert (again.queries, again.token, again.runs) == (begun.queries, begun.token, 2)
     assert again.epoch > begun.epoch
     case.check()
+
+
+FOREIGN = (".DS_Store", "notes.txt", "0000000001-", "42-notes.bak")
+
+
+def test_files_of_others_are_passed_over_in_every_folder() -> None:
+    """What somebody leaves in a checkpoint, and is not called like a file of ours, stops nobody and stays."""
+    scenario = many_batches(9)
+    case = Simulation([scenario.query], scenario.arrow_batches, {}, scenario.plans, release_every=2)
+    files, left = case.world.inner._files, set[str]()  # type: ignore[attr-defined]
+    for triggers in (2, 6, None):
+        for folder in {*(path.rpartition("/")[0] for path in files), *(f"checkpoint/{f}" for f in ("dropped", "coming"))}:
+            for path in (f"{folder}/{name}" for name in FOREIGN):
+                files[path] = pa.py_buffer(b"not ours"), 0.0
+                left.add(path)
+        case.live(triggers)
+    check(case)
+    assert left <= files.keys()
 
 
 # Sinks
