@@ -31,6 +31,8 @@ from anabranch.storage.record import damaged, seal, unseal
 DIGITS = 20
 """Wide enough for any unsigned 64-bit number, so that names sort like numbers."""
 EPOCH_DIGITS = 10
+CONTROL, COMMIT = "control", "commit"
+"""The folders of what batches start from, and of what they left behind."""
 DELIVERED = "delivered"
 """The folder of what has arrived, by query."""
 
@@ -220,12 +222,12 @@ def named_epochs(names: Iterable[str]) -> list[tuple[int, int]]:
 
 def controls_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Control]:
     """What the batches of a pipeline started from."""
-    return Ledger(filesystem, "control", "control", Control, epoch)
+    return Ledger(filesystem, CONTROL, "control", Control, epoch)
 
 
 def commits_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Commit]:
     """What the batches of a pipeline left behind."""
-    return Ledger(filesystem, "commit", "commit", Commit, epoch)
+    return Ledger(filesystem, COMMIT, "commit", Commit, epoch)
 
 
 def deliveries_in(filesystem: Filesystem, query: str, epoch: int = 0) -> Ledger[Delivered]:
