@@ -74,7 +74,10 @@ class TextsInUse:
 
 
 def sweep_pipeline(filesystem: Filesystem, commits: Ledger[Commit], newest: Commit) -> None:
-    """Deletes notes and records of queries that have left a pipeline, before anything of it runs."""
+    """Deletes notes and records of queries that have left a pipeline, before anything of it runs. Nothing is deleted while
+    there is a commit that cannot be read: it may be restored."""
+    if commits.torn():
+        return
     asked = {*newest.queries, *noted(filesystem, COMING)}
     forget_dropped(filesystem, [name for name in noted(filesystem, DROPPED) if name not in asked])
     there = {*newest.queries, *newest.ended, *newest.set_aside}

@@ -77,6 +77,22 @@ def test_a_flipped_bit_in_the_newest_commit_is_refused(to_files: bool) -> None:
     assert case.found() == before
 
 
+@pytest.mark.parametrize("age_s", [0.0, 1e6])
+def test_a_refused_checkpoint_can_be_restored(age_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the newest commit names stays while it cannot be read, however old it is: a backup of the record is enough."""
+    case = simulation(to_files=False)
+    case.live(triggers=2)
+    whole = max(commits_of(case).items())
+    flip_newest(case)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(case.world.inner), "age_s", lambda *_: age_s)
+        with pytest.raises(StateError, match="trigger 2, but the newest whole commit is that of batch 0"):
+            case.live()
+    case.checkpoint.put(f"commit/{whole[0]}", [whole[1]])
+    case.live()
+    check(case)
+
+
 @pytest.mark.parametrize("to_files", [True, False])
 def test_a_flipped_bit_in_a_commit_that_spark_brings_again(to_files: bool) -> None:
     """Its control record is there: the batch runs again, under the same token, and what is published is published."""
