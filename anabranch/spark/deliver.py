@@ -268,6 +268,8 @@ def whole_instants(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBat
         if not batch.num_rows:
             continue
         instants = batch.column(INSTANT).to_numpy()
+        assert newest is None or newest <= instants[0], "they come in order"
+        assert (instants[1:] >= instants[:-1]).all(), "they come in order"
         if instants[-1] != newest:
             newest = int(instants[-1])
             first = int(np.searchsorted(instants, newest))
