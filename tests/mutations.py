@@ -756,6 +756,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("            if not self._is_released:\n                self._write()", "            self._write()")),
     ),
     "damage": (
+        *of("plan/query.py", "engine/test_clocks.py", ("return LATEST_US if", "return FOREVER_US if")),
         *of("control/ledger.py", "control/test_ledger.py drive/test_checkpoint.py",
             ("range(max(after + 1, numbers[0]), newest[0]):", "[n for n in numbers if after < n < newest[0]]:"),
             ("range(max(after + 1, numbers[0]), newest[0]):", "range(numbers[0], newest[0]):"),
