@@ -212,7 +212,7 @@ class Runner:
             waited_s += more_s
         marks.append(perf_counter())
         self.keep(trigger)
-        commit = driver.commit(control, computed.attempts, computed.seen_elsewhere)
+        commit = driver.commit(control, computed.attempts, computed.seen_elsewhere, self.delivery.waits_from)
         self._forget_notes()
         marks.append(perf_counter())
         self.delivery.offer(commit)
