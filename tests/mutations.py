@@ -762,7 +762,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("range(max(after + 1, numbers[0]), newest[0]):", "range(numbers[0], newest[0]):"),
             ("            if newest[0] > after:\n", "            if True:\n")),
         *of("drive/driver.py", "drive/test_checkpoint.py", ("dict(waits_from or {})", "{}")),
-        *of("drive/delivery.py", "drive/test_checkpoint.py drive/test_delivery.py drive/test_protocol.py",
+        *of("drive/delivery.py", "drive/test_checkpoint.py drive/test_delivery.py",
             ("_last_arrived(deliveries_in(filesystem, name)) < batch:", "True:"),
             ("if batch < first and name", "if batch < first - 1 and name")),
         *of("control/lease.py", "control/test_lease.py",
