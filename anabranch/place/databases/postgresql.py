@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.errors import DatabaseError, DatabaseGoneError
-from anabranch.place.databases.postgresql_types import Stored, fetched, key_array, stored_type
+from anabranch.place.databases.postgresql_types import OddValueError, Stored, fetched, key_array, stored_type
 from anabranch.place.databases.protocol import TableSize, Wanted
 from anabranch.place.databases.settings import Settings
 
@@ -50,13 +50,23 @@ WATCH = f"""
 SELECT set_config(name, '{LOOK_S}s', false) FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
 """
 
-GONE = ("08", "57P01", "57P02", "57P03")
-"""SQLSTATEs, or beginnings of them, of a connection that is gone, or of a server that stops or starts."""
+GONE = ("08", "57P01", "57P02", "57P03", "53", "40001", "40P01", "55P03")
+"""SQLSTATEs, or beginnings of them, of a connection that is gone, of a server that stops, starts or is at its limits, and of
+a statement that gave way to another one, as on a standby that catches up."""
+
+OTHER_LETTERS = "22P05"
+"""SQLSTATE of text that has no form in the encoding of the database."""
+
+KEYS_AT_ONCE, BYTES_AT_ONCE = 1_000_000, 64 << 20
+"""No statement has more keys, or more bytes of them."""
 
 SNAPSHOT_GONE = "22023"
 """SQLSTATE of a snapshot that nobody holds any more, among other values that are none."""
 
-PASSING = ("starting up", "shutting down", "in recovery", "terminating connection", "server closed the connection")
+PASSING = (
+    "too many", "connection slots are reserved", "starting up", "shutting down", "in recovery", "terminating connection",
+    "server closed the connection",
+)  # fmt: skip
 """What a server says that goes, or is not there yet."""
 
 REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", "no pg_hba.conf entry")
@@ -65,7 +75,8 @@ REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", 
 GRANT = "have its owner GRANT SELECT ON the table, and USAGE ON its schema"
 
 DESCRIBE = """
-SELECT a.attname, t.typname, t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown,
+SELECT a.attname, CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN t.typname END AS typname,
+       t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown,
        has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS is_ours
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -76,6 +87,10 @@ SIZE = """
 SELECT c.reltuples::bigint AS rows, pg_table_size(c.oid) AS bytes
 FROM pg_catalog.pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'm')
 """
+
+
+class OtherLettersError(DatabaseError):
+    """Text that has no form in the encoding of the database."""
 
 
 class PostgreSQL:
@@ -92,16 +107,28 @@ class PostgreSQL:
         return tuple((name, stored.type) for name, stored in self._columns(table, again=True).items())
 
     def lookup(self, wanted: Wanted, keys: pa.Table, snapshot: str | None = None) -> pa.Table:
+        """A statement for every so many keys: a server that has to hold all of many might not bear it."""
+        parts = [keys.slice(first, KEYS_AT_ONCE) for first in range(0, max(1, keys.num_rows), KEYS_AT_ONCE)]
+        parts = [half for part in parts for half in _not_too_large(part)]
+        return pa.concat_tables(self._looked_up(wanted, part, snapshot) for part in parts)
+
+    def _looked_up(self, wanted: Wanted, keys: pa.Table, snapshot: str | None) -> pa.Table:
+        try:
+            return self._found(wanted, keys, snapshot)
+        except OtherLettersError:  # a key has some that the database lacks: no index has text by its bytes
+            return self._found(wanted, keys, snapshot, as_bytes=True)
+
+    def _found(self, wanted: Wanted, keys: pa.Table, snapshot: str | None, as_bytes: bool = False) -> pa.Table:
         columns = self._columns(wanted.table)
         self._require(wanted.table, columns, (*wanted.keys, *(name for name, _ in wanted.columns)))
         arrays, casts, conditions = [], [], []
-        possible = [key_array(columns[key], keys.column(place)) for place, key in enumerate(wanted.keys)]
+        possible = [key_array(columns[key], keys.column(place), as_bytes) for place, key in enumerate(wanted.keys)]
         are = _all_of(each.possible for each in possible)
         for place, (key, each) in enumerate(zip(wanted.keys, possible, strict=True), start=1):
             values = each.values if are is None else each.values.filter(are)
             arrays.append(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values))
             casts.append(f"${place}::{each.cast}")
-            conditions.append(f"{columns[key].compared(f't.{quoted(key)}')} = k.k{place}")
+            conditions.append(columns[key].condition(f"t.{quoted(key)}", each, f"k.k{place}", as_bytes))
         names = ", ".join(f"k{place}" for place in range(1, len(arrays) + 1))
         sql = (
             f"SELECT {_selected(wanted.columns, columns)} FROM unnest({', '.join(casts)}) AS k({names}) "
@@ -215,6 +242,7 @@ class PostgreSQL:
         options["options"] = f"{options.get('options', '')} {own}".strip()
         options.setdefault("connect_timeout", str(max(2, int(self._limits.timeout_s))))
         options.setdefault("application_name", "anabranch")
+        options["client_encoding"] = "UTF8"  # else texts come and go as the server stores them
         dsn = Settings(self.name, options).dsn
         connection = driver.connect(dsn, autocommit=True)
         with suppress(DriverError), connection.cursor() as cursor:  # not every system can look
@@ -272,6 +300,8 @@ class PostgreSQL:
     def _typed(self, table: str, rows: pa.Table, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
         try:
             return fetched(rows, columns)
+        except OddValueError as error:
+            raise DatabaseError(f"the table {table} of the database {self.name}: {error}") from None
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DatabaseError(
                 f"the table {table} of the database {self.name} has other types than when it was declared ({error}): change "
@@ -295,6 +325,9 @@ class PostgreSQL:
         state = getattr(error, "sqlstate", None) or ""
         if state == "57014":
             return DatabaseGoneError(self._too_slow)
+        if state == OTHER_LETTERS:
+            return OtherLettersError(f"the database {self.name} says: {said}; its encoding lacks letters of Unicode: is "
+                                     "there text in the table that is none in this encoding?")  # fmt: skip
         own = f"ANABRANCH_DATABASE_{self.name.upper()}_"
         todo = {
             "42P01": "is the table still there? Declared tables must stay while queries read them",
@@ -305,6 +338,8 @@ class PostgreSQL:
         }.get(state)
         if todo is None and "authentication failed" in said:
             todo = f"check {own}USER and {own}PASSWORD, or the passfile"
+        if todo is None and state and not state.startswith(GONE):
+            todo = "does SELECT * FROM the table, or the view, work in the database?"
         if todo is None:
             todo = f"is it running, and are {own}HOST, _PORT, _DBNAME, _USER right, or the service {self.name} of the "
             todo += "service file?"
@@ -321,6 +356,16 @@ def _may_pass(error: Exception) -> bool:
     text = str(error)
     is_passing = any(word in text for word in PASSING)
     return text.startswith("IO:") and (is_passing or not any(word in text for word in REFUSED))
+
+
+def _not_too_large(keys: pa.Table) -> Iterator[pa.Table]:
+    """Keys in parts of no more than so many bytes, as far as a key is not longer."""
+    if keys.num_rows < 2 or keys.get_total_buffer_size() <= BYTES_AT_ONCE or keys.nbytes <= BYTES_AT_ONCE:
+        yield keys
+        return
+    half = keys.num_rows // 2
+    yield from _not_too_large(keys.slice(0, half))
+    yield from _not_too_large(keys.slice(half))
 
 
 def _all_of(masks: Iterable[pa.Array | None]) -> pa.Array | None:
