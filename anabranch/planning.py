@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from anabranch.adapt.handover import MadeUp, made_up
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.completeness import LeftOut, together
 from anabranch.control.journal import Journal
@@ -22,7 +23,7 @@ from anabranch.control.progress import read_progress
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import QueryCommit
 from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
-from anabranch.cost.facts import EMPTY, Facts, Given, window_s
+from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.cost.units import DEFAULT, unit_costs
 from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
@@ -75,7 +76,7 @@ from anabranch.show.figures import listed
 from anabranch.show.lookups import CostsOf, lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
-from anabranch.show.placement import Folding, placement_json, placement_text
+from anabranch.show.placement import placement_json, placement_text
 from anabranch.show.routes import routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
 from anabranch.sql import BoundQuery, Catalog, Script
@@ -340,16 +341,12 @@ class Planning:
 
         return costs_of
 
-    def _folding(self, query: Query) -> dict[str, Folding]:
-        """What it takes the engine to fold the window of a block over one stream that a database may run, where the rate of
-        the stream is known."""
-        found = {}
-        for block in query.blocks:
-            if block.name in query.places and len(block.inputs) == 1:
-                rows = self.facts.rates.get(block.inputs[0].source.name, 0.0) * window_s(block.inputs[0])
-                if rows:
-                    found[block.name] = Folding(rows, rows * self.units.fold)
-        return found
+    def _folding(self, query: Query) -> dict[str, MadeUp]:
+        """What it takes the engine to join and to fold the window of a block that a database may run, where enough is known
+        of its streams."""
+        blocks = (block for block in query.blocks if block.name in query.places)
+        found = {block.name: made_up(block, self.facts, self.units) for block in blocks}
+        return {name: each for name, each in found.items() if each is not None}
 
     def moving_places(self, query: Query) -> bool:
         """Whether blocks of a query may go to a database or to the engine by themselves: there is one that no hint keeps

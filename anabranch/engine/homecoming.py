@@ -17,20 +17,17 @@ segments of 7 and 6, batch 9 its own and the segment of 5; those of 4 and 3 have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import thread_time_ns
 from typing import TYPE_CHECKING
 
 from anabranch.control.records import Preparing
 from anabranch.engine.aggregation import Aggregator
 from anabranch.engine.rebuild import Pause
+from anabranch.engine.stand_in import Spans
 from anabranch.plan.migration import Folding
 
 if TYPE_CHECKING:
     from anabranch.engine.mig_box import MigBox
-
-Span = tuple[int, int]
-"""Batches from one on, up to another."""
 
 
 class Homecoming:
@@ -88,6 +85,5 @@ class Homecoming:
             if pause.is_spent:
                 return
 
-    def _take(self, spans: Mapping[str, Span]) -> None:
-        if (found := self.box.grouped(spans)) is not None:
-            self._groups.take(*found)
+    def _take(self, spans: Spans) -> None:
+        self.box.fold_into(self._groups, spans)
