@@ -16,7 +16,8 @@ A block goes to a database as a whole, or not at all: its JOIN, AGGREGATE and HA
 
 - with a sum or mean of floats that is more than shown: no database sums floats as the engine does, and a predicate, a key or
   ROUND would tell the difference. What is only shown is the same within the tolerance of results, and so is the MAX of it;
-- with a stored table, or one that is looked up: these are met where the engine has them;
+- with a stored table, which may be read again, and is met where the engine has it. One that is looked up in a database is
+  there already when the block is run, as columns of a stream (`anabranch.plan.lookups`);
 - without groups, unless a hint of its own places it: a join gives results when rows come, and is asked for in each batch.
 
 A block in the words of a database runs nowhere else.
@@ -36,7 +37,7 @@ from anabranch.place.cost import EngineCosts, size_of
 from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window, time_slides
 from anabranch.plan.expression import Column, Expr, ResultTime, columns_of
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Enriched, Grouping, Input, Query, Stream
+from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Grouping, Input, Query, Stream
 from anabranch.plan.statement import VALID
 
 IN_ENGINE, IN_DATABASE = frozenset({Place.ENGINE}), frozenset({Place.DATABASE})
@@ -114,9 +115,7 @@ class _Block:
         """What speaks against a database for a block."""
         query, grouping = self.query, self.query.grouping
         for i in query.inputs:
-            if isinstance(i.source, Enriched):
-                yield f"{i.source.table.name} is looked up for rows of {i.alias}"
-            elif not isinstance(i.source, Stream):
+            if not isinstance(i.source, Stream):
                 yield f"it joins the stored table {i.source.name}"
             if any(f.name.lower() in VALID for f in i.source.fields):
                 yield f"a column of {i.alias} is called as those of its validity are there"
