@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,7 +143,7 @@ class Planning:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
         locations = {source.name: script.catalog.location(source.name) for source in script.catalog}
         changing = self.changing | {name for name, at in locations.items() if at is not None and at.refresh_us}
-        queries = [replace(bound, query=self.placed(bound.query)) for bound in script.queries]
+        queries = [replace(bound, query=self.placed(bound.query, changing)) for bound in script.queries]
         for bound in queries:
             check_overload(bound.query, bound.overload or self.overload, changing)
         planned = [self._plan(bound) for bound in queries]
@@ -295,9 +295,10 @@ class Planning:
             "lookups": lookups_json(written, self._lookup_costs(name)),
         }
 
-    def placed(self, query: Query) -> Query:
-        """A query whose blocks run where hints want them, else where they ran, else where they are cheapest."""
-        places = wished_places(query, self.databases)
+    def placed(self, query: Query, changing: Collection[str] | None = None) -> Query:
+        """A query whose blocks run where hints want them, else where they ran, else where they are cheapest. `changing` are
+        the stored tables that are read again, if others than so far."""
+        places = wished_places(query, self.databases, self.changing if changing is None else changing)
         has_groups = any(block.grouping is not None for block in query.blocks)
         if not places and has_groups and any(remembered(each) is not None for each in self.databases):
             places = self._chosen_places(query)

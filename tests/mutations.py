@@ -517,7 +517,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("place/tree.py", "place/test_tree.py place/test_wishes.py",
             ("if self._is_inexact(a) and (self.is_read_exactly or", "if False and (self.is_read_exactly or")),
         *of("engine/mig_box.py", "place/test_placed.py",
-            ("(0, batch + 1 if other < place else batch)", "(0, batch + 1)"),
+            ("(0, batch + 1 if other < place or isinstance(j.source, Table) else batch)", "(0, batch + 1)"),
             ("        groups.restore((), instant_us)", "        groups.restore((), instant_us + 1)")),
         *of("engine/stand_in.py", "place/test_probation.py",
             ("mask = (ids >> 32 >= begin) & (ids >> 32 < end)", "mask = ids >> 32 < end"),

@@ -400,9 +400,12 @@ class JoinMigBox(MigBox):
             self._look_at(i)
         for place, i in enumerate(inputs):
             fresh = self._pieces[i.alias].by_batch.get(batch)
-            if fresh is None or not fresh.rows.num_rows:
-                continue
-            spans = {j.alias: (0, batch + 1 if other < place else batch) for other, j in enumerate(inputs)}
+            if fresh is None or not fresh.rows.num_rows or isinstance(i.source, Table):
+                continue  # no row of a stream is there before a table
+            spans = {
+                j.alias: (0, batch + 1 if other < place or isinstance(j.source, Table) else batch)
+                for other, j in enumerate(inputs)
+            }
             spans[i.alias] = batch, batch + 1
             relations = dict[str, pa.Table]()
             for j in inputs:

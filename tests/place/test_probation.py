@@ -167,20 +167,21 @@ def check(shape: Shape, slots: int, stops: Sequence[int], turns: Sequence[int], 
     blocks = dict.fromkeys(able(case.query)[:1], "duck")
     query = placed(case.query, blocks, "engine")
     workers, found = defaultdict[int, Kept](Kept), Counter[tuple[object, ...]]()
+    tables = {name: rows for name, rows in case.tables.items() if name in {s.name for s in query.base_sources}}
     with failing(often(period), pause=1):
-        run = LocalRun(query, disk, slots=slots)
+        run = LocalRun(query, disk, tables=tables, slots=slots)
         for number in range(len(case.batches) + 1):
             run.worker = workers[turns[number % len(turns)]]
             found += oracle.bag(run.step(number, case.batches[number] if number < len(case.batches) else {}).results)
             run.verify()
             if number in stops:
-                run, workers = LocalRun(query, disk, slots=slots), defaultdict(Kept)
-    problem = oracle.difference(found, oracle.expected(case.query, case.batches, {}))
+                run, workers = LocalRun(query, disk, tables=tables, slots=slots), defaultdict(Kept)
+    problem = oracle.difference(found, oracle.expected(case.query, case.batches, tables))
     assert not problem, f"{case.sql}\n{blocks}\n{problem}"
 
 
 test_any, test_any_long = properties(
-    check, 20, 2_000, shape=shapes(tables=False), slots=SLOTS, stops=STOPS, turns=TURNS,
+    check, 20, 2_000, shape=shapes(), slots=SLOTS, stops=STOPS, turns=TURNS,
     period=st.sampled_from([2, 3, 100]),
 )  # fmt: skip
 
