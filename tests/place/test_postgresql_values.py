@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -191,9 +192,10 @@ def test_a_type_of_a_user_that_is_called_as_one_of_the_server(postgres: Server, 
 
 def test_keys_that_other_rules_take_for_equal_are_not(postgres: Server, shop: PostgreSQL) -> None:
     """The column has a collation by which A and a are equal, and blanks at the end of `char(n)` do not count."""
-    is_there = postgres.sql("SELECT count(*) > 0 FROM pg_collation WHERE collprovider = 'i'").strip() == "t"
-    if is_there:  # not every server was built with it
+    is_there = False
+    with suppress(RuntimeError):  # not every server was built with it
         postgres.sql("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        is_there = True
     create(postgres, f"k text {'COLLATE loose' if is_there else ''}, c char(4), v int",
            "'A', 'a', 1", "'a', 'a ', 2", "'á', 'A', 3")  # fmt: skip
     text = "CREATE STREAM s (k STRING, c STRING, ts TIMESTAMP) TIME ts; CREATE TABLE held FROM DATABASE shop TABLE 'held';"

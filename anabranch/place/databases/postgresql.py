@@ -60,8 +60,8 @@ OTHER_LETTERS = "22P05"
 KEYS_AT_ONCE, BYTES_AT_ONCE = 1_000_000, 64 << 20
 """No statement has more keys, or more bytes of them."""
 
-SNAPSHOT_GONE = "22023"
-"""SQLSTATE of a snapshot that nobody holds any more, among other values that are none."""
+SNAPSHOT_GONE = ("22023", "42704")
+"""SQLSTATEs of a snapshot that nobody holds any more, among other things that are none: the latter since PostgreSQL 17."""
 
 PASSING = (
     "too many", "connection slots are reserved", "starting up", "shutting down", "in recovery", "terminating connection",
@@ -334,8 +334,11 @@ class PostgreSQL:
             "42703": "was the table altered? Put the column back, or declare the table and its queries anew",
             "42501": GRANT,
             "42883": "was the type of a key column changed? Declare the table and its queries anew",
-            SNAPSHOT_GONE: "the batch is run again with a new snapshot when the query is started again",
         }.get(state)
+        # A snapshot goes with the connection that holds it: the batch that runs again has another.
+        is_without = state in SNAPSHOT_GONE and "snapshot" in said
+        if is_without:
+            todo = "the batch is run again with a new snapshot when the query is started again"
         if todo is None and "authentication failed" in said:
             todo = f"check {own}USER and {own}PASSWORD, or the passfile"
         if todo is None and state and not state.startswith(GONE):
@@ -343,9 +346,7 @@ class PostgreSQL:
         if todo is None:
             todo = f"is it running, and are {own}HOST, _PORT, _DBNAME, _USER right, or the service {self.name} of the "
             todo += "service file?"
-        # A snapshot goes with the connection that holds it: the batch that runs again has another.
-        is_gone = _may_pass(error) or (state == SNAPSHOT_GONE and "snapshot" in said)
-        return (DatabaseGoneError if is_gone else DatabaseError)(f"the database {self.name} says: {said}; {todo}")
+        return (DatabaseGoneError if is_without or _may_pass(error) else DatabaseError)(f"the database {self.name} says: {said}; {todo}")
 
 
 def _may_pass(error: Exception) -> bool:
