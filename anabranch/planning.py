@@ -77,7 +77,7 @@ from anabranch.show.lookups import CostsOf, lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
 from anabranch.show.placement import placement_json, placement_text
-from anabranch.show.routes import routes_json, routes_text, times_json, times_text
+from anabranch.show.routes import block_grids, routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
 from anabranch.sql import BoundQuery, Catalog, Script
 from anabranch.storage.location import Folder
@@ -273,7 +273,8 @@ class Planning:
             more.append(found)
         if verbose:
             distribution, slots = self._spread(written, parallelism)
-            more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
+            more.append(routes_text(priced.plan, priced.graph, block_grids(written, distribution)))
+            more += [times_text(written), spread_text(written, distribution, slots)]
         return explained(priced, more, sharing_lines(shown))
 
     def explain_json(self, name: str, parallelism: Slots | None = None) -> dict[str, Any]:

@@ -108,6 +108,26 @@ def test_what_it_takes_the_engine_to_join_in_the_place_of_a_database_is_told(sql
     assert found.explain_json("q")["placement"]["folding"] == {}, "how many rows meet is not known"
 
 
+@pytest.mark.parametrize(("sql", "told"), [
+    ("{} p.plug, COUNT(*) AS n FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug GROUP BY p.plug",
+     "spread by p.plug = o.plug"),
+    ("{} p.load, COUNT(*) AS n FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug GROUP BY p.load", "in one slot"),
+    ("{} COUNT(*) AS n FROM plugs [NOW]", "in one slot"),
+    ("x.plug FROM DATABASE duck (SELECT plug FROM plugs [NOW] PARTITION BY plug) x", "spread by plugs.plug"),
+    ("x.plug, MAX(x.load) AS m FROM DATABASE duck (SELECT plug, load FROM plugs [NOW] PARTITION BY plug) x GROUP BY x.plug",
+     "spread by plugs.plug"),
+    ("x.plug FROM DATABASE duck (SELECT plug FROM plugs [NOW] PARTITION BY plug) x, plugs [NOW] p WHERE p.load > x.plug",
+     "in one slot"),
+])  # fmt: skip
+def test_where_the_groups_of_a_database_are_made_is_told(sql: str, told: str) -> None:
+    found = Planning(slots=4)
+    query = f"CREATE QUERY q AS SELECT {sql.format('/*+ PLACE(duck) */')};"
+    found.add_script(parse_script(SOURCES + query, found.catalog))
+    text = " ".join(found.explain("q", verbose=True).split())
+    assert f"asked every 1 second {told} select" in text
+    assert ("all rows go to one of them" in text) == (told == "in one slot")
+
+
 def test_a_hint_decides_against_the_costs() -> None:
     remember("duck", FREE)
     assert places(planning("/*+ PLACE(f, engine) */"))["AGGREGATE f"] == "engine"
