@@ -64,7 +64,21 @@ def placement_text(
         if (found := folding.get(name)) is not None:
             lines += wrap(f"{_when(query)} the engine {_does(query, name, found)}: {found.cpu_s:.2g} s of CPU",
                           WIDTH - 2, subsequent_indent="  ")  # fmt: skip
+    for refused in _refused(query):
+        lines += wrap(refused, WIDTH - 2, subsequent_indent="  ")
     return "\n  ".join(["places", *lines])
+
+
+def _refused(query: Query) -> list[str]:
+    """What a query that a database may run a block of does not get meanwhile."""
+    found = []
+    if (database := query.places.get(query.name)) is not None:
+        found.append(f"refused while {database} may run {query.name}: another plan, groups or selects elsewhere")
+        if len(query.inputs) > 1:
+            found[-1] += "; and its join is shared with no other query"
+    if query.places and len(query.blocks) > 1:
+        found.append(f"refused: to have another block of {query.name} in a database as well")
+    return found
 
 
 def _measured(choice: Choice, paces: Mapping[str, Pace]) -> dict[str, Pace]:
@@ -132,6 +146,7 @@ def placement_json(
             for each in choice.root
         ],
         "statements": _printed(query),
+        "refused": _refused(query),
         "folding": {name: {"rows": each.rows, "cpu_s": each.cpu_s} for name, each in folding.items()},
         "paces": {
             block: {"ratio": pace.ratio, "batches": pace.batches, "counts": pace.counts}

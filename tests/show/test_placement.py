@@ -108,6 +108,19 @@ def test_what_it_takes_the_engine_to_join_in_the_place_of_a_database_is_told(sql
     assert found.explain_json("q")["placement"]["folding"] == {}, "how many rows meet is not known"
 
 
+def test_what_is_refused_meanwhile_is_told() -> None:
+    alone = planning(select="SELECT {} COUNT(*) AS n FROM plugs [NOW]", hint="/*+ PLACE(duck) */")
+    assert alone.explain_json("q")["placement"]["refused"] == [
+        "refused while duck may run q: another plan, groups or selects elsewhere"
+    ]
+    joined = "SELECT {} p.load FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug"
+    text = " ".join(planning(select=joined, hint="/*+ PLACE(duck) */").explain("q").split())
+    assert "refused while duck may run q: another plan, groups or selects elsewhere; and its join is shared with no" in text
+    below = planning("/*+ PLACE(f, duck) */")
+    assert below.explain_json("q")["placement"]["refused"] == ["refused: to have another block of q in a database as well"]
+    assert planning("/*+ PLACE(f, engine) */").explain_json("q")["placement"]["refused"] == []
+
+
 @pytest.mark.parametrize(("sql", "told"), [
     ("{} p.plug, COUNT(*) AS n FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug GROUP BY p.plug",
      "spread by p.plug = o.plug"),
