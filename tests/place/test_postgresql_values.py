@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -216,9 +217,9 @@ def test_many_keys_go_in_several_statements(
     monkeypatch.setattr(postgresql, bound, 7 if bound == "KEYS_AT_ONCE" else 60)
     asked, sent, inner = Wanted("held", ("k",), shop.describe("held")), list[int](), shop._rows
 
-    def counted(sql: str, parameters: pa.RecordBatch, snapshot: str | None) -> pa.Table:
+    def counted(sql: str, parameters: pa.RecordBatch, *more: Any) -> pa.Table:
         sent.append(len(parameters.column(0).values))
-        return inner(sql, parameters, snapshot)
+        return inner(sql, parameters, *more)
 
     monkeypatch.setattr(shop, "_rows", counted)
     keys = pa.table({"k": [f"k{n}" for n in range(50)] + ["x" * 100]})
@@ -230,6 +231,21 @@ def test_many_keys_go_in_several_statements(
             assert sum(sent) == 51
     assert np.max(sent) <= 25
     assert shop.lookup(asked, keys.slice(0, 0)).num_rows == 0
+
+
+def test_no_more_is_found_than_a_worker_bears(
+    postgres: Server, shop: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(postgres, "k int, v text")
+    postgres.sql("INSERT INTO held SELECT n % 2, repeat('x', 1000) FROM generate_series(1, 2000) n")
+    asked, keys = Wanted("held", ("k",), shop.describe("held")), pa.table({"k": [0, 1]})
+    with shop.export_snapshot() as snapshot:
+        for seen in (None, snapshot):
+            monkeypatch.setattr(postgresql, "MOST_FOUND", 1 << 20)
+            with pytest.raises(DatabaseError, match="more than 1 MiB of rows for 2 keys of a batch: is k what rows"):
+                shop.lookup(asked, keys, seen)
+            monkeypatch.setattr(postgresql, "MOST_FOUND", 1 << 30)
+            assert shop.lookup(asked, keys, seen).num_rows == 2000
 
 
 def test_a_server_at_its_limits_may_answer_later(postgres: Server, shop: PostgreSQL) -> None:

@@ -60,6 +60,9 @@ OTHER_LETTERS = "22P05"
 KEYS_AT_ONCE, BYTES_AT_ONCE = 1_000_000, 64 << 20
 """No statement has more keys, or more bytes of them."""
 
+MOST_FOUND = 1 << 30
+"""No lookup gives more bytes of rows: a worker would not bear it."""
+
 SNAPSHOT_GONE = ("22023", "42704")
 """SQLSTATEs of a snapshot that nobody holds any more, among other things that are none: the latter since PostgreSQL 17."""
 
@@ -87,6 +90,10 @@ SIZE = """
 SELECT c.reltuples::bigint AS rows, pg_table_size(c.oid) AS bytes
 FROM pg_catalog.pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'm')
 """
+
+
+class TooMuchError(Exception):
+    """A statement gives more than may be taken."""
 
 
 class OtherLettersError(DatabaseError):
@@ -135,7 +142,16 @@ class PostgreSQL:
             f"JOIN {relation(wanted.table)} AS t ON {' AND '.join(conditions)}"
         )
         parameters = pa.RecordBatch.from_arrays(arrays, names=[f"k{place}" for place in range(1, len(arrays) + 1)])
-        return self._typed(wanted.table, self._call(lambda: self._rows(sql, parameters, snapshot)), wanted.columns)
+        try:
+            rows = self._call(lambda: self._rows(sql, parameters, snapshot, MOST_FOUND))
+        except TooMuchError:
+            self.close()
+            raise DatabaseError(
+                f"the table {wanted.table} of the database {self.name} has more than {MOST_FOUND >> 20} MiB of rows for "
+                f"{keys.num_rows:,} keys of a batch: is {', '.join(wanted.keys)} what rows are to be found by? If so, take "
+                "smaller batches"
+            ) from None
+        return self._typed(wanted.table, rows, wanted.columns)
 
     def read(
         self,
@@ -250,10 +266,14 @@ class PostgreSQL:
             cursor.fetchall()
         return connection
 
-    def _execute(self, sql: str, parameters: pa.RecordBatch | None = None) -> pa.Table:
+    def _execute(
+        self, sql: str, parameters: pa.RecordBatch | None = None, most_bytes: int | None = None
+    ) -> pa.Table:
         self._cursor = cursor = self._connection.cursor()
         try:
             cursor.execute(sql, parameters)
+            if most_bytes is not None:
+                return _up_to(most_bytes, cursor.fetch_record_batch())
             return cursor.fetch_arrow_table() if cursor.description else pa.table({})
         finally:
             if self._cursor is cursor:
@@ -261,12 +281,14 @@ class PostgreSQL:
             with suppress(DriverError):
                 cursor.close()
 
-    def _rows(self, sql: str, parameters: pa.RecordBatch | None = None, snapshot: str | None = None) -> pa.Table:
+    def _rows(
+        self, sql: str, parameters: pa.RecordBatch | None, snapshot: str | None, most_bytes: int | None = None
+    ) -> pa.Table:
         if snapshot is None:
-            return self._execute(sql, parameters)
+            return self._execute(sql, parameters, most_bytes)
         self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")
-        found = self._execute(sql, parameters)
+        found = self._execute(sql, parameters, most_bytes)
         self._execute("COMMIT")
         return found
 
@@ -346,7 +368,8 @@ class PostgreSQL:
         if todo is None:
             todo = f"is it running, and are {own}HOST, _PORT, _DBNAME, _USER right, or the service {self.name} of the "
             todo += "service file?"
-        return (DatabaseGoneError if is_without or _may_pass(error) else DatabaseError)(f"the database {self.name} says: {said}; {todo}")
+        kind = DatabaseGoneError if is_without or _may_pass(error) else DatabaseError
+        return kind(f"the database {self.name} says: {said}; {todo}")
 
 
 def _may_pass(error: Exception) -> bool:
@@ -357,6 +380,17 @@ def _may_pass(error: Exception) -> bool:
     text = str(error)
     is_passing = any(word in text for word in PASSING)
     return text.startswith("IO:") and (is_passing or not any(word in text for word in REFUSED))
+
+
+def _up_to(most_bytes: int, rows: pa.RecordBatchReader) -> pa.Table:
+    """All rows of a statement."""
+    found, size_bytes = list[pa.RecordBatch](), 0
+    for batch in rows:
+        size_bytes += batch.nbytes
+        if size_bytes > most_bytes:
+            raise TooMuchError
+        found.append(batch)
+    return pa.Table.from_batches(found, rows.schema)
 
 
 def _not_too_large(keys: pa.Table) -> Iterator[pa.Table]:
