@@ -63,6 +63,7 @@ DRIVER = (
     "drive/test_local.py drive/test_protocol.py"
 )
 LOOKUPS = "drive/test_shipped.py drive/test_lookups.py"
+VALUES = "place/test_postgresql_values.py"
 SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
 
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
@@ -82,6 +83,14 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("costs.row_s, looked_up, whole)", "costs.row_s, looked_up, 1.0)")),
         *of("drive/shipped.py", LOOKUPS, ('"right") - begins', '"left") - begins'), ("if not valid.all():", "if False:"),
             ("if taken + bytes <= MOST_BYTES:", "if taken <= MOST_BYTES:"), (" and key[0] != run:", ":")),
+        *of("place/databases/postgresql_types.py", VALUES,
+            ("if self.is_text and not as_bytes else found", "if False else found"),
+            ('(least_and_most["min"] >= first and', "(True or")),
+        *of("place/databases/postgresql.py", VALUES,
+            ('        options["client_encoding"] = "UTF8"', "        pass"),
+            ("        if state == OTHER_LETTERS:", "        if False:"),
+            ("        if size_bytes > most_bytes:", "        if False:")),
+        *of("place/databases/settings.py", "place/test_settings.py", ("if not _is_of_another(key)}", "}")),
         *of("place/databases/postgresql.py", SERVER,
             ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
             ('self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),

@@ -1,8 +1,8 @@
 """PostgreSQL as a server, through ADBC: stored tables that are looked up where they are.
 
-A lookup is one statement: the distinct keys of a batch go there as one array parameter for each key column, are joined with
-the table by its index, and the rows found come back as Arrow. A temporary relation for the keys takes longer
-(`python -m bench.keys`). Every statement runs in a transaction that may only read.
+A lookup is one statement: the distinct keys of a batch, unless they are very many, go there as one array parameter for each
+key column, are joined with the table by its index, and the rows found come back as Arrow. A temporary relation for the keys
+takes longer (`python -m bench.keys`). Every statement runs in a transaction that may only read.
 
 ADBC has no deadline of its own. The server ends a statement after the timeout (`statement_timeout`); that does not help when
 the server itself hangs, or the network is cut. So a call runs in a thread of its own, and a connection whose call is not
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -76,6 +77,8 @@ REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", 
 """What a failed connection says that fails the next time too."""
 
 GRANT = "have its owner GRANT SELECT ON the table, and USAGE ON its schema"
+
+LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 DESCRIBE = """
 SELECT a.attname, CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN t.typname END AS typname,
@@ -416,10 +419,11 @@ def _selected(columns: tuple[tuple[str, pa.DataType], ...], known: Mapping[str, 
 
 
 def relation(table: str) -> str:
-    """The name of a table as SQL, every part quoted; what is not in quotes is folded to lower case, as PostgreSQL does.
+    """The name of a table as SQL, every part quoted; letters of ASCII that are not in quotes become small ones, as in
+    PostgreSQL.
 
-    >>> relation("public.Customers"), relation('"My Schema"."a ""b"". c"')
-    ('"public"."customers"', '"My Schema"."a ""b"". c"')
+    >>> relation("public.Customers"), relation('"My Schema"."a ""b"". c"'), relation("Ärger.ÄB")
+    ('"public"."customers"', '"My Schema"."a ""b"". c"', '"Ärger"."Äb"')
     """
     parts, rest = [], table.strip()
     while True:
@@ -432,7 +436,7 @@ def relation(table: str) -> str:
             part, rest = rest[1:end].replace('""', '"'), rest[end + 1 :]
         else:
             part, dot, after = rest.partition(".")
-            part, rest = part.strip().lower(), dot + after
+            part, rest = part.strip().translate(LOWER), dot + after
         if not part or "\0" in part:
             raise DatabaseError(f"{table!r} is no name of a table: write schema.table")
         parts.append(quoted(part))
