@@ -14,6 +14,7 @@ from anabranch.control.execution import execution_of, execution_record
 from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
 from anabranch.drive.probation import pause_batches
+from anabranch.engine import bounds
 from anabranch.errors import QueryError
 from anabranch.place.statement_of import placed
 from anabranch.plan.migration import Strategy
@@ -62,6 +63,13 @@ def test_a_block_that_joins_is_joined_by_the_engine(name: str, restarts: Sequenc
 @pytest.mark.parametrize("name", JOINS)
 def test_what_the_database_never_gives_of_a_join_is_what_the_engine_finds(name: str) -> None:
     asked_in(LocalRun(declared(JOINS[name]), MemoryFilesystem()), range(len(ROWS) + 1))
+
+
+def test_what_waits_for_its_end_may_be_more_than_memory_is_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "TOGETHER_BYTES", 10)
+    monkeypatch.setattr(bounds, "RESULT_ROWS", 3)
+    _, failed, _ = asked_in(LocalRun(declared(JOINS["no keys"]), MemoryFilesystem()), (10,))
+    assert set(failed) == {10}
 
 
 def asked_in(
