@@ -63,6 +63,7 @@ DRIVER = (
     "drive/test_local.py drive/test_protocol.py"
 )
 LOOKUPS = "drive/test_shipped.py drive/test_lookups.py"
+VALUES = "place/test_postgresql_values.py"
 SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
 
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
@@ -82,6 +83,14 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("costs.row_s, looked_up, whole)", "costs.row_s, looked_up, 1.0)")),
         *of("drive/shipped.py", LOOKUPS, ('"right") - begins', '"left") - begins'), ("if not valid.all():", "if False:"),
             ("if taken + bytes <= MOST_BYTES:", "if taken <= MOST_BYTES:"), (" and key[0] != run:", ":")),
+        *of("place/databases/postgresql_types.py", VALUES,
+            ("if self.is_text and not as_bytes else found", "if False else found"),
+            ('(least_and_most["min"] >= first and', "(True or")),
+        *of("place/databases/postgresql.py", VALUES,
+            ('        options["client_encoding"] = "UTF8"', "        pass"),
+            ("        if state == OTHER_LETTERS:", "        if False:"),
+            ("        if size_bytes > most_bytes:", "        if False:")),
+        *of("place/databases/settings.py", "place/test_settings.py", ("if not _is_of_another(key)}", "}")),
         *of("place/databases/postgresql.py", SERVER,
             ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
             ('self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
@@ -517,8 +526,13 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("place/tree.py", "place/test_tree.py place/test_wishes.py",
             ("if self._is_inexact(a) and (self.is_read_exactly or", "if False and (self.is_read_exactly or")),
         *of("engine/mig_box.py", "place/test_placed.py",
-            ("(n <= batch if other < place else n < batch)", "n <= batch"),
+            ("(0, batch + 1 if other < place or isinstance(j.source, Table) else batch)", "(0, batch + 1)"),
             ("        groups.restore((), instant_us)", "        groups.restore((), instant_us + 1)")),
+        *of("engine/stand_in.py", "place/test_probation.py",
+            ("mask = (ids >> 32 >= begin) & (ids >> 32 < end)", "mask = ids >> 32 < end"),
+            ("for batch in known if begin <= batch < end and", "for batch in known if")),
+        *of("engine/mig_box.py", "place/test_probation.py",
+            ("            self._join(groups, {i.alias: ALL for i in self.reader.inputs})", "            pass")),
         *of("engine/homecoming.py", "place/test_homecoming.py",
             ("if batch < self.folded)", "if batch <= self.folded)"),
             ("until_now if other < place else before", "until_now"),
@@ -533,7 +547,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("drive/work.py", "drive/test_patience.py", ("if not is_latest and boxes.batch >= order.batch:", "if False:")),
         *of("adapt/handover.py", "adapt/test_placing.py", ("return asked_s + combined * units.fold +", "return asked_s +")),
         *of("engine/slot.py", "place/test_placed.py",
-            ("            box.aggregator.take(*found)", "            pass"),
+            ("            there.fold_into(box.aggregator, {i.alias: ALL for i in box.reader.inputs})", "            pass"),
             ("            self._fold_rows(box)", "            pass"),
             ("    same = same and reader.is_placed == (block.query.statement is not None)", "")),
         *of("engine/slot.py", "place/test_homecoming.py",

@@ -99,8 +99,9 @@ def test_it_may_be_asked_to_stay_and_to_come_between_two_batches(sql: str, worke
     assert "q.x" in run.execution.home
 
 
-def test_a_database_that_fails_on_the_way_has_the_rest_folded_at_once() -> None:
-    run, now = LocalRun(declared(ALONE), MemoryFilesystem()), [0]
+@pytest.mark.parametrize("sql", [ALONE, JOINED])
+def test_a_database_that_fails_on_the_way_has_the_rest_folded_at_once(sql: str) -> None:
+    run, now = LocalRun(declared(sql), MemoryFilesystem()), [0]
     query, found, homes = run.steering.query, Counter[tuple[object, ...]](), list[bool]()
     with failing(lambda: now[0] in (12, 13), pause=4):
         for batch, rows in enumerate([*ROWS, {}]):

@@ -88,8 +88,9 @@ class DuckDb:
             with self._registered(relations):
                 with self._in_time():
                     found = self._connection.sql(sql).to_arrow_reader(most_rows)
-                while (piece := self._next(found)) is not None:
-                    yield piece
+                with found:  # whoever takes no more of it has the next statement run all the same
+                    while (piece := self._next(found)) is not None:
+                        yield piece
         except (duckdb.Error, OSError, pa.ArrowException) as error:  # a reader hands on errors of DuckDB as Arrow's
             raise _failed(sql, error) from None
 
