@@ -125,10 +125,10 @@ def test_placements_that_do_not_keep_up_are_measured_at_lower_rates(monkeypatch:
         return spent
 
     monkeypatch.setattr(measured.Measuring, "measure", timed)
-    monkeypatch.setattr(measured, "FILLED_S", 20)
     monkeypatch.setattr(measured, "calibrated", lambda _: nullcontext())
     monkeypatch.setattr(measured, "chosen_at", lambda *_, **__: (frozenset(), None))
-    rows = measured.measured(measured.Sizes((100, 200, 400), 2, (1_000,), gives_up=False, names=("CQ5",)))
+    sizes = measured.Sizes((100, 200, 400), 2, (1_000,), gives_up=False, names=("CQ5",), filling_s=(19, 1))
+    rows = measured.measured(sizes)
     told = {(row["rate"], row["in DuckDB"]): row for row in rows}
     assert told[100, "the top"]["compared by"] == sustained.BY_CPU
     beside = told[200, "the top"]
