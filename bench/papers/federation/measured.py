@@ -73,7 +73,7 @@ class Sizes:
     """Windows are filled in batches of so many seconds. The instants of the last one are asked for once they are full."""
 
 
-QUICK = Sizes((200,), 2, (1_000, 10_000), gives_up=False, filling_s=(*5 * (60,), 9, 1))
+QUICK = Sizes((200,), 2, (1_000, 10_000), gives_up=False, filling_s=(150, 150, 9, 1))
 
 
 @contextmanager
