@@ -51,7 +51,7 @@ def placement_text(
     if choice.decision is None:
         lines += wrap(UNTRUSTED.format(choice.database), WIDTH - 2)
     else:
-        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.decision.examined}")
+        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.examined}")
         if choice.other is not None:
             lines += wrap(f"next best: {_where(choice, choice.other)}: {_figures(choice.other)}", WIDTH - 2)
         for block, pace in _measured(choice, paces).items():
@@ -129,6 +129,7 @@ def placement_json(
         },
         "chosen": _plain(choice.decision),
         "next": _plain(choice.other),
+        "examined": choice.examined,
     }  # fmt: skip
 
 
