@@ -32,16 +32,13 @@ from anabranch.place.cost import Costs, Price, Prices, prices_of
 from anabranch.place.operators import Operator, Place, Window, require_names
 from anabranch.place.placement import NO_PLACEMENT, Bools, Decision, Floats, Use, best_of, bottleneck_of, rank
 
-MOST_OPERATORS = 63
-"""A plan names its operators by the bits of a word; larger trees are placed in parts (`anabranch.place.parts`)."""
-
 
 @dataclass(frozen=True, eq=False)
 class Plans:
     """Partial plans up to one operator, side by side: which operators are in the database, and what each plan uses."""
 
     in_database: NDArray[np.int64]
-    """By the bits of the operators."""
+    """By the bits of the operators; Python's own numbers if there are more than a word has."""
     engine: Floats
     database: Floats
     bottleneck: Floats
@@ -100,7 +97,8 @@ class Plans:
 
 def plan(in_database: int = 0, engine: float = 0.0, open_u: float = 0.0) -> Plans:
     """One plan: of a window, or of an operator without what is below it."""
-    use, bits, ended = np.array([engine]), np.array([in_database], dtype=np.int64), np.zeros(1, dtype=np.int64)
+    bits = np.array([in_database], dtype=np.int64 if in_database.bit_length() < 64 else object)
+    use, ended = np.array([engine]), np.zeros(1, dtype=np.int64)
     return Plans(bits, use, np.zeros(1), use, np.array([open_u]), np.zeros(1, dtype=bool), ended)
 
 
@@ -167,8 +165,6 @@ def _search(root: Operator, costs: Costs, closed: Keep, opened: Keep, is_exact: 
     plan is allowed."""
     require_names(root)
     names = [each.name for each in root]
-    if len(names) > MOST_OPERATORS:
-        raise PlanError(f"{len(names)} operators are too many for one search: place the tree in parts")
     bits = {name: 1 << n for n, name in enumerate(names)}
     prices = prices_of(root, costs)
     known: dict[str, Plans] = {}

@@ -57,7 +57,7 @@ def placement_text(
         for block, pace in _measured(choice, paces).items():
             counts = "" if pace.counts else ", which may be chance: what was calibrated stands"
             lines += wrap(f"measured: {block} in {choice.database} takes {pace}{counts}", WIDTH - 2)
-    for name, sql in _printed(query).items():
+    for name, sql in _asked(query).items():
         lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
                       break_on_hyphens=False)  # fmt: skip
         if (found := folding.get(name)) is not None:
@@ -78,9 +78,10 @@ def _when(query: Query) -> str:
     return f"to take over from the database, within the pause of each batch{fails}"
 
 
-def _printed(query: Query) -> dict[str, str]:
-    """The statements that blocks of ours became, by the names of the blocks."""
-    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None and b.statement.is_printed}
+def _asked(query: Query) -> dict[str, str]:
+    """What databases are asked for: the statements that blocks of ours became, and texts of a user's, by the names of the
+    blocks."""
+    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None}
 
 
 def _operator_lines(choice: Choice, operator: Operator, width: int) -> list[str]:
@@ -121,7 +122,7 @@ def placement_json(
              "why_engine": each.why_engine or None}
             for each in choice.root
         ],
-        "statements": _printed(query),
+        "statements": _asked(query),
         "folding": {name: asdict(each) for name, each in folding.items()},
         "paces": {
             block: {"ratio": pace.ratio, "batches": pace.batches, "counts": pace.counts}
