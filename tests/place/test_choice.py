@@ -82,6 +82,17 @@ def same(one: Decision, other: Use, some: Costs) -> None:
     assert rank(one.use, some)[:2] == pytest.approx(rank(other, some)[:2])
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_a_database_in_the_process_of_the_slot_is_chosen_alike_without_the_check_of_feasibility(data: st.DataObject) -> None:
+    """One resource: what uses least has the least bottleneck."""
+    root, some = data.draw(trees(most=8, blocks=True)), data.draw(costs(OURS))
+    some = replace(some, database=replace(some.database, is_embedded=True))
+    if [*allowed(root, 1)]:
+        unchecked = by_front(root, replace(some, checks_feasibility=False), 1)
+        same(by_front(root, some, 1), unchecked.use, some)
+
+
 DEAR_ENGINE = Costs(
     EngineCosts(dict.fromkeys(Kind, 1e-3)), DatabaseCosts(1e-3, 0.0, 1e-6, dict.fromkeys(Kind, 1e-9)), engine_cores=8.0
 )  # fmt: skip
