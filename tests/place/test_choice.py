@@ -99,17 +99,22 @@ DEAR_ENGINE = Costs(
 """Whatever may goes to the database."""
 
 
-def two_blocks() -> Operator:
+def two_blocks(between: bool = False) -> Operator:
+    """Two blocks, one above the other; or with an operator between them that stays in the engine."""
     below = Operator("below", Kind.AGGREGATE, (Window("w", 1000.0, 9000.0),), groups=500.0, block="x")
-    groups = Operator("groups", Kind.AGGREGATE, (below,), groups=10.0, block="y")
+    here = Operator("between", Kind.SELECT, (below,), places=frozenset({Place.ENGINE}))
+    groups = Operator("groups", Kind.AGGREGATE, (here if between else below,), groups=10.0, block="y")
     return Operator("having", Kind.SELECT, (groups,), selectivity=0.5, block="y")
 
 
 def test_two_blocks_are_two_statements_and_one_where_there_is_room_for_one() -> None:
     root = two_blocks()
     assert by_front(root, DEAR_ENGINE).in_database == {"below", "groups", "having"}
-    one = by_front(root, DEAR_ENGINE, 1)
-    assert one.in_database in ({"below"}, {"groups", "having"})
+    dear = {"groups", "having"}
+    more = replace(DEAR_ENGINE, engine=replace(DEAR_ENGINE.engine, known_u={"below": 0.1, **dict.fromkeys(dear, 1.0)}))
+    assert by_front(two_blocks(between=True), more, 1).in_database == dear, "it is not below that the room is taken, where less is gained"
+    more = replace(more, engine=replace(more.engine, known_u={"below": 3.0, **dict.fromkeys(dear, 1.0)}))
+    assert by_front(root, more, 1).in_database == {"below"}
     assert by_front(root, DEAR_ENGINE, 0).in_database == frozenset()
     both = use_of(root, frozenset({"below", "groups", "having"}), DEAR_ENGINE)
     alone = [use_of(root, each, DEAR_ENGINE) for each in (frozenset({"below"}), frozenset({"groups", "having"}))]
@@ -194,6 +199,22 @@ def rows_logged(root: Operator, block: str) -> float:
         for share, each, i in zip(shares, of_streams, inputs, strict=True)
         if isinstance(each, Window) and (isinstance(i, Window) or i.kind is Kind.SELECT)
     )
+
+
+def test_no_block_is_next_best_that_is_not_logged_while_one_is() -> None:
+    cheap = Measured(FORMAT, "here", True, 1e-9, {each: {1: 0.0} for each in ("in", "out", "group", "probe", "join")})
+    query, facts, units = parsed("CQ4", CQ["CQ4"]), Given({"plugs": 9.0}), replace(DEFAULT, accept=0.0)
+    there = frozenset({"CQ4.o"})
+
+    def other(logged: frozenset[str]) -> frozenset[str]:
+        choice = choose_places(query, facts, units, {"JOIN": 1.0}, "duck", DUCKDB, cheap, ran=there, logged=logged)
+        assert choice is not None
+        assert choice.other is not None
+        assert choice.in_database == {"AGGREGATE o"}
+        return choice.other.in_database
+
+    assert other(frozenset()) == {"AGGREGATE f"}
+    assert other(there) == frozenset()
 
 
 def test_of_placements_that_use_the_same_the_one_is_taken_that_leaves_all_where_it_is() -> None:
