@@ -112,7 +112,7 @@ def test_two_blocks_are_two_statements_and_one_where_there_is_room_for_one() -> 
     assert by_front(root, DEAR_ENGINE).in_database == {"below", "groups", "having"}
     dear = {"groups", "having"}
     more = replace(DEAR_ENGINE, engine=replace(DEAR_ENGINE.engine, known_u={"below": 0.1, **dict.fromkeys(dear, 1.0)}))
-    assert by_front(two_blocks(between=True), more, 1).in_database == dear, "it is not below that the room is taken, where less is gained"
+    assert by_front(two_blocks(between=True), more, 1).in_database == dear, "less is gained below"
     more = replace(more, engine=replace(more.engine, known_u={"below": 3.0, **dict.fromkeys(dear, 1.0)}))
     assert by_front(root, more, 1).in_database == {"below"}
     assert by_front(root, DEAR_ENGINE, 0).in_database == frozenset()
