@@ -632,6 +632,9 @@ class Commit(msgspec.Struct, frozen=True):
     """As in the control record, and so are `slices` and `shed`."""
     slices: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     shed: dict[str, float] = msgspec.field(default_factory=dict)
+    waits_from: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each name under which results of earlier batches had not arrived when this was written, the first such batch: its
+    commit stays until they have."""
 
     def staged(self, name: str) -> QueryCommit | SetAside | None:
         """What there is to deliver under a name: that of a query, or of the rows of a stream that were set aside."""

@@ -367,8 +367,15 @@ class Driver:
             put_table(self.filesystem, path, self.read_table[name]())
         return path
 
-    def commit(self, control: Control, attempts: Sequence[Attempt], seen_elsewhere: Statistics | None = None) -> Commit:
-        """Records what a batch left behind. `seen_elsewhere` is what was counted of rows that never reached a task."""
+    def commit(
+        self,
+        control: Control,
+        attempts: Sequence[Attempt],
+        seen_elsewhere: Statistics | None = None,
+        waits_from: Mapping[str, int] | None = None,
+    ) -> Commit:
+        """Records what a batch left behind. `seen_elsewhere` is what was counted of rows that never reached a task,
+        `waits_from` from which batch on results have not arrived."""
         base, shown = self.newest, [counted for a in attempts for counted in a.statistics.values()]
         if seen_elsewhere is not None and attempts:
             for name in self.queries:
@@ -384,7 +391,7 @@ class Driver:
             seen,
             {str(a.slot): slot_commit(a) for a in attempts}, control.token, self.holder.epoch,
             last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended, self._set_aside(attempts),
-            control.parted, control.slices, control.shed,
+            control.parted, control.slices, control.shed, dict(waits_from or {}),
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
         self.standing = replace(self.standing, commit=commit, begun=None)

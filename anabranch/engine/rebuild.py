@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from anabranch.control.records import Preparing
 from anabranch.engine.arrival import delta_of, indexed_positions, order_keys, order_rows
 from anabranch.engine.combination import Combination
 from anabranch.engine.log import starts_of
-from anabranch.engine.reader import BoundIndex, Reader
+from anabranch.engine.reader import BoundIndex, Reader, values_of
 from anabranch.engine.results import Found
 from anabranch.engine.run import Words
 from anabranch.engine.slices import Keeping, Slice, parts_of
@@ -223,7 +224,7 @@ class Rebuild:
             wanted = [
                 (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, keeping)]
                 for batch in self._batches(index)
-                for keeping, rows in parts_of(self._ordered(index, batch), self._slices(index, batch))
+                for keeping, rows in parts_of(self._unordered(index, batch), self._slices(index, batch))
             ]
             shown = [
                 run.ids()[run.starts() > self._over_us(index, keeping)]
@@ -240,6 +241,20 @@ class Rebuild:
                 # Runs that were taken over lack rows that would not pass a select above the join.
                 there = np.intersect1d(here, there)
             assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
+
+    def _unordered(self, index: BoundIndex, batch: int) -> Words:
+        """What an index over a source should show of a batch: positions and starts, as the rows stand in their segment."""
+        i = self._reader.input(index.aliases[0])
+        stored = self._store.logs[i.source.name].segments[batch]
+        rows, starts, positions = stored.rows, starts_of(i.source, stored.rows), indexed_positions(self._reader, i, stored)
+        if positions is None:
+            positions = np.arange(rows.num_rows)
+        else:
+            rows, starts = rows.take(pa.array(positions)), starts[positions]
+        if nullable := [key for key in values_of(index.terms, rows) if key.null_count]:
+            valid = np.logical_and.reduce([key.is_valid().to_numpy(zero_copy_only=False) for key in nullable])
+            positions, starts = positions[valid], starts[valid]
+        return np.column_stack([np.zeros(len(positions), np.int64), positions, starts]).view(np.uint64)
 
     def _over_us(self, index: BoundIndex, keeping: Keeping) -> int:
         """Rows of a slice that started by then have ended for all readers of an index over a source."""

@@ -414,9 +414,9 @@ class Slot:
             self._fold_rows(box)
         else:
             there.look_at_all()
-            if (found := there.grouped({i.alias: ALL for i in box.reader.inputs})) is not None:
-                box.aggregator.take(*found)
-                box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
+            there.fold_into(box.aggregator, {i.alias: ALL for i in box.reader.inputs})
+            known = [batch for i in box.reader.inputs for batch in self.store.logs[i.source.name].segments]
+            box.aggregator.settle(max(known, default=0))
 
     def _fold_rows(self, box: Box) -> None:
         """The stored rows of the one input of a box become groups."""

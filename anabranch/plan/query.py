@@ -14,6 +14,9 @@ from anabranch.plan.statement import FAIL, Statement
 FOREVER_US = 2**63 - 1
 """The end of what is valid for ever, and the length of a window without end."""
 
+LATEST_US = FOREVER_US // 2
+"""A later row (of the year 148,108 or after) is early whatever its stream allows: when it ends must be a time, too."""
+
 BEGINNING_US = -(2**63)
 """The start of what was always valid (rows of stored tables), and the watermark before every stream has shown a row."""
 
@@ -52,7 +55,7 @@ class Stream:
         >>> Stream("s", (), "ts", ahead_us=10).early_after_us(5)
         15
         """
-        return FOREVER_US if self.ahead_us is None else min(planned_us + self.ahead_us, FOREVER_US)
+        return LATEST_US if self.ahead_us is None else min(planned_us + self.ahead_us, LATEST_US)
 
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from textwrap import wrap
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.control.pace import Pace
 from anabranch.place.choice import Choice
@@ -22,12 +21,14 @@ UNTRUSTED = (
 )
 
 
-@dataclass(frozen=True)
-class Folding:
+class Folding(Protocol):
     """What the engine does when it takes a block over from a database, or makes the groups of an instant in its place."""
 
-    rows: float
-    cpu_s: float
+    @property
+    def rows(self) -> float: ...
+
+    @property
+    def cpu_s(self) -> float: ...
 
 
 NOT_KNOWN: Mapping[str, Folding] = MappingProxyType({})
@@ -61,9 +62,23 @@ def placement_text(
         lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
                       break_on_hyphens=False)  # fmt: skip
         if (found := folding.get(name)) is not None:
-            lines += wrap(f"{_when(query)} the engine folds {found.rows:,.0f} rows of {name}: {found.cpu_s:.2g} s of CPU",
+            lines += wrap(f"{_when(query)} the engine {_does(query, name, found)}: {found.cpu_s:.2g} s of CPU",
                           WIDTH - 2, subsequent_indent="  ")  # fmt: skip
+    for refused in _refused(query):
+        lines += wrap(refused, WIDTH - 2, subsequent_indent="  ")
     return "\n  ".join(["places", *lines])
+
+
+def _refused(query: Query) -> list[str]:
+    """What a query that a database may run a block of does not get meanwhile."""
+    found = []
+    if (database := query.places.get(query.name)) is not None:
+        found.append(f"refused while {database} may run {query.name}: another plan, groups or selects elsewhere")
+        if len(query.inputs) > 1:
+            found[-1] += "; and its join is shared with no other query"
+    if query.places and len(query.blocks) > 1:
+        found.append(f"refused: to have another block of {query.name} in a database as well")
+    return found
 
 
 def _measured(choice: Choice, paces: Mapping[str, Pace]) -> dict[str, Pace]:
@@ -76,6 +91,15 @@ def _when(query: Query) -> str:
     """When the engine folds rows of a block that a database runs, and whether batches share that."""
     fails = ", and at once in a batch in which that fails," if query.database_failure == IN_ENGINE else ","
     return f"to take over from the database, within the pause of each batch{fails}"
+
+
+def _does(query: Query, name: str, found: Folding) -> str:
+    block = next(block for block in query.blocks if block.name == name)
+    if len(block.inputs) == 1:
+        return f"folds {found.rows:,.0f} rows of {name}"
+    if block.grouping is None:
+        return f"derives the indexes of {name}, of {found.rows:,.0f} rows"
+    return f"joins the rows of {name}, and folds {found.rows:,.0f} combinations"
 
 
 def _asked(query: Query) -> dict[str, str]:
@@ -123,7 +147,8 @@ def placement_json(
             for each in choice.root
         ],
         "statements": _asked(query),
-        "folding": {name: asdict(each) for name, each in folding.items()},
+        "refused": _refused(query),
+        "folding": {name: {"rows": each.rows, "cpu_s": each.cpu_s} for name, each in folding.items()},
         "paces": {
             block: {"ratio": pace.ratio, "batches": pace.batches, "counts": pace.counts}
             for block, pace in _measured(choice, paces).items()

@@ -359,6 +359,7 @@ def simulated(case: Case, given: list[dict[str, pa.Table]], slots: int, **more: 
     return made
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("to_files", [True, False])
 @pytest.mark.parametrize("kind", ["lose", "tear", "crash_after"])
 def test_a_driver_that_dies_at_any_put(kind: Any, to_files: bool, part: Part) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, Literal, ResultTime
-from anabranch.plan.query import GROUP, PARTS, Aggregate, Grouping, Input, Query, Stream, Table
+from anabranch.plan.query import GROUP, LATEST_US, PARTS, Aggregate, Grouping, Input, Query, Stream, Table
 
 ALWAYS_US, FOREVER_US = -(2**63), 2**63 - 1
 DOUBT_ULPS = 2
@@ -90,7 +90,7 @@ def accepted(
             if stream.name not in batch:
                 continue
             rows = batch[stream.name]
-            limit = clocks[number] + stream.ahead_us if clocks and stream.ahead_us is not None else math.inf
+            limit = clocks[number] + stream.ahead_us if clocks and stream.ahead_us is not None else LATEST_US
             fates = [_fate(t, watermark, limit) for t in times_us(rows, stream)]
             found.untimed[-1][stream.name] = fates.count("untimed")
             found.late[-1][stream.name] = fates.count("late")
