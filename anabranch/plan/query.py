@@ -120,6 +120,9 @@ class Enriched(Stream):
     """Columns of the table, and the terms over a row of the base that they must equal; their alias is empty."""
     found: tuple[tuple[str, str], ...]
     """The columns that come from the table: what they are called here, and there."""
+    place: str | None = field(default=None, compare=False)
+    """Where a hint wants the table: `DATABASE`, it is looked up; `ENGINE`, its rows come here; None: whichever takes less.
+    What is found is the same, so that two lookups are one whatever hints say of them."""
 
     @property
     def root(self) -> Stream:
@@ -179,8 +182,8 @@ class Input:
     freshness_us: int | None = None
     """A result has no row of the input that is older than this by the clock of the query (001, definition 2); None: any."""
     place: str | None = None
-    """Where a hint wants a subquery to be computed, or a stored table looked up: `ENGINE`, `DATABASE` (whichever), or the
-    name of a database; None: wherever it is cheapest."""
+    """Where a hint wants a subquery to be computed: `ENGINE`, `DATABASE` (whichever), or the name of a database; None:
+    wherever it is cheapest. Of a stored table that stays in its database: see `Enriched.place`."""
 
 
 @dataclass(frozen=True)

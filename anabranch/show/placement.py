@@ -52,13 +52,13 @@ def placement_text(
     if choice.decision is None:
         lines += wrap(UNTRUSTED.format(choice.database), WIDTH - 2)
     else:
-        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.decision.examined}")
+        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.examined}")
         if choice.other is not None:
             lines += wrap(f"next best: {_where(choice, choice.other)}: {_figures(choice.other)}", WIDTH - 2)
         for block, pace in _measured(choice, paces).items():
             counts = "" if pace.counts else ", which may be chance: what was calibrated stands"
             lines += wrap(f"measured: {block} in {choice.database} takes {pace}{counts}", WIDTH - 2)
-    for name, sql in _printed(query).items():
+    for name, sql in _asked(query).items():
         lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
                       break_on_hyphens=False)  # fmt: skip
         if (found := folding.get(name)) is not None:
@@ -102,9 +102,10 @@ def _does(query: Query, name: str, found: Folding) -> str:
     return f"joins the rows of {name}, and folds {found.rows:,.0f} combinations"
 
 
-def _printed(query: Query) -> dict[str, str]:
-    """The statements that blocks of ours became, by the names of the blocks."""
-    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None and b.statement.is_printed}
+def _asked(query: Query) -> dict[str, str]:
+    """What databases are asked for: the statements that blocks of ours became, and texts of a user's, by the names of the
+    blocks."""
+    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None}
 
 
 def _operator_lines(choice: Choice, operator: Operator, width: int) -> list[str]:
@@ -145,7 +146,7 @@ def placement_json(
              "why_engine": each.why_engine or None}
             for each in choice.root
         ],
-        "statements": _printed(query),
+        "statements": _asked(query),
         "refused": _refused(query),
         "folding": {name: {"rows": each.rows, "cpu_s": each.cpu_s} for name, each in folding.items()},
         "paces": {
@@ -154,6 +155,7 @@ def placement_json(
         },
         "chosen": _plain(choice.decision),
         "next": _plain(choice.other),
+        "examined": choice.examined,
     }  # fmt: skip
 
 

@@ -166,3 +166,12 @@ def test_nothing_is_told_where_there_is_no_choice() -> None:
     assert "places" not in planning(databases=()).explain("q")
     alone = "SELECT {} plug FROM plugs [NOW]"
     assert planning(select=alone).explain_json("q")["placement"] is None
+
+
+def test_a_statement_in_the_words_of_a_database_is_told_as_well() -> None:
+    block = "DATABASE duck (SELECT plug, median(load) AS m FROM plugs [RANGE 1 MINUTE] GROUP BY plug) x"
+    found = Planning(facts=FACTS, slots=2)
+    found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS SELECT x.m FROM {block};", found.catalog))
+    told = " ".join(found.explain("q").split())
+    assert 'q.x in duck: SELECT plug, median(load) AS m FROM "plugs" GROUP BY plug' in told
+    assert [*found.explain_json("q")["placement"]["statements"]] == ["q.x"]
