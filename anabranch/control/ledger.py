@@ -18,7 +18,7 @@ been delivered on its strength, and to fall back behind it in silence would repe
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -31,6 +31,8 @@ from anabranch.storage.record import damaged, seal, unseal
 DIGITS = 20
 """Wide enough for any unsigned 64-bit number, so that names sort like numbers."""
 EPOCH_DIGITS = 10
+CONTROL, COMMIT = "control", "commit"
+"""The folders of what batches start from, and of what they left behind."""
 DELIVERED = "delivered"
 """The folder of what has arrived, by query."""
 
@@ -127,6 +129,19 @@ class Ledger(Generic[T]):
                 newest = numbers[-2]
         return newest, self.read(newest)
 
+    def history(self, after: int = -1) -> Iterator[tuple[int, T]]:
+        """Give the records after a number with their numbers, oldest first, up to the newest that is whole.
+
+        One of them that is missing or damaged was acknowledged (see above): that is an error, and never passed over. Which
+        there were before the first that is there cannot be told: those were pruned.
+        """
+        found, newest = _by_number(self._counting()), self.latest()  # there may be thousands: the folder is listed once
+        if newest is not None:
+            for number in range(max(after + 1, min(found)), newest[0]):
+                yield number, self._read(number, found.get(number, []))
+            if newest[0] > after:
+                yield newest
+
     def torn(self, after: int = -1) -> list[str]:
         """Return the paths of the records after a number that are not whole."""
         paths = [self.path(number, epoch) for number, epoch in self._counting() if number > after]
@@ -143,13 +158,13 @@ class Ledger(Generic[T]):
             path = self.path(*later[-1])
             raise damaged(path, f"it is of epoch {later[-1][1]}, and the lease has only come to {epoch}")
 
-    def prune(self, keep_from: int, but: Collection[int] = ()) -> None:
-        """Delete the records below a number, oldest first, but for some.
+    def prune(self, keep_from: int) -> None:
+        """Delete the records below a number, oldest first, so that a crash in between leaves no gap.
 
         Keep at least one whole record below the newest as long as the newest may be written again.
         """
         for number, epoch in self._written():
-            if number < keep_from and number not in but:
+            if number < keep_from:
                 self._filesystem.delete(self.path(number, epoch))
 
     def drop(self, number: int) -> None:
@@ -227,12 +242,12 @@ def named_epochs(names: Iterable[str]) -> list[tuple[int, int]]:
 
 def controls_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Control]:
     """What the batches of a pipeline started from."""
-    return Ledger(filesystem, "control", "control", Control, epoch)
+    return Ledger(filesystem, CONTROL, "control", Control, epoch)
 
 
 def commits_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Commit]:
     """What the batches of a pipeline left behind."""
-    return Ledger(filesystem, "commit", "commit", Commit, epoch)
+    return Ledger(filesystem, COMMIT, "commit", Commit, epoch)
 
 
 def deliveries_in(filesystem: Filesystem, query: str, epoch: int = 0) -> Ledger[Delivered]:

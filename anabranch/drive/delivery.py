@@ -52,6 +52,7 @@ from anabranch.engine.aggregation import Aggregator
 from anabranch.errors import AnabranchError, CheckpointBusyError, SinkError, StateError
 from anabranch.plan.query import Query
 from anabranch.storage.filesystem import Filesystem
+from anabranch.storage.record import damaged
 
 PATIENCE_S = 1.0
 """So long a batch waits for its results to arrive, unless its trigger or a setting says otherwise."""
@@ -225,9 +226,11 @@ class Delivery:
             self.leaving = {}
 
     def open(self, commits: Ledger[Commit]) -> None:
-        """Delivers what the last driver could not, as far as it arrives within the patience."""
+        """Delivers what the last driver could not, as far as it arrives within the patience. A commit that cannot be
+        read is an error, whose results may wait: they would be lost in silence."""
+        _require_all(self.filesystem, commits)
         arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}
-        for _, commit in commits.whole():
+        for _, commit in commits.history():
             self._queue(commit, arrived)
         self._require_takers()
         self._sweep()
@@ -271,10 +274,15 @@ class Delivery:
                     files.readers.add(name)
 
     @property
-    def undelivered(self) -> Collection[int]:
-        """The batches of which some results have not arrived."""
+    def waits_from(self) -> dict[str, int]:
+        """The oldest batch whose results have not arrived, by query, of queries of which there is one."""
         with self._changed:
-            return {results.batch for line in self.lines.values() for results in line.waiting}
+            return {name: line.waiting[0].batch for name, line in self.lines.items() if line.waiting}
+
+    @property
+    def first_waiting(self) -> int | None:
+        """The oldest batch of which some results have not arrived."""
+        return min(self.waits_from.values(), default=None)
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -511,17 +519,29 @@ def _last_arrived(arrived: Ledger[Delivered]) -> int:
     return max((number for number, _ in arrived.whole()), default=-1)
 
 
+def _require_all(filesystem: Filesystem, commits: Ledger[Commit]) -> None:
+    """Refuses commits of which the first ones are missing, though results of them have not arrived. What has arrived of a
+    query that left is not known for ever; so only of those that run it is told."""
+    if (latest := commits.latest()) is None:
+        return
+    first, newest = commits.numbers()[0], latest[1]
+    for name, batch in newest.waits_from.items():
+        if batch < first and name in newest.queries and _last_arrived(deliveries_in(filesystem, name)) < batch:
+            raise damaged(commits.path(batch), f"it is missing, and results of {name} in it have not arrived")
+
+
 def set_aside_waiting(filesystem: Filesystem, commits: Ledger[Commit]) -> dict[str, int]:
     """The names under which rows that were set aside have not arrived, each with the first batch."""
-    names = {name for _, commit in commits.whole() for name in commit.set_aside}
+    _require_all(filesystem, commits)
+    names = {name for _, commit in commits.history() for name in commit.set_aside}
     waiting = {name: first_waiting(filesystem, commits, name) for name in sorted(names)}
     return {name: batch for name, batch in waiting.items() if batch is not None}
 
 
 def first_waiting(filesystem: Filesystem, commits: Ledger[Commit], query: str) -> int | None:
     """The first batch whose results of a query have not arrived."""
-    latest = _last_arrived(deliveries_in(filesystem, query))
-    for number, commit in commits.whole(after=latest):
+    _require_all(filesystem, commits)
+    for number, commit in commits.history(after=_last_arrived(deliveries_in(filesystem, query))):
         if (own := commit.staged(query)) is not None and own.slots:
             return number
     return None

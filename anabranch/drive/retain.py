@@ -2,8 +2,7 @@
 
 Who runs the newest batch again (`anabranch.drive.local` does, if it is handed in again) starts from the commit before it; so
 what that one names stays until the batch after it is committed. Commits whose results have not arrived stay as records; the
-state that they name does not, nor do commits between them of which nothing waits: the sink of a query that has left may fail
-for ever.
+state that they name does not.
 
 An attempt reports the files that it dropped: the state that it began with needed them, the state that it left does not. Of
 a commit these go when the commit after it is written. So nobody reads manifests while a query runs. Files of attempts that
@@ -19,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from anabranch.control.ledger import DELIVERED, Ledger, deliveries_in
@@ -72,7 +71,7 @@ class Background:
                     self._is_at_work = False
                     return
                 work = self._waiting.popleft()
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # filesystems in Python raise what they like
                 work()
 
 
@@ -93,13 +92,13 @@ class Retention:
             slot: kept.token for slot, kept in commit.slots.items() if kept.manifest is not None
         }
 
-    def recent(self, base: Commit | None, commit: Commit) -> int | None:
-        """From which commit on all are kept, if others are let go of after a commit; `base` is the commit that its batch
-        started from."""
+    def first_kept(self, base: Commit | None, commit: Commit, kept_from: int | None = None) -> int | None:
+        """The first commit that is kept, if others are let go of after a commit; `base` is the commit that its batch started
+        from. Commits from `kept_from` on stay, whose results have not arrived yet."""
         if base is None or commit.batch % self.every:
             return None
         # The latest records stay: what they measured is shown beside what is predicted (`anabranch.show.measured`).
-        return min(base.batch, commit.batch - self.every)
+        return min(base.batch, commit.batch - self.every, commit.batch if kept_from is None else kept_from)
 
     def after(
         self,
@@ -107,17 +106,16 @@ class Retention:
         commit: Commit,
         commits: Ledger[Commit],
         controls: Ledger[Control],
-        recent: int | None,
-        undelivered: Collection[int],
+        first: int | None,
         gone: Mapping[str, Ended],
     ) -> None:
-        """After a commit; commits before the `recent` ones go, but for those of `undelivered` results, and with them the
-        records of what has arrived of queries that are gone."""
+        """After a commit; commits before the `first` one that is kept go, if there is one, and with them the records of what
+        has arrived of queries that are gone."""
         self.won(commit)
         if base is None:
             return
         self._dropped += [path for slot in base.slots.values() for path in slot.dropped]
-        if recent is None:
+        if first is None:
             return
         dropped, self._dropped = self._dropped, []
         over = {number: tokens for number, tokens in self._tokens.items() if number < commit.batch - 1}
@@ -128,7 +126,7 @@ class Retention:
             for_each(self.filesystem, self._delete, dropped)
             slots = {slot for tokens in over.values() for slot in tokens}
             for_each(self.filesystem, partial(self._sweep_losers, over), slots)
-            commits.prune(recent, undelivered)
+            commits.prune(first)
             for name, ended in gone.items():  # not before its results are in no commit: they would be delivered again
                 deliveries_in(self.filesystem, name).prune(ended.batch)
                 self.filesystem.remove_empty(f"{DELIVERED}/{name}")
@@ -157,8 +155,10 @@ class Retention:
 def sweep_unnamed(
     filesystem: Filesystem, commits: Ledger[Commit], slots: int, commit: Commit | None, grace_s: float = SWEEP_GRACE_S
 ) -> None:
-    """Deletes state files that no commit names, before anything runs. If the commit before the newest one cannot tell any
-    more what it needs, nothing is deleted: whoever goes on may not need it."""
+    """Deletes state files that no commit names, before anything runs. If there are commits that cannot tell any more what
+    they need, nothing is deleted: whoever goes on may not need it, and a commit may be restored."""
+    if commits.torn():
+        return
     named: frozenset[str] = frozenset()
     if commit is not None:
         reader = ContainerReader(filesystem)

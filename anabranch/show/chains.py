@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from anabranch.adapt.slicing import Seen, length
+from anabranch.control.ledger import commits_in
 from anabranch.cost.model import Cost, UnitCosts
 from anabranch.engine.slices import limits_of
 from anabranch.plan.query import Query
@@ -22,7 +23,6 @@ from anabranch.share.source_chain import SourceChain, chain_of, readers_of, told
 from anabranch.share.ways import CHEAPER, UNSHARED, WAYS, SharingDecision, as_cut
 from anabranch.show.draw import NOTHING_SHARED, SharingLines
 from anabranch.show.figures import aligned, cores_text, count_text, listed, show_bytes, versus
-from anabranch.show.measured import latest_commits
 from anabranch.storage.location import Folder
 
 MOST_READERS = 4
@@ -278,7 +278,7 @@ def _way_json(way: SharingDecision) -> dict[str, Any]:
 def seen_in(pipeline: Folder) -> tuple[list[Seen], dict[str, tuple[int, ...]]]:
     """What the commits of a pipeline tell of its batches, oldest first, and how the newest cut rows."""
     found, slices = list[Seen](), dict[str, tuple[int, ...]]()
-    for commit in latest_commits(pipeline):
+    for _, commit in commits_in(pipeline).whole():
         slices = dict(commit.slices)
         own = {name: query.statistics for name, query in commit.queries.items()}
         if commit.largest_time_us and any(s.rows for each in own.values() for s in each.sources.values()):

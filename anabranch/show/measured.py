@@ -116,21 +116,10 @@ def _sources_of(state: StateStatistics, known: Mapping[str, int]) -> Counter[str
     return found
 
 
-def latest_commits(pipeline: Folder) -> list[Commit]:
-    """The newest commits, one after the other. Before them there may be some whose results wait for a sink: what was
-    measured between those is not there any more."""
-    found: list[Commit] = []
-    for number, commit in commits_in(pipeline).whole():
-        if found and number != found[-1].batch + 1:
-            found.clear()
-        found.append(commit)
-    return found
-
-
 def batches_of(pipeline: Folder, query: str, identity: str) -> Batches | None:
     """What the commits of a pipeline tell about a query of an identity (`anabranch.control.query_texts`); None if there are
     too few."""
-    records = latest_commits(pipeline)
+    records = [commit for _, commit in commits_in(pipeline).whole()]
     found = [commit for commit in records if query in commit.queries and commit.queries[query].identity == identity]
     if not found:
         return None

@@ -196,7 +196,7 @@ def measure(started: Run, case: Case, clock: Clock, release: Callable[[], object
     found = steady(case, done, look)
     for pipeline in pipelines:
         pipeline.streaming.processAllAvailable()
-    wait(lambda: not any(pipeline.host.delivery.undelivered for pipeline in pipelines), look)
+    wait(lambda: all(pipeline.host.delivery.first_waiting is None for pipeline in pipelines), look)
     newest = [pipeline.host.driver.newest for pipeline in pipelines]
     measured = range(WARM, case.batches)
     progress = [step for steps in started.progress.values() for step in steps if step.batch in measured]

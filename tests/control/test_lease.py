@@ -325,7 +325,7 @@ class Failing(MemoryFilesystem):
         super().put(path, parts)
 
 
-@pytest.mark.parametrize("error", [OSError("the disk is full"), RuntimeError("a filesystem of a user's, in its own words")])
+@pytest.mark.parametrize("error", [OSError("the disk is full"), RuntimeError("a filesystem in Python")])
 def test_renewing_survives_a_failed_write(error: Exception) -> None:
     disk = Failing()
     disk.error = error

@@ -217,10 +217,31 @@ class Counting(MemoryFilesystem):
 
 def test_many_records_are_listed_once():
     """While a sink fails there are thousands of commits; a start goes through them."""
-    disk = Counting()
-    for number in range(50):
-        of_epoch(disk, 1).write(number, Commit(number))
-    assert len([*of_epoch(disk, 2).whole()]) == 50
-    assert (disk.lists, disk.gets) == (1, 50)
+    for records in ("whole", "history"):
+        disk = Counting()
+        for number in range(50):
+            of_epoch(disk, 1).write(number, Commit(number))
+        assert len([*getattr(of_epoch(disk, 2), records)()]) == 50
+        assert disk.lists < 6
+        assert disk.gets < 56
+    before = disk.lists, disk.gets
     of_epoch(disk, 2).drop_superseded()
-    assert (disk.lists, disk.gets) == (2, 50)
+    assert (disk.lists, disk.gets) == (before[0] + 1, before[1])
+
+
+def test_history_is_whole_or_an_error(disk, ledger):
+    """All that is there up to the newest whole one; a torn newest record never counted."""
+    for number in range(3, 8):
+        ledger.write(number, Commit(batch=number))
+    assert [number for number, _ in ledger.history()] == [3, 4, 5, 6, 7]
+    assert [number for number, _ in ledger.history(after=5)] == [6, 7]
+    assert [*ledger.history(after=7)] == []
+    disk.put(ledger.path(7), [b"anab"])
+    assert [number for number, _ in ledger.history(after=4)] == [5, 6]
+    disk.put(ledger.path(5), [b"anab"])
+    with pytest.raises(DamagedStateError, match=ledger.path(5)):
+        [*ledger.history()]
+    disk.delete(ledger.path(5))
+    with pytest.raises(DamagedStateError, match=ledger.path(5)):
+        [*ledger.history(after=4)]
+    assert [number for number, _ in ledger.history(after=5)] == [6]

@@ -166,26 +166,6 @@ def test_a_query_whose_sink_fails_for_too_long_may_leave() -> None:
     assert not (wrong := oracle.difference(case.found()["q1"], alone(case, "q1", left.batch))), wrong
 
 
-def test_commits_do_not_grow_while_the_sink_of_a_query_that_has_left_fails() -> None:
-    """Those stay whose results wait for it, and the latest ones: not all from the first of them on. A crash leaves any of
-    these."""
-    workload = Workload(59, 3, batches=24)
-    case = simulation(workload, leaves=["q1"], most_bytes=2 * LEAST_BYTES, release_every=2)
-    case.function.fails = Broken()
-    case.live()
-    kept = [int(name.split("-")[0]) for name in case.checkpoint.list("commit")]
-    staged = [int(name.split("-")[0]) for name in case.checkpoint.list("staged")]
-    assert {number for number in kept if number < 20} == set(staged)
-    assert 2 <= len(set(staged)) <= 3
-    case.function.fails = {}
-    case.live()
-    found, left = case.found(), left_of(case.checkpoint)["q1"]
-    assert not (wrong := oracle.difference(found["q1"], alone(case, "q1", left.batch))), wrong
-    assert found["q1"]
-    for name, wanted in case.expected().items():
-        assert name == "q1" or not (wrong := oracle.difference(found[name], wanted)), f"{name}: {wrong}"
-
-
 def test_rows_that_are_there_for_a_query_that_has_left() -> None:
     """Rows of b are spread in one way for q2 and in another for q4, whose groups span slots. When q2 has left, rows that
     came for its sake are still in the logs, and go on coming: they are none of q4's."""

@@ -45,17 +45,6 @@ def has_run(folder: Path, plan: str, pinned: str = "") -> Planning:
     return planning
 
 
-def test_commits_that_stay_for_a_sink_are_none_of_what_was_measured(tmp_path: Path) -> None:
-    """The batches between them and the newest are not there any more: rates over the gap would be too low."""
-    planning = has_run(tmp_path, "((a b) c)")
-    commits_in(LocalFilesystem(str(tmp_path / "pipeline-0"))).prune(BATCHES - 5, but=[0, 2])
-    found = planning.priced("q")
-    assert found.batches is not None
-    assert found.batches.count == 4, "the first of five begins the span"
-    nodes = {node.aliases: node for node in found.tree.walk()}
-    assert nodes["a",].measured.rows_per_s == pytest.approx(PER_S)
-
-
 def test_measured_beside_predicted(tmp_path: Path) -> None:
     """The plan is that of the last commit; rates and keys are measured, so that what they predict is near what is there."""
     planning = has_run(tmp_path, "((a b) c)")
