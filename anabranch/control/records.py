@@ -595,6 +595,9 @@ class QueryCommit(QueryRecord, frozen=True):
     """Whether the files are the query's alone, in the folder of its sink; else results of several queries share them."""
     statistics: Statistics = msgspec.field(default_factory=Statistics)
     """What all slots measured."""
+    missing_until_us: int = BEGINNING_US
+    """Rows that were shed might be in its results as long as its watermark is below this
+    (`anabranch.control.completeness.missing_until_us`)."""
 
 
 class SetAside(msgspec.Struct, frozen=True):

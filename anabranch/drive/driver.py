@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from anabranch.control.completeness import missing_until_us
 from anabranch.control.freshness import next_clock, require_near
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
@@ -387,8 +388,7 @@ class Driver:
             for query in self.queries.values():
                 require_near(query.query, seen_after({}, shown), seen, control.queries[query.name].clock_us)
         commit = Commit(
-            control.batch, control.trigger, {n: self._left(n, control.queries[n], base, attempts) for n in self.queries},
-            seen,
+            control.batch, control.trigger, {n: self._left(n, control, base, attempts, seen) for n in self.queries}, seen,
             {str(a.slot): slot_commit(a) for a in attempts}, control.token, self.holder.epoch,
             last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended, self._set_aside(attempts),
             control.parted, control.slices, control.shed, dict(waits_from or {}),
@@ -400,9 +400,12 @@ class Driver:
         self.holder.require_held()
         return commit
 
-    def _left(self, name: str, control: QueryControl, base: Commit | None, attempts: Sequence[Attempt]) -> QueryCommit:
+    def _left(
+        self, name: str, begun: Control, base: Commit | None, attempts: Sequence[Attempt], seen: Mapping[str, int]
+    ) -> QueryCommit:
         """What a batch left behind, of one query."""
-        own = base.queries.get(name) if base is not None else None
+        own, control = base.queries.get(name) if base is not None else None, begun.queries[name]
+        missing_us = own.missing_until_us if own is not None else BEGINNING_US
         before = own.tables if own is not None and own.identity == control.identity else {}
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
@@ -411,6 +414,7 @@ class Driver:
             control.limits, control.command, control.paces, tuple(a.slot for a in staged),
             sum(a.staged[name] for a in staged),
             self.queries[name].has_own_files, summed(a.statistics[name] for a in attempts if name in a.statistics),
+            missing_until_us(self.queries[name].query, begun.shed, seen, missing_us),
         )  # fmt: skip
 
     def _set_aside(self, attempts: Sequence[Attempt]) -> dict[str, SetAside]:

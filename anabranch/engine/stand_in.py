@@ -45,7 +45,7 @@ class StandIn(Box):
         reader.look_at(self.store.logs)
         self.begin(Arrival(box.arrival.batch))
         self.visible = {i.alias for i in reader.inputs}
-        self.rebuild.complete_indexes()
+        self.rebuild.complete_needed()
         self._spans: Spans = {}
 
     def find(self, spans: Spans) -> Iterator[Found]:

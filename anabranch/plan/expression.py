@@ -54,7 +54,7 @@ class Expr:
 
     @cached_property
     def _aliases(self) -> frozenset[str]:
-        return frozenset(column.alias for column in self._columns)
+        return frozenset(column.alias for column in columns_of(self))
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def columns_of(expr: Expr) -> frozenset[Column]:
-    """The columns that an expression reads."""
-    return expr._columns
+    """The columns that an expression reads. A column does not keep itself: what holds its own hash cannot be unpickled."""
+    return frozenset((expr,)) if isinstance(expr, Column) else expr._columns
 
 
 def aliases_of(expr: Expr) -> frozenset[str]:
