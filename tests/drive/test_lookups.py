@@ -36,8 +36,9 @@ def test_each_row_meets_what_its_batch_found(name: str, slots: int, seed: int) -
 @pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_each_row_meets_what_its_batch_found_at_length(name: str) -> None:
+    """Of many random cases some have no results."""
     for seed in range(2, 40):
-        check_case(name, 1 + seed % 4, seed, (None, *COSTS.values())[seed % 4])
+        check_case(name, 1 + seed % 4, seed, (None, *COSTS.values())[seed % 4], least=0)
 
 
 COSTS = {
@@ -59,8 +60,11 @@ def test_tables_that_are_read_whole_give_the_same(name: str, cost: str) -> None:
         assert not database.reads
 
 
-def check_case(name: str, slots: int, seed: int, costs: LookupCosts | None = None, hint: str = "") -> FakeDatabase:
-    """With `costs`, or by a hint, tables may be read whole; `regions` is STATIC, may be kept then, and does not change."""
+def check_case(
+    name: str, slots: int, seed: int, costs: LookupCosts | None = None, hint: str = "", least: int = 1
+) -> FakeDatabase:
+    """There are so many results at least. With `costs`, or by a hint, tables may be read whole; `regions` is STATIC, may be
+    kept then, and does not change."""
     rng, case = np.random.default_rng([seed, slots, len(name)]), select_all(CASES[name])
     query, given = bound(hinted(case, hint)), batches(rng, 7, 14)
     assert looked_up(query)
@@ -77,7 +81,7 @@ def check_case(name: str, slots: int, seed: int, costs: LookupCosts | None = Non
         versions.append(dict(database.tables))
         found += oracle.bag(pipeline.step(batch, feed(query, rows))["q"].results)
     assert (theirs := expected(case, given, versions)) == found, oracle.difference(found, theirs)
-    assert theirs, "a case without results tells nothing"
+    assert len(theirs) >= least, "a case without results tells nothing"
     return database
 
 
