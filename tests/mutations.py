@@ -100,7 +100,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("(state_selection(pricer, cpu, memory), ", "(")),
         *of("optimize/planner.py", "optimize", ("return Cost(cpu, memory)\n", "return Cost(2 * cpu, memory)\n"),
             ("return Cost(cpu, memory)\n", "return Cost(cpu, 2 * memory)\n")),
-        *of("adapt/arbiter.py", "adapt", ("WORTH = 0.9\n", "WORTH = 0.8\n"), ("WORTH = 0.9\n", "WORTH = 1.0"),
+        *of("adapt/arbiter.py", "adapt", ("WORTH = 0.9\n", "WORTH = 0.8\n"), ("WORTH = 0.9\n", "WORTH = 1.0\n"),
             ("self.gain_s(life_s) > cost_s", "self.gain_s(life_s) > 0.0")),
         *of("adapt/loop.py", "adapt", ("LIFE_WINDOWS = 2.0", "LIFE_WINDOWS = 1.0"),
             ("LIFE_WINDOWS = 2.0", "LIFE_WINDOWS = 4.0")),
