@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline
+from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
 from anabranch.plan.identity import RowsKey, ViewKey
@@ -20,7 +23,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.coming import check_coming
-from tests.support.contained import Contained, contained
+from tests.support.contained import Contained, contained, uneven
 from tests.support.scenarios import properties
 from tests.support.together import Together, check_sharing
 
@@ -43,6 +46,17 @@ test_contained, test_contained_long = properties(
 test_contained_that_come, test_contained_that_come_long = properties(
     check_coming, 20, 1_500, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), count=st.integers(1, 4),
     actions=actions(COMING, 9), turns=TURNS,
+)  # fmt: skip
+
+
+test_uneven, test_uneven_long = properties(
+    check_sharing, 20, 2_000, workload=uneven(), slots=st.sampled_from([1, 2, 4, 8]),
+    actions=actions([*WHAT, "cut", "cut"], 8), turns=TURNS,
+)  # fmt: skip
+
+test_uneven_that_come, test_uneven_that_come_long = properties(
+    check_coming, 15, 1_500, workload=uneven(), slots=st.sampled_from([1, 2, 4]), count=st.integers(1, 4),
+    actions=actions([*COMING, "cut"], 9), turns=TURNS,
 )  # fmt: skip
 
 
@@ -167,6 +181,63 @@ def test_a_stream_that_is_silent_for_a_thousand_batches(
     assert shown <= 3 * (part_s + 2)
     assert not (wrong := oracle.difference(found, oracle.expected(narrow, batches, {}))), wrong
     assert found
+
+
+OVER = ("abc", "abd", "abcd", "ab", "bc", "bcd")
+
+
+def random_queries(seed: int) -> list[Query]:
+    """Queries over some of four streams each, with windows and filters of their own."""
+    rng, selects = np.random.default_rng(seed), list[str]()
+    for place in range(int(rng.integers(2, 6))):
+        over = OVER[int(rng.integers(len(OVER) if place else 3))]
+        inputs = ", ".join(f"{s} [RANGE {rng.choice([1, 2, 3, 5])} SECONDS]" for s in over)
+        where = [f"{s}.k = {t}.k" for s, t in pairwise(over)]
+        where += [f"{s}.x {rng.choice(['< 2', '< 5', '> 4', '> 7'])}" for s in over if rng.integers(2)]
+        selects.append(f"SELECT {', '.join(f'{s}.x AS x{s}' for s in over)} FROM {inputs} WHERE {' AND '.join(where)}")
+    return queries(*selects)
+
+
+def unwanted_rows(run: LocalPipeline, made: list[Query], came: dict[str, pa.Table], watermarks: dict[str, int]) -> int:
+    """How many more rows logs have than somebody wants by the watermark of its own; never fewer."""
+    slot, found = run.slot(), 0
+    assert slot is not None
+    for name, rows in came.items():
+        log, wanted = slot.store.logs[name], np.zeros(len(rows), np.bool_)
+        for query in made:
+            for i in (i for i in query.inputs if i.source.name == name):
+                ends = rows["ts"].cast(pa.int64()).to_numpy() + i.window.length_us
+                mask = predicate_mask(i.filters, lambda c, rows=rows: rows[c.name].combine_chunks(), len(ends))
+                wanted |= (ends > watermarks[query.name]) & (True if mask is None else mask)
+        assert log.rows >= wanted.sum(), f"rows of {name} are gone that somebody wants"
+        found += log.rows - int(wanted.sum())
+    return found
+
+
+def check_bounded(seed: int) -> None:
+    """Some streams fall silent, for some batches or for ever. Rows that wait for somebody who wants them are kept; of others
+    there are no more after sixty batches than when the last stream had fallen silent, but for those of a few batches."""
+    made, rng = random_queries(seed), np.random.default_rng(seed)
+    silent = {s: (int(rng.integers(0, 12)), int(rng.choice([9, 1_000, 1_000]))) for s in "abcd" if rng.random() < 0.4}
+    run, read = LocalPipeline(made, MemoryFilesystem()), {s.name for query in made for s in query.base_sources}
+    came, extra = dict[str, pa.Table](), list[int]()
+    for number in range(60):
+        batch = {}
+        for s in sorted(read):
+            begin, length = silent.get(s, (0, 0))
+            if begin <= number < begin + length:
+                continue
+            times = number * SECOND_US + np.sort(rng.integers(0, SECOND_US, 4))
+            columns = {"k": rng.integers(0, 40, 4), "j": rng.integers(0, 9, 4), "i": rng.integers(0, 9, 4)}
+            columns |= {"x": rng.integers(0, 10, 4), "ts": pa.array(times, pa.timestamp("us"))}
+            batch[s] = pa.table(columns)
+            came[s] = pa.concat_tables([came[s], batch[s]]) if s in came else batch[s]
+        steps = run.step(number, batch)
+        extra.append(unwanted_rows(run, made, came, {name: step.watermark_us for name, step in steps.items()}))
+    assert max(extra[25:]) <= max(extra[:25]) + 4 * 3 * len(read), extra
+
+
+test_bounded, test_bounded_long = properties(check_bounded, 12, 400, seed=st.integers(0, 2**32 - 1))
 
 
 def test_rows_that_are_late_for_the_part_look_up_among_rows_that_are_over_for_it() -> None:
