@@ -183,6 +183,23 @@ def test_a_stream_that_is_silent_for_a_thousand_batches(
     assert found
 
 
+def test_combinations_that_only_a_part_wants_do_not_pile_up_in_views() -> None:
+    """No row of d comes. What the part wants of a and b, on its way to c, is not what the whole wants."""
+    asked = "WHERE a.k = b.k AND b.k = c.k"
+    whole = f"SELECT a.x, d.x AS z FROM a, b, c, d {asked} AND c.k = d.k AND a.x < 0 AND b.x < 0 WINDOW 3 SECONDS"
+    made = queries(whole, f"SELECT a.x, b.x AS z FROM a, b, c {asked} WINDOW 2 SECONDS")
+    run, found, most = LocalPipeline(made, MemoryFilesystem()), Counter[tuple[object, ...]](), 0
+    batches = [rows(second, "abc", 3) for second in range(60)]
+    for number, each in enumerate(batches):
+        found += oracle.bag(run.step(number, each)["q1"].results)
+        slot = run.slot()
+        assert slot is not None
+        most = max(most, *(view.rows for view in slot.store.views.values()))
+    assert most <= 40, "those of a few batches"
+    assert not (wrong := oracle.difference(found, oracle.expected(made[1], batches, {}))), wrong
+    assert found
+
+
 OVER = ("abc", "abd", "abcd", "ab", "bc", "bcd")
 
 
