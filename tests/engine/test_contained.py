@@ -200,6 +200,26 @@ def test_combinations_that_only_a_part_wants_do_not_pile_up_in_views() -> None:
     assert found
 
 
+def test_a_join_whose_largest_windows_leave_does_not_take_their_index_to_a_view_that_somebody_else_has() -> None:
+    """The view of a and b is kept for 2 seconds by q0, and for 5 by q2 and q1, which asks for more. When q1 leaves, q2 reads
+    that of q0, which has other rows: the index of the longer one, by a key that q0 does not look up, names none of these."""
+    ours = "a.k = b.k AND a.i IS NOT NULL AND b.j IS NOT NULL"
+    selects = [f"SELECT a.x, c.x AS z FROM a, b, c WHERE {ours} AND b.j = c.j WINDOW 2 SECONDS"]
+    by_i = f"SELECT b.x, c.x AS z FROM a, b, c WHERE {ours} AND a.i = c.i"
+    selects += [f"{by_i} AND b.x = c.x WINDOW 5 SECONDS", f"{by_i} WINDOW 2 SECONDS"]
+    run, found = Together(queries(*selects), pa.table({})), Counter[tuple[object, ...]]()
+    batches = [rows(second, "abc", 12) for second in range(8)]
+    for number, each in enumerate(batches):
+        if number == 4:
+            run.pipeline.drop("q1")
+            run.queries = [query for query in run.queries if query.name != "q1"]
+        found += run.step(each)["q2"]
+    assert len(run.slot.store.views) == 1, "one for both"
+    (last,) = [query for query in run.queries if query.name == "q2"]
+    assert not (wrong := oracle.difference(found, oracle.expected(last, batches, {}))), wrong
+    assert found
+
+
 OVER = ("abc", "abd", "abcd", "ab", "bc", "bcd")
 
 
