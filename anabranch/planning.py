@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from anabranch.adapt.handover import MadeUp, made_up
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.completeness import LeftOut, together
 from anabranch.control.journal import Journal
@@ -22,7 +23,7 @@ from anabranch.control.progress import read_progress
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import QueryCommit
 from anabranch.control.spark_streams import read_streams, spark_name, why_fixed
-from anabranch.cost.facts import EMPTY, Facts, Given, window_s
+from anabranch.cost.facts import EMPTY, Facts, Given
 from anabranch.cost.units import DEFAULT, unit_costs
 from anabranch.errors import FactsError, LocationError, NoQualifiedPlanError, SessionError, known_names
 from anabranch.optimize.group_placement import choose_groups
@@ -75,8 +76,8 @@ from anabranch.show.figures import listed
 from anabranch.show.lookups import CostsOf, lookups_json, lookups_text
 from anabranch.show.measured import Batches, batches_of
 from anabranch.show.overload import overload_json, overload_text
-from anabranch.show.placement import Folding, placement_json, placement_text
-from anabranch.show.routes import routes_json, routes_text, times_json, times_text
+from anabranch.show.placement import placement_json, placement_text
+from anabranch.show.routes import block_grids, routes_json, routes_text, times_json, times_text
 from anabranch.show.spread import Origin, Slots, spread_json, spread_text
 from anabranch.sql import BoundQuery, Catalog, Script
 from anabranch.storage.location import Folder
@@ -142,7 +143,7 @@ class Planning:
         """Declares what a script creates, over the catalog that it was read with: all of it or, with an error, nothing."""
         locations = {source.name: script.catalog.location(source.name) for source in script.catalog}
         changing = self.changing | {name for name, at in locations.items() if at is not None and at.refresh_us}
-        queries = [replace(bound, query=self.placed(bound.query)) for bound in script.queries]
+        queries = [replace(bound, query=self.placed(bound.query, changing)) for bound in script.queries]
         for bound in queries:
             check_overload(bound.query, bound.overload or self.overload, changing)
         planned = [self._plan(bound) for bound in queries]
@@ -272,7 +273,8 @@ class Planning:
             more.append(found)
         if verbose:
             distribution, slots = self._spread(written, parallelism)
-            more += [routes_text(priced.plan, priced.graph), times_text(written), spread_text(written, distribution, slots)]
+            more.append(routes_text(priced.plan, priced.graph, block_grids(written, distribution)))
+            more += [times_text(written), spread_text(written, distribution, slots)]
         return explained(priced, more, sharing_lines(shown))
 
     def explain_json(self, name: str, parallelism: Slots | None = None) -> dict[str, Any]:
@@ -294,9 +296,10 @@ class Planning:
             "lookups": lookups_json(written, self._lookup_costs(name)),
         }
 
-    def placed(self, query: Query) -> Query:
-        """A query whose blocks run where hints want them, else where they ran, else where they are cheapest."""
-        places = wished_places(query, self.databases)
+    def placed(self, query: Query, changing: Collection[str] | None = None) -> Query:
+        """A query whose blocks run where hints want them, else where they ran, else where they are cheapest. `changing` are
+        the stored tables that are read again, if others than so far."""
+        places = wished_places(query, self.databases, self.changing if changing is None else changing)
         has_groups = any(block.grouping is not None for block in query.blocks)
         if not places and has_groups and any(remembered(each) is not None for each in self.databases):
             places = self._chosen_places(query)
@@ -340,16 +343,12 @@ class Planning:
 
         return costs_of
 
-    def _folding(self, query: Query) -> dict[str, Folding]:
-        """What it takes the engine to fold the window of a block over one stream that a database may run, where the rate of
-        the stream is known."""
-        found = {}
-        for block in query.blocks:
-            if block.name in query.places and len(block.inputs) == 1:
-                rows = self.facts.rates.get(block.inputs[0].source.name, 0.0) * window_s(block.inputs[0])
-                if rows:
-                    found[block.name] = Folding(rows, rows * self.units.fold)
-        return found
+    def _folding(self, query: Query) -> dict[str, MadeUp]:
+        """What it takes the engine to join and to fold the window of a block that a database may run, where enough is known
+        of its streams."""
+        blocks = (block for block in query.blocks if block.name in query.places)
+        found = {block.name: made_up(block, self.facts, self.units) for block in blocks}
+        return {name: each for name, each in found.items() if each is not None}
 
     def moving_places(self, query: Query) -> bool:
         """Whether blocks of a query may go to a database or to the engine by themselves: there is one that no hint keeps

@@ -80,8 +80,8 @@ class Session:
     of its sinks, for `sink_patience` at most (None: for as long as the trigger's interval is, or 1 second); a call that
     takes longer goes on beside the next batches. `overload` says what becomes of results when streams bring more than
     there is CPU to join (`Overload`; default: all of them, late). Where an embedded database fails that runs a block of
-    a query, the query does, too; with `database_failure="engine"` the engine makes the groups, of a block over one
-    stream, and runs the block for a while before it asks the database again. Where a database is gone in which rows are
+    a query, the query does, too; with `database_failure="engine"` the engine does what the database was to do, and
+    runs the block for a while before it asks the database again. Where a database is gone in which rows are
     looked up, queries that look up fail; with `lookup_failure="wait"` their batch waits until the database is back.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from anabranch.adapt.overload import OverloadLoop
 from anabranch.balance.together import pipelines_of
-from anabranch.control.ledger import commits_in
+from anabranch.control.ledger import COMMIT, CONTROL, DELIVERED, commits_in
 from anabranch.control.overload_notes import read_overload
 from anabranch.control.pipelines import KnownPipeline, new_name
 from anabranch.control.query_texts import text_of
@@ -150,7 +150,7 @@ def pipelines_to_start(
     _require_one_reader(ground.sources, found)
     _clear(checkpoint, [each for each in restart.known if each.name not in {pipeline.name for pipeline in found}])
     for each in over:
-        remove_all(checkpoint.below(each.name))
+        _remove(checkpoint.below(each.name))
     return found
 
 
@@ -185,7 +185,15 @@ def _clear(checkpoint: Folder, known: Sequence[KnownPipeline]) -> None:
     for each in known:
         folder = checkpoint.below(each.name)
         if not each.is_committed and not commits_in(folder).numbers():
-            remove_all(folder)
+            _remove(folder)
+
+
+def _remove(folder: Folder) -> None:
+    """Deletes a pipeline: the commits before the state that they name, and what tells that there were commits before these.
+    So whoever dies half-way leaves a pipeline that is whole, or none."""
+    for part in (DELIVERED, CONTROL, COMMIT):
+        remove_all(folder.below(part))
+    remove_all(folder)
 
 
 def _require_published(checkpoint: Folder, pipeline: KnownPipeline) -> None:

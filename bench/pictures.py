@@ -74,14 +74,16 @@ def planned(script: str, facts: Given) -> Planning:
     return planning
 
 
-def plans() -> dict[str, Planning]:
-    """The plans that are drawn, by the names of their files."""
-    facts = Given({"orders": 2_000.0, "payments": 1_900.0, "shipments": 40.0, "scans": 8_000.0}, {"customers": 50_000.0})
-    found = {name: planned(ORDERS + query, facts) for name, query in QUERIES.items()}
-    rates, keys = {f"s{n}": 5_000.0 / (n + 1) for n in range(6)}, {f"s{n}.next": 40_000.0 * (n + 1) for n in range(5)}
-    found["six-streams"] = planned(SIX, Given(rates, {}, keys))
-    found["long-names"] = planned(LONG, Given())
-    return found
+FACTS = Given({"orders": 2_000.0, "payments": 1_900.0, "shipments": 40.0, "scans": 8_000.0}, {"customers": 50_000.0})
+SIX_FACTS = Given(
+    {f"s{n}": 5_000.0 / (n + 1) for n in range(6)}, {}, {f"s{n}.next": 40_000.0 * (n + 1) for n in range(5)}
+)
+PICTURES: dict[str, tuple[str, Given]] = {
+    **{name: (ORDERS + query, FACTS) for name, query in QUERIES.items()},
+    "six-streams": (SIX, SIX_FACTS),
+    "long-names": (LONG, Given()),
+}
+"""The plans that are drawn, by the names of their files: what is declared, and what is known of it."""
 
 
 def main() -> None:
@@ -95,7 +97,8 @@ def main() -> None:
         print(f"written to {path}")
         return
     given.to.mkdir(parents=True, exist_ok=True)
-    for name, planning in plans().items():
+    for name, declared in PICTURES.items():
+        planning = planned(*declared)
         (query,) = planning.queries
         explanation = planning.explain(query)
         write(given.to / f"plan-{name}", explanation.drawing)

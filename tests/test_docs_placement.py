@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import anabranch as ab
@@ -21,7 +25,9 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from bench.postgres import PASSWORD, Server
 
-DOCUMENT = (Path(__file__).parent.parent / "docs" / "placement.md").read_text()
+ROOT = Path(__file__).parents[1]
+DOCUMENT = (ROOT / "docs" / "placement.md").read_text()
+START_S = 300.0
 RUN = {"postgresql", "sh", "sql", "console"}
 
 
@@ -76,6 +82,28 @@ def test_from_nothing_to_a_lookup_join(shop: Server, monkeypatch: pytest.MonkeyP
     text = " ".join((lookups_text(query, costs_of) or "").split())
     # Which of the two it is depends on how long this machine has taken.
     assert re.search("read whole in a batch where a slot has more keys than|in every batch: a key takes", text)
+
+
+@pytest.mark.spark
+def test_the_command_that_runs_the_script(shop: Server, tmp_path: Path) -> None:
+    """Results go to the terminal, as the document leaves it; `--once` has it end."""
+    at = pa.array([0, 0], pa.timestamp("us"))
+    write(tmp_path / "orders", {"id": [1, 2], "customer": [4, 5], "amount": pa.array([1, 1], pa.int32()), "ts": at})
+    write(tmp_path / "payments", {"order_id": [1, 2], "paid": pa.array([7, 8], pa.int32()), "ts": at})
+    (tmp_path / "orders.sql").write_text(block("sql"))
+    (command,) = re.findall(r"`anabranch (run orders\.sql)` runs it", DOCUMENT)
+    done = subprocess.run(
+        [sys.executable, "-m", "anabranch.cli", *command.split(), "--once"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=START_S, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert re.search("^ *1 +customer 4 +7$", done.stdout, re.MULTILINE), done.stdout
+    assert "customer 5" not in done.stdout, "she lives elsewhere"
+
+
+def write(folder: Path, columns: dict[str, object]) -> None:
+    folder.mkdir()
+    pq.write_table(pa.table(columns), folder / "0.parquet")
 
 
 def test_the_table_in_python() -> None:

@@ -9,12 +9,13 @@ unevenly rows find partners: `Limited.variance`. Only results that are as fresh 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from anabranch.control.records import Limit, QueryCommit, Statistics
+from anabranch.plan.query import FOREVER_US, Query
 
 BY_CHANCE = 1e-6
 """An estimate that differs from what was delivered by a smaller share is the same number: sums of floats."""
@@ -32,17 +33,21 @@ class Completeness(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether there is an estimate: no row of an input that nobody looks up partners for tells what it would find."""
     covariance: float = 0.0
     """How much more the sum of this batch and those before varies than they do by themselves."""
+    is_partial: bool = False
+    """Whether rows came that did not all look up, or whose partners may have been shed: where nothing was found there may be
+    results all the same."""
 
     def __add__(self, later: Completeness) -> Completeness:
         return Completeness(
             self.since, self.results + later.results, self.estimated + later.estimated,
             self.variance + later.variance + later.covariance, self.is_known and later.is_known,
+            is_partial=self.is_partial or later.is_partial,
         )  # fmt: skip
 
     @property
     def share(self) -> float | None:
         """Of the results that were to be found, those that were delivered; None where that is not known."""
-        if not self.is_known:
+        if not self.is_known or (self.is_partial and not self.estimated):
             return None
         return self.results / self.estimated if self.estimated else 1.0
 
@@ -65,17 +70,34 @@ def _percent(share: float) -> str:
     return f"{share * 100:.2g} %" if share < 0.1 else f"{share * 100:.0f} %"
 
 
-def completeness_of(batch: int, commit: QueryCommit, is_shed: bool) -> Completeness | None:
-    """How complete the results of a batch are; None if nothing is missing. `is_shed`: rows of streams were shed in it."""
-    limited = commit.statistics.limited
+def missing_until_us(query: Query, shed: Collection[str], seen: Mapping[str, int], before_us: int) -> int:
+    """The watermark from which on no row that was shed could be in a result: rows of some streams have been, of the largest
+    times that were seen at most, and before that some that could until `before_us`.
+
+    Example: rows of a are valid for five seconds, and some of 12:00:00 were shed. Rows of b that come find them as long as
+    they may be of before 12:00:05; then results are exact again, whether one with a shed row is among them or not."""
+    known = seen.keys() & set(shed)
+    ends = [seen[i.source.name] + i.window.length_us for i in query.inputs if i.source.name in known]
+    return min(FOREVER_US, max([before_us, *ends]))
+
+
+def completeness_of(batch: int, commit: QueryCommit) -> Completeness | None:
+    """How complete the results of a batch are; None if nothing is missing."""
+    limited, sources = commit.statistics.limited, commit.statistics.sources
+    is_shed = commit.watermark_us < commit.missing_until_us
+    is_limited = any(each.share is None or each.share < 1 for each in commit.limits.values())
     results = sum(each.results for each in limited.values())
     estimated = sum(each.estimated for each in limited.values())
     is_missing = abs(estimated - results) > BY_CHANCE * max(estimated, 1.0)
-    if not (commit.limits or is_shed or is_missing):
+    if not (is_limited or is_shed or is_missing):
         return None
     unseen = [alias for alias, each in limited.items() if each.rows and commit.limits.get(alias, Limit()).share == 0]
     variance, covariance = (sum(getattr(each, what) for each in limited.values()) for what in ("variance", "covariance"))
-    return Completeness(batch, results, estimated, variance, not unseen, covariance)
+    if is_shed and not limited and commit.statistics.results:  # nobody counts any more what results stand for
+        unseen.append("")
+    came = any(each.rows for each in sources.values())
+    is_partial = any(each.probed < each.rows for each in limited.values()) or (is_shed and came)
+    return Completeness(batch, results, estimated, variance, not unseen, covariance, is_partial)
 
 
 def since_adapted(before: Completeness | None, batch: Completeness | None) -> Completeness | None:
@@ -150,11 +172,11 @@ the clock
         }  # fmt: skip
 
 
-def left_out_of(batch: int, commit: QueryCommit, shed: Sequence[str], lag_s: float | None) -> LeftOut:
-    """What a batch left out of a query; `shed` are the streams that were shed in it."""
+def left_out_of(batch: int, commit: QueryCommit, lag_s: float | None) -> LeftOut:
+    """What a batch left out of a query."""
     sources, counted = commit.statistics.sources, commit.statistics
     return LeftOut(
-        batch, completeness_of(batch, commit, any(name in sources for name in shed)), sum(unprobed_rows(counted).values()),
+        batch, completeness_of(batch, commit), sum(unprobed_rows(counted).values()),
         sum(each.shed_rows for each in sources.values()), sum(each.stale_rows for each in sources.values()),
         counted.stale_results, lag_s,
     )  # fmt: skip

@@ -177,7 +177,7 @@ class Holder:
         """Writes the claim again and again. A write that fails is made again at the next turn: as long as nobody else has
         seen the claim expire, the lease is held."""
         while not self._stopped.wait(self.expires_s / RENEWALS):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # filesystems in Python raise what they like
                 if self._is_superseded():
                     return
                 self._write()

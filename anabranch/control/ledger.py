@@ -18,7 +18,7 @@ been delivered on its strength, and to fall back behind it in silence would repe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -31,6 +31,8 @@ from anabranch.storage.record import damaged, seal, unseal
 DIGITS = 20
 """Wide enough for any unsigned 64-bit number, so that names sort like numbers."""
 EPOCH_DIGITS = 10
+CONTROL, COMMIT = "control", "commit"
+"""The folders of what batches start from, and of what they left behind."""
 DELIVERED = "delivered"
 """The folder of what has arrived, by query."""
 
@@ -114,6 +116,19 @@ class Ledger(Generic[T]):
             if len(numbers) > 1:
                 newest = numbers[-2]
         return newest, self.read(newest)
+
+    def history(self, after: int = -1) -> Iterator[tuple[int, T]]:
+        """Give the records after a number with their numbers, oldest first, up to the newest that is whole.
+
+        One of them that is missing or damaged was acknowledged (see above): that is an error, and never passed over. Which
+        there were before the first that is there cannot be told: those were pruned.
+        """
+        numbers, newest = self.numbers(), self.latest()
+        if newest is not None:
+            for number in range(max(after + 1, numbers[0]), newest[0]):
+                yield number, self.read(number)
+            if newest[0] > after:
+                yield newest
 
     def torn(self) -> list[str]:
         """Return the paths of the records that are not whole."""
@@ -207,12 +222,12 @@ def named_epochs(names: Iterable[str]) -> list[tuple[int, int]]:
 
 def controls_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Control]:
     """What the batches of a pipeline started from."""
-    return Ledger(filesystem, "control", "control", Control, epoch)
+    return Ledger(filesystem, CONTROL, "control", Control, epoch)
 
 
 def commits_in(filesystem: Filesystem, epoch: int = 0) -> Ledger[Commit]:
     """What the batches of a pipeline left behind."""
-    return Ledger(filesystem, "commit", "commit", Commit, epoch)
+    return Ledger(filesystem, COMMIT, "commit", Commit, epoch)
 
 
 def deliveries_in(filesystem: Filesystem, query: str, epoch: int = 0) -> Ledger[Delivered]:

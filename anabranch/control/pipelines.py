@@ -23,6 +23,7 @@ from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.left import LeftQueries
 from anabranch.control.records import BY_REQUEST, Commit, Ended, Layout, QueryCommit
 from anabranch.errors import DamagedStateError
+from anabranch.plan.names import why_not_a_name
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.location import Folder
 from anabranch.storage.record import seal, unseal
@@ -138,7 +139,7 @@ def read_dropped(filesystem: Filesystem) -> dict[str, DroppedNote]:
     {'q': DroppedNote(name='q', command='')}
     """
     found = {}
-    for name in filesystem.list(DROPPED):
+    for name in noted(filesystem, DROPPED):
         with contextlib.suppress(DamagedStateError):
             note = _read(filesystem, f"{DROPPED}/{name}", DroppedNote, DROPPED)
             if note is not None and note.name == name:
@@ -167,7 +168,7 @@ def read_coming(filesystem: Filesystem) -> list[ComingNote]:
     [('q', True)]
     """
     found = []
-    for name in filesystem.list(COMING):
+    for name in noted(filesystem, COMING):
         with contextlib.suppress(DamagedStateError):
             note = _read(filesystem, f"{COMING}/{name}", ComingNote, COMING)
             found += [note] if note is not None and note.name == name else []
@@ -179,6 +180,11 @@ def forget_coming(filesystem: Filesystem, names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             filesystem.delete(f"{COMING}/{name}")
+
+
+def noted(filesystem: Filesystem, folder: str) -> list[str]:
+    """The queries that a folder has notes of; a file that is not called like a query is somebody else's."""
+    return [name for name in filesystem.list(folder) if why_not_a_name(name) is None]
 
 
 def _has_come(note: ComingNote, commit: Commit) -> bool:

@@ -211,7 +211,7 @@ def progress_of(query: Query, whole: Commit, plan: str, wall_s: dict[str, float]
         cpu_s=counted.engine_cpu_ns / 1e9,
         staging_cpu_s=counted.cpu_ns.get(STAGE, 0) / 1e9,
         names=shown_names(query),
-        completeness=completeness_of(batch, commit, any(name in whole.shed for name in streams)),
+        completeness=completeness_of(batch, commit),
         unprobed_rows=unprobed_rows(counted),
         stale_results=counted.stale_results,
         stale_rows={n: s.stale_rows for n, s in sources.items() if s.stale_rows},

@@ -8,6 +8,7 @@ and compares the identities (`anabranch.drive.queries`). Nothing that was pickle
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -23,6 +24,8 @@ from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import damaged, seal, unseal
 
 FOLDER, KIND = "queries", "query"
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 def identity_of(query: Query) -> str:
@@ -172,8 +175,8 @@ class QueryTexts:
         self._filesystem.delete(f"{FOLDER}/{digest}")
 
     def digests(self) -> list[str]:
-        """What texts there are."""
-        return list(self._filesystem.list(FOLDER))
+        """What texts there are; a file that is not called like one is somebody else's."""
+        return [name for name in self._filesystem.list(FOLDER) if _DIGEST.fullmatch(name)]
 
     def read(self, digest: str) -> QueryText:
         """The query of a digest."""

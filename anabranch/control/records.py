@@ -595,6 +595,9 @@ class QueryCommit(QueryRecord, frozen=True):
     """Whether the files are the query's alone, in the folder of its sink; else results of several queries share them."""
     statistics: Statistics = msgspec.field(default_factory=Statistics)
     """What all slots measured."""
+    missing_until_us: int = BEGINNING_US
+    """Rows that were shed might be in its results as long as its watermark is below this
+    (`anabranch.control.completeness.missing_until_us`)."""
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -632,6 +635,9 @@ class Commit(msgspec.Struct, frozen=True):
     """As in the control record, and so are `slices` and `shed`."""
     slices: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     shed: dict[str, float] = msgspec.field(default_factory=dict)
+    waits_from: dict[str, int] = msgspec.field(default_factory=dict)
+    """For each name under which results of earlier batches had not arrived when this was written, the first such batch: its
+    commit stays until they have."""
 
     def staged(self, name: str) -> QueryCommit | SetAside | None:
         """What there is to deliver under a name: that of a query, or of the rows of a stream that were set aside."""

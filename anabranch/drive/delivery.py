@@ -51,6 +51,7 @@ from anabranch.engine.aggregation import Aggregator
 from anabranch.errors import AnabranchError, CheckpointBusyError, SinkError, StateError
 from anabranch.plan.query import Query
 from anabranch.storage.filesystem import Filesystem
+from anabranch.storage.record import damaged
 
 PATIENCE_S = 1.0
 """So long a batch waits for its results to arrive, unless its trigger or a setting says otherwise."""
@@ -213,12 +214,12 @@ class Delivery:
             self.leaving = {}
 
     def open(self, commits: Ledger[Commit]) -> None:
-        """Delivers what the last driver could not, as far as it arrives within the patience."""
+        """Delivers what the last driver could not, as far as it arrives within the patience. A commit that cannot be
+        read is an error, whose results may wait: they would be lost in silence."""
+        _require_all(self.filesystem, commits)
         arrived = {name: _last_arrived(line.arrived) for name, line in self.lines.items()}
-        for number in commits.numbers():
-            commit = commits.find(number)
-            if commit is not None:
-                self._queue(commit, arrived)
+        for _, commit in commits.history():
+            self._queue(commit, arrived)
         self._require_takers()
         self._sweep()
         self._delete(self.filesystem.unfinished(FOLDER))
@@ -261,10 +262,15 @@ class Delivery:
                     files.readers.add(name)
 
     @property
+    def waits_from(self) -> dict[str, int]:
+        """The oldest batch whose results have not arrived, by query, of queries of which there is one."""
+        with self._changed:
+            return {name: line.waiting[0].batch for name, line in self.lines.items() if line.waiting}
+
+    @property
     def first_waiting(self) -> int | None:
         """The oldest batch of which some results have not arrived."""
-        with self._changed:
-            return min((line.waiting[0].batch for line in self.lines.values() if line.waiting), default=None)
+        return min(self.waits_from.values(), default=None)
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -485,19 +491,29 @@ def _last_arrived(arrived: Ledger[Delivered]) -> int:
     return max((number for number in arrived.numbers() if arrived.find(number) is not None), default=-1)
 
 
+def _require_all(filesystem: Filesystem, commits: Ledger[Commit]) -> None:
+    """Refuses commits of which the first ones are missing, though results of them have not arrived. What has arrived of a
+    query that left is not known for ever; so only of those that run it is told."""
+    if (latest := commits.latest()) is None:
+        return
+    first, newest = commits.numbers()[0], latest[1]
+    for name, batch in newest.waits_from.items():
+        if batch < first and name in newest.queries and _last_arrived(deliveries_in(filesystem, name)) < batch:
+            raise damaged(commits.path(batch), f"it is missing, and results of {name} in it have not arrived")
+
+
 def set_aside_waiting(filesystem: Filesystem, commits: Ledger[Commit]) -> dict[str, int]:
     """The names under which rows that were set aside have not arrived, each with the first batch."""
-    found = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
-    names = {name for commit in found for name in commit.set_aside}
+    _require_all(filesystem, commits)
+    names = {name for _, commit in commits.history() for name in commit.set_aside}
     waiting = {name: first_waiting(filesystem, commits, name) for name in sorted(names)}
     return {name: batch for name, batch in waiting.items() if batch is not None}
 
 
 def first_waiting(filesystem: Filesystem, commits: Ledger[Commit], query: str) -> int | None:
     """The first batch whose results of a query have not arrived."""
-    latest = _last_arrived(deliveries_in(filesystem, query))
-    for number in commits.numbers():
-        commit = commits.find(number) if number > latest else None
-        if commit is not None and (own := commit.staged(query)) is not None and own.slots:
+    _require_all(filesystem, commits)
+    for number, commit in commits.history(after=_last_arrived(deliveries_in(filesystem, query))):
+        if (own := commit.staged(query)) is not None and own.slots:
             return number
     return None

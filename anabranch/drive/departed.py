@@ -21,7 +21,15 @@ from collections.abc import Iterable, Sequence
 from anabranch.control.journal import FOLDER as JOURNALS
 from anabranch.control.journal import MOST_GONE, forget_journal
 from anabranch.control.ledger import DELIVERED, Ledger, commits_in, controls_in
-from anabranch.control.pipelines import COMING, DROPPED, KnownPipeline, forget_dropped, known_pipelines, read_coming
+from anabranch.control.pipelines import (
+    COMING,
+    DROPPED,
+    KnownPipeline,
+    forget_dropped,
+    known_pipelines,
+    noted,
+    read_coming,
+)
 from anabranch.control.query_texts import QueryText, QueryTexts
 from anabranch.control.records import Commit, Control
 from anabranch.control.sink_notes import FOLDER as SINKS
@@ -66,14 +74,17 @@ class TextsInUse:
 
 
 def sweep_pipeline(filesystem: Filesystem, commits: Ledger[Commit], newest: Commit) -> None:
-    """Deletes notes and records of queries that have left a pipeline, before anything of it runs."""
-    asked = {*newest.queries, *filesystem.list(COMING)}
-    forget_dropped(filesystem, [name for name in filesystem.list(DROPPED) if name not in asked])
+    """Deletes notes and records of queries that have left a pipeline, before anything of it runs. Nothing is deleted while
+    there is a commit that cannot be read: it may be restored."""
+    if commits.torn():
+        return
+    asked = {*newest.queries, *noted(filesystem, COMING)}
+    forget_dropped(filesystem, [name for name in noted(filesystem, DROPPED) if name not in asked])
     there = {*newest.queries, *newest.ended, *newest.set_aside}
     over = [name for name in filesystem.folders(DELIVERED) if name not in there]
     if not over:
         return
-    kept = [commit for number in commits.numbers() if (commit := commits.find(number)) is not None]
+    kept = [commit for _, commit in commits.history()]
     for name in over:
         folder = f"{DELIVERED}/{name}"
         if not any(commit.staged(name) for commit in kept):
@@ -98,7 +109,7 @@ def sweep_texts(texts: QueryTexts, pipelines: Sequence[Filesystem]) -> None:
     named = set[str]()
     for folder in pipelines:
         commits, controls = commits_in(folder), controls_in(folder)
-        records: list[Commit | Control | None] = [commits.find(number) for number in commits.numbers()]
+        records: list[Commit | Control | None] = [commit for _, commit in commits.history()]
         records += [controls.find(number) for number in controls.numbers()]
         named |= {own.text for record in records if record is not None for own in record.queries.values()}
         named |= {note.text for note in read_coming(folder)}

@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from anabranch.control.completeness import missing_until_us
 from anabranch.control.freshness import next_clock, require_near
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
@@ -367,8 +368,15 @@ class Driver:
             put_table(self.filesystem, path, self.read_table[name]())
         return path
 
-    def commit(self, control: Control, attempts: Sequence[Attempt], seen_elsewhere: Statistics | None = None) -> Commit:
-        """Records what a batch left behind. `seen_elsewhere` is what was counted of rows that never reached a task."""
+    def commit(
+        self,
+        control: Control,
+        attempts: Sequence[Attempt],
+        seen_elsewhere: Statistics | None = None,
+        waits_from: Mapping[str, int] | None = None,
+    ) -> Commit:
+        """Records what a batch left behind. `seen_elsewhere` is what was counted of rows that never reached a task,
+        `waits_from` from which batch on results have not arrived."""
         base, shown = self.newest, [counted for a in attempts for counted in a.statistics.values()]
         if seen_elsewhere is not None and attempts:
             for name in self.queries:
@@ -380,11 +388,10 @@ class Driver:
             for query in self.queries.values():
                 require_near(query.query, seen_after({}, shown), seen, control.queries[query.name].clock_us)
         commit = Commit(
-            control.batch, control.trigger, {n: self._left(n, control.queries[n], base, attempts) for n in self.queries},
-            seen,
+            control.batch, control.trigger, {n: self._left(n, control, base, attempts, seen) for n in self.queries}, seen,
             {str(a.slot): slot_commit(a) for a in attempts}, control.token, self.holder.epoch,
             last_seen_after(sorted(streams), base, shown, control.planned_us), self.ended, self._set_aside(attempts),
-            control.parted, control.slices, control.shed,
+            control.parted, control.slices, control.shed, dict(waits_from or {}),
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
         self.standing = replace(self.standing, commit=commit, begun=None)
@@ -393,9 +400,12 @@ class Driver:
         self.holder.require_held()
         return commit
 
-    def _left(self, name: str, control: QueryControl, base: Commit | None, attempts: Sequence[Attempt]) -> QueryCommit:
+    def _left(
+        self, name: str, begun: Control, base: Commit | None, attempts: Sequence[Attempt], seen: Mapping[str, int]
+    ) -> QueryCommit:
         """What a batch left behind, of one query."""
-        own = base.queries.get(name) if base is not None else None
+        own, control = base.queries.get(name) if base is not None else None, begun.queries[name]
+        missing_us = own.missing_until_us if own is not None else BEGINNING_US
         before = own.tables if own is not None and own.identity == control.identity else {}
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
@@ -404,6 +414,7 @@ class Driver:
             control.limits, control.command, control.paces, tuple(a.slot for a in staged),
             sum(a.staged[name] for a in staged),
             self.queries[name].has_own_files, summed(a.statistics[name] for a in attempts if name in a.statistics),
+            missing_until_us(self.queries[name].query, begun.shed, seen, missing_us),
         )  # fmt: skip
 
     def _set_aside(self, attempts: Sequence[Attempt]) -> dict[str, SetAside]:

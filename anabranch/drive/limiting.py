@@ -84,7 +84,7 @@ class Limiting:
         for name, own in commit.queries.items():
             seen = [us for source, us in commit.largest_time_us.items() if source in own.statistics.sources]
             lag_s = over_s - min(seen) / 1e6 if seen and over_s is not None else None
-            batch = left_out_of(commit.batch, own, tuple(commit.shed), lag_s)
+            batch = left_out_of(commit.batch, own, lag_s)
             found[name] = self._left_out[name].then(batch) if name in self._left_out else batch
         self._left_out = found
 

@@ -166,9 +166,8 @@ class LocalPipeline(Driven):
         asked, self._texts, self._notes = plans or {}, texts, MemoryFilesystem()
         steerings = []
         for query in queries:
-            distribution = ONE_SLOT if slots == 1 else spread[query.name]
             execution = Execution(_plan(query, asked.get(query.name)), company=(companies or {}).get(query.name, ""))
-            made = self._steering(query, execution, distribution)
+            made = self._steering(query, execution, spread[query.name])
             made.is_pinned = query.name in asked
             steerings.append(made)
         changing = [
@@ -228,8 +227,10 @@ class LocalPipeline(Driven):
 
     def _spread(self, workload: Workload, slots: int) -> dict[str, Distribution]:
         """How rows are spread: as they were when the pipeline first started."""
+        if slots == 1:
+            return dict.fromkeys((query.name for query in workload.queries), ONE_SLOT)
         latest = commits_in(self.filesystem).latest()
-        if latest is not None and slots > 1:
+        if latest is not None:
             known = {name: query.layout for name, query in latest[1].queries.items()}
             if all(query.name in known for query in workload.queries):
                 return restored(workload, known, slots)

@@ -40,7 +40,7 @@ from anabranch.plan.distribution import Distribution, all_inputs, parted_sources
 from anabranch.plan.expression import Column, Expr, columns_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.lookups import brought_columns, enriched_levels, is_found, looked_up
-from anabranch.plan.query import BEGINNING_US, STATIC, Enriched, Query
+from anabranch.plan.query import BEGINNING_US, ENGINE, STATIC, Enriched, Query
 from anabranch.plan.workload import Workload
 
 LOOKUP = "wall lookup"
@@ -142,14 +142,20 @@ class Lookups:
             return known.table.candidates(distinct)
         return self._brought(source, asked, distinct, known)
 
+    def _place(self, source: Enriched) -> str | None:
+        """Where a hint wants a table: of the first query that has one, of those that look it up for the same rows."""
+        levels = (each for _, query in sorted(self.queries.items()) for each in enriched_levels(query))
+        return next((each.place for each in levels if each.name == source.name and each.place is not None), None)
+
     def _brought(self, source: Enriched, asked: Wanted, keys: pa.Table, known: Known) -> pa.Table:
         """What a database gives for some distinct keys, asked in the way that takes least."""
         name, relation = source.table.database, source.table.relation
         theirs, snapshot, costs = self.databases(name), self.asking.snapshots.get(name), self.asking.costs.get(name)
-        size = known.size(lambda: theirs.size(relation)) if costs is not None else None
+        place = self._place(source)
+        size = known.size(lambda: theirs.size(relation)) if costs is not None or place == ENGINE else None
         is_static, room = source.table.reading == STATIC, self.shelf.room(self.run)
         paced = at_pace(costs, self.paces, source.name) if costs is not None else None
-        way = choose_way(is_static, keys.num_rows, size, paced, known.spent_s, room)
+        way = choose_way(is_static, keys.num_rows, size, paced, known.spent_s, room, place)
         border, began = self.borders.setdefault(source.name, Border(name)), perf_counter()
         if way is not Way.LOOKUP:
             try:

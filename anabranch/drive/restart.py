@@ -24,13 +24,14 @@ import pyarrow as pa
 
 from anabranch.balance.together import restored
 from anabranch.control.commands import given
-from anabranch.control.ledger import commits_in
+from anabranch.control.ledger import DELIVERED, commits_in, controls_in, deliveries_in
 from anabranch.control.pipelines import ComingNote, KnownPipeline, known_pipelines
 from anabranch.control.query_texts import QueryTexts, text_of
+from anabranch.control.resume import REMEDY, standing_of
 from anabranch.control.sink_notes import read_sink
 from anabranch.drive.delivery import first_waiting
 from anabranch.drive.queries import Readings, bound, gone_on
-from anabranch.errors import AnabranchError, SessionError, did_you_mean
+from anabranch.errors import AnabranchError, SessionError, StateError, did_you_mean
 from anabranch.place.statement_of import placed
 from anabranch.plan.lengths import length_text
 from anabranch.plan.query import Query
@@ -165,7 +166,7 @@ def restart_of(
             found[name] = Outcome(name, Fate.LEFT_OUT, declared[name], left[-1])
         else:
             found[name] = Outcome(name, Fate.NEW, declared[name])
-    problems: list[AnabranchError] = [*_unknown(fresh, there, places, declared)]
+    problems: list[AnabranchError] = [*_lost(checkpoint, known), *_unknown(fresh, there, places, declared)]
     leavers = dict[str, dict[str, Query]]()
     for each in committed:
         try:
@@ -173,6 +174,24 @@ def restart_of(
         except AnabranchError as error:
             problems.append(error)
     return Restart(tuple(known), found, tuple(problems), leavers)
+
+
+def _lost(checkpoint: Folder, known: Collection[KnownPipeline]) -> Iterator[StateError]:
+    """Pipelines whose commits are gone: their queries would start from the beginning, and all results come a second time."""
+    for each in known:
+        if each.is_committed:
+            continue
+        folder = checkpoint.below(each.name)
+        try:
+            standing_of(commits_in(folder), controls_in(folder))
+        except StateError as error:
+            yield StateError(f"{each.name}: {error}")
+            continue
+        if arrived := [query for query in folder.folders(DELIVERED) if deliveries_in(folder, query).numbers()]:
+            yield StateError(
+                f"{each.name}: results of {', '.join(arrived)} have arrived ({DELIVERED}/{arrived[0]}), but there is no "
+                f"whole commit: {REMEDY}"
+            )
 
 
 class _Decision:

@@ -68,7 +68,7 @@ class Background:
                     self._is_at_work = False
                     return
                 work = self._waiting.popleft()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # filesystems in Python raise what they like
                 work()
 
 
@@ -150,8 +150,10 @@ class Retention:
 def sweep_unnamed(
     filesystem: Filesystem, commits: Ledger[Commit], slots: int, commit: Commit | None, grace_s: float = SWEEP_GRACE_S
 ) -> None:
-    """Deletes state files that no commit names, before anything runs. If the commit before the newest one cannot tell any
-    more what it needs, nothing is deleted: whoever goes on may not need it."""
+    """Deletes state files that no commit names, before anything runs. If there are commits that cannot tell any more what
+    they need, nothing is deleted: whoever goes on may not need it, and a commit may be restored."""
+    if commits.torn():
+        return
     named: frozenset[str] = frozenset()
     if commit is not None:
         reader = ContainerReader(filesystem)

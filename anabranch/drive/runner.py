@@ -21,6 +21,7 @@ from anabranch.control.pipelines import (
     DroppedNote,
     forget_coming,
     forget_dropped,
+    noted,
     read_dropped,
     write_coming,
     write_dropped,
@@ -91,7 +92,7 @@ class Runner:
         """The queries that are to leave with the next batch, each with the command that asked for it."""
         self._asked: dict[str, Coming] = {}
         """The queries that are to come with the next batch."""
-        self._noted = set(driver.filesystem.list(COMING))
+        self._noted = set(noted(driver.filesystem, COMING))
         """The queries of which it is noted that they are to come."""
         self._asking = threading.Lock()
         """Held by whoever asks for queries to come or to go."""
@@ -211,7 +212,7 @@ class Runner:
             waited_s += more_s
         marks.append(perf_counter())
         self.keep(trigger)
-        commit = driver.commit(control, computed.attempts, computed.seen_elsewhere)
+        commit = driver.commit(control, computed.attempts, computed.seen_elsewhere, self.delivery.waits_from)
         self._forget_notes()
         marks.append(perf_counter())
         self.delivery.offer(commit)

@@ -227,34 +227,29 @@ def _encoded(rows: pa.Table) -> pa.Buffer:
 
 
 def read_staged(filesystem: Filesystem, name: str, query: str) -> Iterator[pa.RecordBatch]:
-    """The results of a query in a file, as they were found."""
+    """The results of a query in a file, as they were found. One piece is fetched after the other."""
     path = f"{FOLDER}/{name}"
-    content = _content(filesystem, path)
-    for piece in _listed(content, path).get(query, []):
-        found = content.slice(piece.offset, piece.length)
-        if xxhash.xxh3_64_intdigest(byte_view(found)) != piece.checksum:
-            end = piece.offset + piece.length
-            raise damaged(path, f"the checksum of bytes {piece.offset} to {end} does not match")
-        yield from pa.ipc.open_stream(found)
-
-
-def _content(filesystem: Filesystem, path: str) -> pa.Buffer:
     try:
-        return filesystem.get(path)
+        for piece in _listed(filesystem, path).get(query, []):
+            found = filesystem.get_part(path, piece.offset, piece.length)
+            if xxhash.xxh3_64_intdigest(byte_view(found)) != piece.checksum:
+                end = piece.offset + piece.length
+                raise damaged(path, f"the checksum of bytes {piece.offset} to {end} does not match")
+            yield from pa.ipc.open_stream(found)
     except FileNotFoundError:
         raise damaged(path, "it holds results that were not delivered yet, and is missing") from None
 
 
-def _listed(content: pa.Buffer, path: str) -> dict[str, list[Piece]]:
-    require_magic(content.slice(0, min(len(HEADER), content.size)).to_pybytes(), path)
-    tail_size = 8 + 8 + len(END)
-    if content.size < len(HEADER) + tail_size:
-        raise damaged(path, f"it has only {content.size} bytes")
-    tail = content.slice(content.size - tail_size, tail_size).to_pybytes()
+def _listed(filesystem: Filesystem, path: str) -> dict[str, list[Piece]]:
+    size, tail_size = filesystem.size_bytes(path), 8 + 8 + len(END)
+    require_magic(filesystem.get_part(path, 0, min(len(HEADER), size)).to_pybytes(), path)
+    if size < len(HEADER) + tail_size:
+        raise damaged(path, f"it has only {size} bytes")
+    tail = filesystem.get_part(path, size - tail_size, tail_size).to_pybytes()
     length = int.from_bytes(tail[:8], "little")
-    if not tail.endswith(END) or length > content.size - len(HEADER) - tail_size:
+    if not tail.endswith(END) or length > size - len(HEADER) - tail_size:
         raise damaged(path, "it has no end")
-    listed = content.slice(content.size - tail_size - length, length).to_pybytes()
+    listed = filesystem.get_part(path, size - tail_size - length, length).to_pybytes()
     if xxhash.xxh3_64_digest(listed) != tail[8:16]:
         raise damaged(path, "the checksum of its list of pieces does not match")
     return msgspec.msgpack.decode(listed, type=dict[str, list[Piece]])

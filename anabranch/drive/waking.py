@@ -21,7 +21,7 @@ from anabranch.place.wishes import Databases, why_not_in
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.distribution import Distribution, grid_of
 from anabranch.plan.migration import Execution, Folding, Strategy, Woken
-from anabranch.plan.query import ENGINE, FOREVER_US, Query, Stream
+from anabranch.plan.query import ENGINE, FOREVER_US, Query, Stream, Table
 
 
 def databases() -> Databases:
@@ -51,6 +51,8 @@ def why_not_wake(query: Query, execution: Execution, action: PlaceBlock, spread:
     block = next(block for block in query.blocks if block.name == action.block)
     if reason := why_not_in(replace(query, place=action.place) if block is query else query, block.name, able[action.place]):
         return f"{name} cannot run in {action.place}: {reason}"
+    if tables := [i.source.name for i in block.inputs if isinstance(i.source, Table)]:
+        return f"{name} joins the stored table {tables[0]}: place it by a hint, --fresh"
     if execution.grouped_input is not None or execution.selects:
         return "groups stand below a join, or selects above one: have them elsewhere before a block goes to a database"
     if may_lose:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from anabranch.errors import SchemaMismatchError
+from anabranch.errors import SchemaMismatchError, ValueTooLargeError
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"
@@ -78,7 +78,14 @@ def conform(source: Stream | Table, rows: Rows, columns: tuple[str, ...]) -> pa.
             raise SchemaMismatchError(
                 f"rows of {source.name} have no column {name} ({declared.type}); they have {', '.join(rows.schema.names)}"
             )
-        column = in_one_piece(rows.column(place))
+        given = rows.column(place)
+        try:
+            column = in_one_piece(given)
+        except pa.ArrowInvalid as error:  # offsets of 32 bits overflow
+            raise ValueTooLargeError(
+                f"column {name} of {source.name} has {given.nbytes:,} bytes in the rows of one batch and slot, and a "
+                "column of strings holds 2 GiB: have smaller batches (max_files_per_trigger), or more slots"
+            ) from error
         if column.type != declared.type:
             check_fields(f"column {name} of {source.name}", column.type, declared.type)
             try:

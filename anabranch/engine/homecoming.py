@@ -17,20 +17,20 @@ segments of 7 and 6, batch 9 its own and the segment of 5; those of 4 and 3 have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from time import thread_time_ns
 from typing import TYPE_CHECKING
 
 from anabranch.control.records import Preparing
 from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.reader import InputState
 from anabranch.engine.rebuild import Pause
+from anabranch.engine.stand_in import Spans
 from anabranch.plan.migration import Folding
+from anabranch.plan.query import Table
 
 if TYPE_CHECKING:
     from anabranch.engine.mig_box import MigBox
-
-Span = tuple[int, int]
-"""Batches from one on, up to another."""
 
 
 class Homecoming:
@@ -46,6 +46,11 @@ class Homecoming:
     def _groups(self) -> Aggregator:
         assert self.box.aggregator is not None, "a block on its way home has groups"
         return self.box.aggregator
+
+    @property
+    def _inputs(self) -> Sequence[InputState]:
+        """The inputs of the block, streams first: tables have all their rows in one segment."""
+        return sorted(self.box.reader.inputs, key=lambda i: isinstance(i.source, Table))
 
     def advance(self, batch: int, watermark_us: int) -> None:
         """Folds what came in a batch, and older rows for as long as is allowed."""
@@ -67,19 +72,19 @@ class Homecoming:
 
     def _left(self) -> list[int]:
         """The batches whose segments of the first input must still become groups, the newest first."""
-        found = self.box.batches_of(self.box.reader.inputs[0])
+        found = self.box.batches_of(self._inputs[0])
         return sorted((batch for batch in found if batch < self.folded), reverse=True)
 
     def _fold_new(self, batch: int) -> None:
         """What is new of an input meets what inputs ahead of it have by now, and those behind it had before."""
-        inputs, now, until_now, before = self.box.reader.inputs, (batch, batch + 1), (0, batch + 1), (0, batch)
+        inputs, now, until_now, before = self._inputs, (batch, batch + 1), (0, batch + 1), (0, batch)
         for place, i in enumerate(inputs):
             others = {j.alias: until_now if other < place else before for other, j in enumerate(inputs)}
             self._take({**others, i.alias: now})
         self._groups.settle(batch)
 
     def _fold_old(self, pause: Pause) -> None:
-        first, *others = self.box.reader.inputs
+        first, *others = self._inputs
         for batch in self._left():
             self._take({**{i.alias: (0, self.folding.since) for i in others}, first.alias: (batch, batch + 1)})
             self._groups.settle(batch)
@@ -88,6 +93,5 @@ class Homecoming:
             if pause.is_spent:
                 return
 
-    def _take(self, spans: Mapping[str, Span]) -> None:
-        if (found := self.box.grouped(spans)) is not None:
-            self._groups.take(*found)
+    def _take(self, spans: Spans) -> None:
+        self.box.fold_into(self._groups, spans)

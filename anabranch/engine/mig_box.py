@@ -13,9 +13,10 @@ The instants of a batch are asked for in one statement, as far as the rows of th
 (`anabranch.engine.bounds`): they give the same, and to read and to plan a statement takes longer than a small window
 (`python -m bench.instants`). If that fails, each of them is asked for by itself.
 
-Where a statement fails and its block is one of ours over one input, the engine makes the groups of that instant and of all
-later ones of the batch, if the user wants that (`database_failure`): the rows that the database was to read are folded in
-one go, with nothing kept for the next batch. Before that the block comes home (`anabranch.drive.probation`).
+Where a statement fails and its block is one of ours, the engine makes the groups of that instant and of all later ones of
+the batch, if the user wants that (`database_failure`): the rows that the database was to read are folded in one go, with
+nothing kept for the next batch. Those of a block that joins are joined for that (`anabranch.engine.stand_in`). Before the
+next batch the block comes home (`anabranch.drive.probation`).
 
 A block on its way to the engine has groups beside what the database gives (`anabranch.engine.homecoming`).
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from tempfile import SpooledTemporaryFile
 from time import perf_counter, thread_time_ns
 
 import numpy as np
@@ -39,13 +41,14 @@ from anabranch.control.records import Border
 from anabranch.engine import bounds
 from anabranch.engine.accept import in_one_piece
 from anabranch.engine.aggregation import Aggregator, instant_of
-from anabranch.engine.arrival import delta_of, ends_of
+from anabranch.engine.arrival import Arrival, delta_of, ends_of
 from anabranch.engine.box import Box
 from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.engine.homecoming import Homecoming
 from anabranch.engine.log import Stored, starts_of
 from anabranch.engine.reader import InputState, Reader
 from anabranch.engine.results import Found
+from anabranch.engine.stand_in import Spans, StandIn
 from anabranch.engine.store import Store
 from anabranch.errors import QueryError
 from anabranch.plan.expression import Column, ResultTime
@@ -92,9 +95,6 @@ class Windows:
         return _size(self.relations)
 
 
-Grouped = tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Keys and arguments of rows that are grouped, and their validity."""
-
 ALL = (0, 2**62)
 """All batches."""
 
@@ -117,8 +117,16 @@ class MigBox(Box):
         self.emitted_us = BEGINNING_US
         """The watermark of the batch before: the rows of instants before it have been handed out."""
         self._pieces: dict[str, Pieces] = {}
+        self._is_failing = False
+        """Whether a statement has failed, so that it is of no use to wait for another one to."""
+        self._stand_in: StandIn | None = None
+        """What the engine joins by in this batch, if the database has failed in it."""
         self.homecoming: Homecoming | None = None
         """What the groups have of a block that is on its way to the engine."""
+
+    def begin(self, arrival: Arrival) -> None:
+        super().begin(arrival)
+        self._stand_in = None
 
     def step(self, watermark_us: int) -> Iterator[Found]:
         """Gives the rows of the block at the instants that the watermark has passed since the batch before."""
@@ -142,7 +150,7 @@ class MigBox(Box):
                         continue
                     if not self._may_make_up():
                         raise
-                    self.statistics.borders[self.name].failed += 1
+                    self._has_failed()
                     self._spent("database", began)
                     for rows in self._made_up(asked[0].instant_us, watermark_us):
                         self.statistics.results += rows.num_rows
@@ -289,19 +297,35 @@ class MigBox(Box):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _may_make_up(self) -> bool:
-        """Whether the engine makes the groups where the database fails: those of a block over one input."""
+        """Whether the engine does what a statement that fails was to do."""
         asked = self.reader.graph.query.statement
-        return asked is not None and asked.failure == IN_ENGINE and asked.is_printed and len(self.reader.inputs) == 1
+        return asked is not None and asked.failure == IN_ENGINE and asked.is_printed
+
+    def _has_failed(self) -> None:
+        """Counts a statement that has failed."""
+        asked = self.reader.graph.query.statement
+        assert asked is not None, "a block of a database has a statement"
+        self.statistics.borders.setdefault(self.name, Border(asked.database)).failed += 1
+        self._is_failing = True
+
+    def _standing_in(self) -> StandIn:
+        """What the engine joins the stored rows by."""
+        if self._stand_in is None:
+            self._stand_in = StandIn(self)
+        return self._stand_in
 
     def _made_up(self, instant_us: int, watermark_us: int) -> Iterator[pa.RecordBatch]:
         """The groups from an instant on, as far as the watermark has come, of the rows that the database was to read."""
-        began, query, (i,) = thread_time_ns(), self.reader.graph.query, self.reader.inputs
+        began, query = thread_time_ns(), self.reader.graph.query
         assert query.grouping is not None, "a block of a database has groups"
         groups = Aggregator(query.grouping, query.row_schema)
         groups.restore((), instant_us)
-        for batch in self.batches_of(i):
-            if (found := self.grouped({i.alias: (batch, batch + 1)})) is not None:
-                groups.take(*found)
+        if len(self.reader.inputs) > 1:
+            self._join(groups, {i.alias: ALL for i in self.reader.inputs})
+        else:
+            (i,) = self.reader.inputs
+            for batch in self.batches_of(i):
+                self.fold_into(groups, {i.alias: (batch, batch + 1)})
         groups.settle(0)
         for rows in groups.advance(watermark_us):
             self._spent("groups", began)
@@ -309,10 +333,18 @@ class MigBox(Box):
             began = thread_time_ns()
         self._spent("groups", began)
 
+    def _join(self, groups: Aggregator, spans: Spans) -> None:
+        """Has groups take what the engine joins of the rows of some batches."""
+        joined = self._standing_in()
+        joined.aggregator = groups
+        for _ in joined.find(spans):
+            raise AssertionError("groups give results before the watermark has passed them")
+
     # -- on the way to the engine ------------------------------------------------------------------------------------
 
     def look_at_all(self) -> None:
-        """Knows what there is of all inputs, before a batch."""
+        """Knows what there is of all inputs, before a batch: since the last that was run here, others may have run some."""
+        self._stand_in = None
         for i in self.reader.inputs:
             self._look_at(i)
 
@@ -320,27 +352,37 @@ class MigBox(Box):
         """The batches that have brought rows of an input which are there."""
         return (batch for batch, piece in self._pieces[i.alias].by_batch.items() if piece.rows.num_rows)
 
-    def grouped(self, spans: Mapping[str, tuple[int, int]]) -> Grouped | None:
-        """What the block groups of the rows of some batches, by input: rows, or what the database joins them to; None if
-        that is nothing."""
+    def fold_into(self, groups: Aggregator, spans: Spans) -> None:
+        """Has groups take what the block groups of the rows of some batches, by input: rows, or what the database joins them
+        to. If that fails, the engine does."""
         query, relations = self.reader.graph.query, dict[str, pa.Table]()
         for i in self.reader.inputs:
             first, end = spans[i.alias]
             pieces = [self._pieces[i.alias].by_batch[batch] for batch in self.batches_of(i) if first <= batch < end]
             if not pieces:
-                return None
+                return
             valid = [_with_validity(piece.rows, piece.starts, ends_of(i, piece.starts)) for piece in pieces]
             relations[i.alias] = pa.Table.from_batches(valid)
         if len(relations) == 1:
             (rows,) = relations.values()
-            return _grouped(query, rows.combine_chunks().to_batches()[0])
+            groups.take(*_grouped(query, rows.combine_chunks().to_batches()[0]))
+            return
+        if self._is_failing and self._may_make_up():
+            self._join(groups, spans)
+            return
         assert query.statement is not None, "a block of a database has a statement"
-        given = self._database().run(query.statement.combinations, relations).combine_chunks()
-        if not given.num_rows:
-            return None
-        types = [*query.row_schema.types, pa.int64(), pa.int64()]
-        *columns, starts, ends = (_in_type(column, wanted) for column, wanted in zip(given.columns, types, strict=True))
-        return columns, starts.to_numpy(), ends.to_numpy()
+        try:
+            given = self._database().run(query.statement.combinations, relations).combine_chunks()
+        except QueryError:
+            if not self._may_make_up():
+                raise
+            self._has_failed()
+            self._join(groups, spans)
+            return
+        if given.num_rows:
+            types = [*query.row_schema.types, pa.int64(), pa.int64()]
+            *columns, starts, ends = (_in_type(column, wanted) for column, wanted in zip(given.columns, types, strict=True))
+            groups.take(columns, starts.to_numpy(), ends.to_numpy())
 
 
 class JoinMigBox(MigBox):
@@ -358,20 +400,52 @@ class JoinMigBox(MigBox):
             self._look_at(i)
         for place, i in enumerate(inputs):
             fresh = self._pieces[i.alias].by_batch.get(batch)
-            if fresh is None or not fresh.rows.num_rows:
-                continue
-            relations = {i.alias: pa.Table.from_batches([fresh.rows])}
-            for other, j in enumerate(inputs):
-                if other != place:
-                    known = self._pieces[j.alias].by_batch
-                    seen = [piece.rows for n, piece in known.items() if (n <= batch if other < place else n < batch)]
-                    there = [rows for rows in seen if rows.num_rows]
-                    if there:
-                        relations[j.alias] = pa.Table.from_batches(there)
+            if fresh is None or not fresh.rows.num_rows or isinstance(i.source, Table):
+                continue  # no row of a stream is there before a table
+            spans = {
+                j.alias: (0, batch + 1 if other < place or isinstance(j.source, Table) else batch)
+                for other, j in enumerate(inputs)
+            }
+            spans[i.alias] = batch, batch + 1
+            relations = dict[str, pa.Table]()
+            for j in inputs:
+                first, end = spans[j.alias]
+                seen = [piece.rows for n, piece in self._pieces[j.alias].by_batch.items() if first <= n < end]
+                if there := [rows for rows in seen if rows.num_rows]:
+                    relations[j.alias] = pa.Table.from_batches(there)
             if len(relations) == len(inputs):
-                yield from self._results(relations, began)
+                yield from self._met(relations, spans, began)
                 began = thread_time_ns()
         self._spent("database", began)
+
+    def _met(self, relations: Mapping[str, pa.Table], spans: Spans, began_ns: int) -> Iterator[Found]:
+        """What the database finds of the rows of some batches, or the engine, where that fails."""
+        if not self._may_make_up():
+            for found in self._results(relations, began_ns):
+                self.statistics.results += found[1].num_rows
+                yield found
+            return
+        if self._stand_in is None:
+            with SpooledTemporaryFile(bounds.TOGETHER_BYTES) as waiting:
+                try:
+                    with pa.ipc.new_stream(waiting, self.reader.graph.query.output_schema) as writer:
+                        for _, piece in self._results(relations, began_ns):
+                            writer.write_batch(piece)
+                except QueryError:
+                    self._has_failed()
+                else:
+                    waiting.seek(0)
+                    for piece in pa.ipc.open_stream(waiting):
+                        self.statistics.results += piece.num_rows
+                        yield self.reader.query, piece
+                    return
+        began = thread_time_ns()
+        for query, piece in self._standing_in().find(spans):
+            self.statistics.results += piece.num_rows
+            self._spent("made up", began)
+            yield query, piece
+            began = thread_time_ns()
+        self._spent("made up", began)
 
     def _results(self, relations: Mapping[str, pa.Table], began_ns: int) -> Iterator[Found]:
         """What the database finds, in pieces, as it finds them."""
@@ -386,13 +460,16 @@ class JoinMigBox(MigBox):
                 seconds += perf_counter() - began
                 rows, nbytes = rows + piece.num_rows, nbytes + piece.nbytes
                 columns = [_in_type(column, wanted) for column, wanted in zip(piece.columns, schema.types, strict=True)]
-                self.statistics.results += piece.num_rows
                 self._spent("database", began_ns)
                 yield self.reader.query, pa.RecordBatch.from_arrays(columns, schema=schema)
                 began, began_ns = perf_counter(), thread_time_ns()
         finally:
             border.count(sent, (rows, nbytes), seconds + perf_counter() - began)
             self._spent("database", began_ns)
+
+
+Grouped = tuple[list[pa.Array], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Keys and arguments of rows that are grouped, and their validity."""
 
 
 def _grouped(query: Query, rows: pa.RecordBatch) -> Grouped:

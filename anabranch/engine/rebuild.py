@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from anabranch.control.records import Preparing
 from anabranch.engine.arrival import delta_of, indexed_positions, order_keys, order_rows
 from anabranch.engine.combination import Combination
 from anabranch.engine.log import starts_of
-from anabranch.engine.reader import BoundIndex, Reader
+from anabranch.engine.reader import BoundIndex, InputState, Reader, values_of
 from anabranch.engine.results import Found
 from anabranch.engine.run import Words
 from anabranch.engine.slices import Keeping, Slice, parts_of
@@ -94,38 +95,50 @@ class Rebuild:
                 store.forget_view(key)
                 store.builds.pop(key, None)
 
-    def complete_indexes(self, since: int = -1, prepared: Mapping[IndexKey, int] | None = None) -> None:
-        """Completes the indexes that results need, and those of views that are begun. Others are thin: they get what came
-        after batch `since`, and the rest in time. What a gradual migration has come to (`prepared`) is derived at once: it
-        is not lost when another worker gets the slot. On a parallel track thin indexes need no old rows, but for those of
-        tables."""
+    def complete_needed(self) -> None:
+        """Completes the indexes that results need, and those of views that are begun, by what the reader may see. What
+        others lack of them that may see more is told after that, when all have what they need (`begin_thin`)."""
+        for key, index in self._reader.by_key.items():
+            self._store.thin.pop(key, None)
+            if self._is_needed(index):
+                self.derive_index(index)
+
+    def begin_thin(self, since: int = -1, prepared: Mapping[IndexKey, int] | None = None) -> None:
+        """The other indexes are thin: they get what came after batch `since`, and the rest in time. What a gradual migration
+        has come to (`prepared`) is derived at once: it is not lost when another worker gets the slot. On a parallel track
+        thin indexes need no old rows, but for those of tables.
+
+        Example: rows of s of batches 0 to 9 are stored for q, which looks them up by k. A query that came in batch 5 looks
+        up those since then by j. Now q goes over to a plan that looks up s by j, too. The index is there, and lacks the
+        rows of batches 0 to 4, which the other query has no use for: it is thin until they are derived."""
         store, reader, migration = self._store, self._reader, self._reader.execution.migration
-        begun = {a for a, key in reader.views.items() if key not in store.waiting and not key.since}
-        needed = reader.served_indexes | {
-            reader.index_of(probe).key
-            for route in reader.target_routes
-            for stage in route.stages
-            if stage.joined in begun - reader.served_views
-            for probe in stage.probes
-        }
         if migration is not None and (reader.execution.is_parallel or since < 0):
             # Rows that came since it began were added to thin indexes as they came.
             since = migration.since - 1
         for key, index in reader.by_key.items():
-            if key in needed or (len(index.aliases) == 1 and isinstance(reader.input(index.aliases[0]).source, Table)):
-                store.thin.pop(key, None)
-                self.derive_index(index)
+            if self._is_needed(index):
                 continue
             if since >= 0:
                 self.derive_index(index, after=since)
             known = (prepared or {}).get(key, -1)
             if known >= 0:
                 self.derive_index(index, until=known)
-            store.thin.pop(key, None)
             if missing := [b for b in self.missing(index) if b > known]:
                 store.indexes[key].gap = missing[0], missing[-1]
                 if not reader.execution.is_parallel:
-                    store.thin[key] = known
+                    store.thin[key] = min(known, store.thin.get(key, known))
+
+    def _is_needed(self, index: BoundIndex) -> bool:
+        """Whether an index must be complete: results need it, or a view that is begun. Those of stored tables always are."""
+        store, reader = self._store, self._reader
+        if index.key in reader.served_indexes:
+            return True
+        if len(index.aliases) == 1 and isinstance(reader.input(index.aliases[0]).source, Table):
+            return True
+        begun = {a for a, key in reader.views.items() if key not in store.waiting and not key.since}
+        stages = (stage for route in reader.target_routes for stage in route.stages)
+        asked = (stage for stage in stages if stage.joined in begun - reader.served_views)
+        return any(reader.index_of(probe).key == index.key for stage in asked for probe in stage.probes)
 
     def derive_index(
         self,
@@ -169,7 +182,14 @@ class Rebuild:
         if len(index.aliases) > 1:
             return sorted(self.box.view_of(index.aliases).segments)
         i = self._reader.input(index.aliases[0])
-        return sorted(b for b in self._store.logs[i.source.name].segments if self._reader.is_shown(i, b))
+        readers = [(self._reader, i)] if self._is_needed(index) else self._lookers(index.key)
+        segments = self._store.logs[i.source.name].segments
+        return sorted(b for b in segments if any(reader.is_shown(its, b) for reader, its in readers))
+
+    def _lookers(self, key: IndexKey) -> list[tuple[Reader, InputState]]:
+        """Who reads an index over a source, and as which input: a thin one is complete when it is so for all of them."""
+        readers = (reader for reader in self._store.readers if key in reader.by_key)
+        return [(reader, reader.input(reader.by_key[key].aliases[0])) for reader in readers]
 
     def _ordered(self, index: BoundIndex, batch: int) -> Words:
         """What an index shows of a batch."""
@@ -223,7 +243,7 @@ class Rebuild:
             wanted = [
                 (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, keeping)]
                 for batch in self._batches(index)
-                for keeping, rows in parts_of(self._ordered(index, batch), self._slices(index, batch))
+                for keeping, rows in parts_of(self._unordered(index, batch), self._slices(index, batch))
             ]
             shown = [
                 run.ids()[run.starts() > self._over_us(index, keeping)]
@@ -235,11 +255,25 @@ class Rebuild:
             if isinstance(i.source, Stream):
                 # Others who read the index may see what came before this reader, or after it.
                 first, end = self._reader.span(i.source.name)
-                here = here[(here >> 32 >= first) & (here >> 32 < end)]
+                here, there = (ids[(ids >> 32 >= first) & (ids >> 32 < end)] for ids in (here, there))
             if i.raised or i.lowered:
                 # Runs that were taken over lack rows that would not pass a select above the join.
                 there = np.intersect1d(here, there)
             assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
+
+    def _unordered(self, index: BoundIndex, batch: int) -> Words:
+        """What an index over a source should show of a batch: positions and starts, as the rows stand in their segment."""
+        i = self._reader.input(index.aliases[0])
+        stored = self._store.logs[i.source.name].segments[batch]
+        rows, starts, positions = stored.rows, starts_of(i.source, stored.rows), indexed_positions(self._reader, i, stored)
+        if positions is None:
+            positions = np.arange(rows.num_rows)
+        else:
+            rows, starts = rows.take(pa.array(positions)), starts[positions]
+        if nullable := [key for key in values_of(index.terms, rows) if key.null_count]:
+            valid = np.logical_and.reduce([key.is_valid().to_numpy(zero_copy_only=False) for key in nullable])
+            positions, starts = positions[valid], starts[valid]
+        return np.column_stack([np.zeros(len(positions), np.int64), positions, starts]).view(np.uint64)
 
     def _over_us(self, index: BoundIndex, keeping: Keeping) -> int:
         """Rows of a slice that started by then have ended for all readers of an index over a source."""

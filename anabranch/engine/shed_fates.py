@@ -21,15 +21,16 @@ each of them, and by 64 because it is the same row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.engine.columns import Ids
+from anabranch.engine.columns import AddressTables, Ids
 from anabranch.engine.combination import Combination
-from anabranch.engine.kernels.tally import add_up, place_rows
+from anabranch.engine.kernels.hashing import combine
+from anabranch.engine.kernels.tally import add_to_rows, fold_rows, kept_shares
 from anabranch.engine.log import Log
 
 if TYPE_CHECKING:
@@ -44,15 +45,17 @@ class ShedFates:
     def __init__(self, box: Box) -> None:
         self._box = box
         self._logs: dict[str, ShedLog] = {}
-        """Of this batch, by source."""
-        self._before: dict[str, dict[int, Floats]] = {}
-        """By source and batch of the rows: what they have brought in the batches before."""
+        """By source."""
+        self._current: set[str] = set()
+        """The sources that know the segments of this batch."""
         self._again = 0.0
-        """What results have been counted for several times."""
+        """What results of this batch have been counted for several times."""
 
     def begin(self) -> None:
         """Before a batch."""
-        self._logs, self._again = {}, 0.0
+        logs = self._box.store.logs
+        self._logs = {name: log for name, log in self._logs.items() if log.is_of(logs.get(name))}
+        self._current, self._again = set(), 0.0
 
     def take(self, results: Combination, share: float) -> Floats | None:
         """Counts results by their rows, if only a share of rows looked up: for how many each of them stands; None where no
@@ -64,23 +67,17 @@ class ShedFates:
             likely *= shares
             factors += 1 - shares
         stand_for = 1 / likely
-        for log, places, shares in kept:
-            add_up(places, np.where(shares < 1, stand_for, 0.0), log.sums)
+        for log, ids, shares in kept:
+            log.add(ids, np.where(shares < 1, stand_for, 0.0))
         self._again += float((np.square(stand_for) * (factors - (1 - likely))).sum())
         return stand_for
 
     def end(self) -> tuple[float, float]:
         """The variance of what was told in this batch, and how much more its sum with all before varies."""
         variance = covariance = 0.0
-        for source, log in self._logs.items():
-            before = self._before.setdefault(source, {})
-            (own, common), copies = log.variances(before), self._copies(source)
+        for source in self._current:
+            (own, common), copies = self._logs[source].variances(), self._copies(source)
             variance, covariance = variance + copies * own, covariance + copies * common
-            for batch, sums in log.by_batch():
-                before[batch] = sums + (before[batch][: len(sums)] if batch in before else 0.0)
-        for source, before in self._before.items():
-            segments = self._box.store.logs[source].segments
-            self._before[source] = {batch: sums for batch, sums in before.items() if batch in segments}
         return max(0.0, variance - self._again), covariance
 
     def _copies(self, source: str) -> int:
@@ -88,59 +85,84 @@ class ShedFates:
         reader = self._box.reader
         return max(len(reader.place.grid.offsets(i.alias)) for i in reader.inputs if i.source.name == source)
 
-    def _kept(self, results: Combination) -> Iterator[tuple[ShedLog, npt.NDArray[np.int64], Floats]]:
-        """Of each input with such rows: its log, where its rows stand there, and how likely each was to be kept. A row that
-        meets itself was kept once."""
+    def _kept(self, results: Combination) -> Iterator[tuple[ShedLog, Ids, Floats]]:
+        """Of each input with such rows: its log, the rows, and how likely each was to be kept. A row that meets itself was
+        kept once."""
         seen: dict[str, list[Ids]] = {}
         for alias, ids in results.ids.items():
             log = self._box.log_of(alias)
             if not log.shed or not len(ids) or (source := log.source.name) not in self._box.store.logs:
                 continue
-            if source not in self._logs:
-                self._logs[source] = ShedLog(log)
-            places, shares = self._logs[source].places(ids)
+            shares = self._log_of(log).shares(ids)
             for others in seen.setdefault(source, []):
                 shares = np.where(ids == others, 1.0, shares)
             seen[source].append(ids)
             if (shares < 1).any():
-                yield self._logs[source], places, shares
+                yield self._logs[source], ids, shares
+
+    def _log_of(self, log: Log) -> ShedLog:
+        if (source := log.source.name) not in self._current:
+            self._logs.setdefault(source, ShedLog(log)).learn()
+            self._current.add(source)
+        return self._logs[source]
 
 
 class ShedLog:
-    """The rows of a source that came in batches that shed others, and what they bring in one batch."""
+    """What the rows of a source bring that came in batches that shed others: in this batch, and in those before.
+
+    Each segment of such a batch has an array for it, made once. A batch goes to the rows that its results have, and to no
+    others: what it takes follows from these, and not from how many rows are stored.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._batches = sorted(log.shed)
-        self._kept = np.array([*(log.shed[batch] for batch in self._batches), 1.0])
-        rows = [log.segments[batch].rows.num_rows for batch in self._batches]
-        self._firsts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
-        self._segments = np.full(self._batches[-1] - self._batches[0] + 1, len(rows), np.int64)
-        self._segments[np.array(self._batches) - self._batches[0]] = np.arange(len(rows))
-        self.sums = np.zeros(self._firsts[-1] + 1)
-        """What rows bring, batch by batch; at last, where all others have a place."""
+        self._brought: dict[int, Floats] = {}
+        """By batch: of each row what it brings now, and what it has brought before."""
+        self._tables = AddressTables(2)
+        """Of these arrays, 0 for batches that shed nothing; and of the shares that were kept, the bits of a float."""
+        self._touched: list[Ids] = []
+        """The rows that bring something now."""
 
-    def places(self, ids: Ids) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Where the sums of rows stand, and how likely each row was to be kept."""
-        places, shares = np.empty(len(ids), np.int64), np.empty(len(ids))
-        place_rows(ids, self._batches[0], self._segments, self._firsts, self._kept, places, shares)
-        return places, shares
+    def is_of(self, log: Log | None) -> bool:
+        """Whether there is any use for it in another batch."""
+        return log is self._log and bool(log.shed)
 
-    def by_batch(self) -> Iterator[tuple[int, Floats]]:
-        for place, batch in enumerate(self._batches):
-            sums = self.sums[self._firsts[place] : self._firsts[place + 1]]
-            if sums.any():
-                yield batch, sums
+    def learn(self) -> None:
+        """Takes note of the segments that have come, and of those that have gone."""
+        segments, known = self._log.segments, self._tables.known
+        for batch in known - segments.keys():
+            self._tables.drop(batch)
+            self._brought.pop(batch, None)
+        for batch in sorted(segments.keys() - known):
+            if (share := self._log.shed.get(batch)) is None:
+                self._tables.set(batch, 0, 0)
+                continue
+            self._brought[batch] = array = np.zeros((segments[batch].rows.num_rows, 2))
+            self._tables.set(batch, array.ctypes.data, int(np.float64(share).view(np.int64)))
 
-    def variances(self, before: Mapping[int, Floats]) -> tuple[float, float]:
+    def shares(self, ids: Ids) -> Floats:
+        """How likely each row was to be kept."""
+        found, (addresses, shares) = np.empty(len(ids)), self._tables.addresses
+        kept_shares(addresses, shares.view(np.float64), self._tables.base, self._tables.renumbered(ids), found)
+        return found
+
+    def add(self, ids: Ids, weights: Floats) -> None:
+        """Counts what rows bring."""
+        places = np.empty(len(ids), np.int64)
+        numbers = self._tables.renumbered(ids)
+        count = add_to_rows(self._tables.addresses[0], self._tables.base, numbers, weights, places)
+        self._touched.append(ids[places[:count]])
+
+    def variances(self) -> tuple[float, float]:
         """What these rows add to the variance of a batch, and to that of its sum with those before; rows of one batch with
-        equal hashes as one."""
-        variance = covariance = 0.0
-        for batch, sums in self.by_batch():
-            places, missed = np.flatnonzero(sums), 1 - self._log.shed[batch]
-            _, alike = np.unique(self._log.row_hashes(places + (batch << 32)), return_inverse=True)
-            own = np.bincount(alike, sums[places])
-            variance += missed * float(np.square(own).sum())
-            if batch in before:
-                covariance += 2 * missed * float((own * np.bincount(alike, before[batch][places])).sum())
-        return variance, covariance
+        equal hashes as one. The batch is over then."""
+        ids = np.concatenate([*self._touched, np.empty(0, np.int64)])
+        self._touched = []
+        now, before = np.empty(len(ids)), np.empty(len(ids))
+        fold_rows(self._tables.addresses[0], self._tables.base, self._tables.renumbered(ids), now, before)
+        fates = self._log.row_hashes(ids).copy()
+        combine((ids >> 32).view(np.uint64), fates)
+        _, first, alike = np.unique(fates, return_index=True, return_inverse=True)
+        missed = 1 - self.shares(ids[first])
+        own, earlier = np.bincount(alike, now), np.bincount(alike, before)
+        return float((missed * np.square(own)).sum()), 2 * float((missed * own * earlier).sum())

@@ -59,7 +59,7 @@ from anabranch.engine.store import Store
 from anabranch.errors import StateError
 from anabranch.plan.distribution import ONE_SLOT, Distribution, grid_of, in_form, parted_sources
 from anabranch.plan.eager import Forms
-from anabranch.plan.identity import ViewKey
+from anabranch.plan.identity import IndexKey, ViewKey
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution, Folding
@@ -394,8 +394,14 @@ class Slot:
         for box in self.boxes.values():
             box.reader.look_at(self.store.logs)
             box.rebuild.check()
+        self._complete_indexes()
+
+    def _complete_indexes(self, since: int = -1, prepared: Mapping[IndexKey, int] | None = None) -> None:
+        """Completes the indexes of all boxes, as far as they must be: what one has enough of another may lack."""
         for box in self.boxes.values():
-            box.rebuild.complete_indexes()
+            box.rebuild.complete_needed()
+        for box in self.boxes.values():
+            box.rebuild.begin_thin(since, prepared)
 
     def _fold(self, query: str, source: Stream | Table) -> None:
         """Moving state downwards: the stored rows of an input become groups."""
@@ -414,9 +420,9 @@ class Slot:
             self._fold_rows(box)
         else:
             there.look_at_all()
-            if (found := there.grouped({i.alias: ALL for i in box.reader.inputs})) is not None:
-                box.aggregator.take(*found)
-                box.aggregator.settle(max(batch for i in box.reader.inputs for batch, _ in self.store.logs[i.source.name]))
+            there.fold_into(box.aggregator, {i.alias: ALL for i in box.reader.inputs})
+            known = [batch for i in box.reader.inputs for batch in self.store.logs[i.source.name].segments]
+            box.aggregator.settle(max(known, default=0))
 
     def _fold_rows(self, box: Box) -> None:
         """The stored rows of the one input of a box become groups."""
@@ -438,8 +444,7 @@ class Slot:
         self._fold_on(state)
         for box in self.boxes.values():
             box.rebuild.check()
-        for box in self.boxes.values():
-            box.rebuild.complete_indexes(prepared=self.checkpoint.prepared(state))
+        self._complete_indexes(prepared=self.checkpoint.prepared(state))
 
     def _emitted(self, times: Mapping[str, Times]) -> dict[str, tuple[Aggregator, int]]:
         """The groups of each block, and the time before which they have been handed out."""
@@ -461,8 +466,7 @@ class Slot:
             box.rebuild.check()
         # The commit may name what has ended since: it was purged above, and goes again.
         self.store.purge(self.store.horizons)
-        for box in self.boxes.values():
-            box.rebuild.complete_indexes(last, self.checkpoint.prepared(state))
+        self._complete_indexes(last, self.checkpoint.prepared(state))
         return True
 
     def _fold_on(self, state: SlotState) -> None:

@@ -71,7 +71,7 @@ def recompute_cpu_s(model: CostModel, graph: JoinGraph, old: Plan, new: Plan) ->
     spent = sum(model.stored_rows(streams.mask(index.state)) * u.insert for index in matching.built)
     for view in matching.unmatched:
         node, everything = nodes[view], streams.mask(view)
-        spent += _found_cpu_s(model, node) + streams.rows(everything) * (u.view_insert or u.insert) * _keys(model, new, node)
+        spent += found_cpu_s(model, node) + streams.rows(everything) * (u.view_insert or u.insert) * _keys(model, new, node)
     return spent
 
 
@@ -82,11 +82,11 @@ def rebuild_cpu_s(model: CostModel, graph: JoinGraph, plan: Plan) -> float:
     spent = sum(model.stored_rows(streams.mask(i.state)) * u.insert for i in indexes(after) if len(i.state) == 1)
     for view in views(after):
         kept = streams.rows(streams.mask(view)) * (u.view_insert or u.insert) * _keys(model, plan, nodes[view])
-        spent += _found_cpu_s(model, nodes[view]) + kept
+        spent += found_cpu_s(model, nodes[view]) + kept
     return spent
 
 
-def _found_cpu_s(model: CostModel, node: Join) -> float:
+def found_cpu_s(model: CostModel, node: Join) -> float:
     """The rows of the smallest input of a join look up the others."""
     inputs = [model.graph.mask(child.aliases) for child in node.inputs]
     seed = min(range(len(inputs)), key=lambda i: model.stored_rows(inputs[i]))

@@ -1,16 +1,17 @@
 """Where the blocks of a query run, by what is known of a database: the optimizer's first duty is to leave them alone.
 
-A block with groups goes to a database as a whole, and one block of a query does at most (004 places each operator by itself:
-`anabranch.place.search`). So there are few placements to compare: all in the engine, and each block that may go. The best by
-definition 1 is taken; of those that use the same, the one that leaves all where it is.
+The tree of a query's operators (`anabranch.place.tree`) is searched for the best placement by definition 1, phase two of 004
+(`anabranch.place.search.by_front`), and for the next best (`next_best`). The migration candidates are those that the engine
+can hand over: the operators of a block go together, as one statement, and one block of a query at most leaves the engine,
+unless a user has placed more. Of placements that use the same, the one that leaves all where it is is taken.
 
 The engine folds the rows of a block over one stream and forgets them; a database reads them in the log. What it takes to log
-them is the price of the database then, at most what taking them in costs.
+them is the price of the database then, at most what taking them in costs (`Costs.logging_s`).
 
 A cost that was never measured is not trusted: without a calibration of the database (`anabranch.place.calibrate`) every
 block stays in the engine, unless a hint places it. What was calibrated is corrected by what was measured since: by the pace
-of the block (`anabranch.control.pace`), the seconds that the database took for it beside those that `CallCosts` expects for
-the calls that were made and the rows that these read.
+of the block (`Costs.paces`, `anabranch.control.pace`), the seconds that the database took for it beside those that
+`CallCosts` expects for the calls that were made and the rows that these read.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from anabranch.control.pace import Pace
+from anabranch.control.pace import Pace, factors
 from anabranch.cost.facts import Given
 from anabranch.cost.model import UnitCosts
 from anabranch.place.calibrate import Measured
 from anabranch.place.capabilities import Abilities
-from anabranch.place.cost import Costs, executions_per_s, size_of
+from anabranch.place.cost import Costs, DatabaseCosts, executions_per_s, size_of
 from anabranch.place.operators import Kind, Operator, Place, Window
-from anabranch.place.placement import Decision, Use, bottleneck_of, rank, use_of
-from anabranch.place.tree import engine_costs, operators_of
+from anabranch.place.placement import Decision, bottleneck_of, use_of
+from anabranch.place.search import by_front, next_best
+from anabranch.place.tree import IN_ENGINE, engine_costs, operators_of
 from anabranch.plan.query import Query
 
 AS_CALIBRATED: Mapping[str, Pace] = MappingProxyType({})
@@ -58,6 +60,8 @@ class Choice:
     """What they use; None: the database was never measured."""
     other: Decision | None = None
     """The next best."""
+    examined: int = 0
+    """How many whole plans were looked at to find both."""
     calls: Mapping[str, CallCosts] = field(default_factory=dict)
     """What the blocks that may go to the database are expected to take there, by name."""
 
@@ -93,31 +97,55 @@ def choose_places(
     root = operators_of(query, facts, abilities)
     if not any(Place.DATABASE in each.places for each in root):
         return None
-    first, *others = placements(root)
-    candidates = [first, *(each for each in others if not logged or _blocks(root, each) <= logged)]
+    fixed, free = _fixed(root), _free(root, logged)
+    held = None if ran is None else next((each for each in (fixed, *free.values()) if _blocks(root, each) >= ran), None)
     there = None if measured is None else measured.costs()
-    held = next((each for each in candidates if ran is not None and _blocks(root, each) >= ran), None)
     if there is None:
-        return Choice(database, root, candidates[0] if held is None else held)
-    costs = Costs(engine_costs(root, units, join_cpu), there, engine_cores=cores)
-    paced = {each: _at_pace(costs, _blocks(root, each), paces) for each in candidates}
+        return Choice(database, root, fixed if held is None else held)
     kept = logged | (ran or frozenset())
-    logging = {each: _logged_per_s(root, each, kept) * units.accept for each in candidates}
-    uses = {each: use_of(root, each, paced[each]) + Use(database=logging[each]) for each in candidates}
-    best, *others = sorted(candidates, key=lambda each: (held is not None and each != held, rank(uses[each], costs)))
+    costs = Costs(
+        engine_costs(root, units, join_cpu), there, engine_cores=cores, paces=_factors(root, paces, there),
+        logging_s={each.name: units.accept for each in root if _reads_log_alone(each) and each.block not in kept},
+    )  # fmt: skip
+    tree, most = _confined(root, frozenset(free)), max(1, len(_blocks(root, fixed)))
+    best = by_front(tree, costs, most) if held is None else _decided(root, held, costs)
+    other = next_best(tree, costs, best, most)
+    examined = best.examined + (0 if other is None else other.examined)
+    alone = [each for each in (fixed, *free.values()) if len(_blocks(root, each)) == 1]
+    calls = {next(iter(_blocks(root, each))): _call_costs(root, each, costs) for each in alone}
+    return Choice(database, root, best.in_database, best, other, examined, calls)
 
-    def decision(placed: frozenset[str]) -> Decision:
-        return Decision(placed, uses[placed], bottleneck_of(uses[placed], costs), len(candidates), is_exact=True)
 
-    alone = {each: tuple(_blocks(root, each)) for each in candidates}
-    calls = {blocks[0]: _call_costs(root, each, costs) for each, blocks in alone.items() if len(blocks) == 1}
-    return Choice(database, root, best, decision(best), decision(others[0]) if others else None, calls)
+def _decided(root: Operator, in_database: frozenset[str], costs: Costs) -> Decision:
+    """A placement that stands, for the query runs."""
+    use = use_of(root, in_database, costs)
+    return Decision(in_database, use, bottleneck_of(use, costs), examined=1, is_exact=True)
 
 
-def _at_pace(costs: Costs, blocks: frozenset[str], paces: Mapping[str, Pace]) -> Costs:
-    """Costs at the pace that the database has for some blocks: for the slowest of them, if it has several."""
-    known = (paces.get(block, Pace()).beside(costs.database.round_trip_s) for block in blocks)
-    return replace(costs, database=costs.database.at_pace(max((pace.factor for pace in known), default=1.0)))
+def _fixed(root: Operator) -> frozenset[str]:
+    """The operators that have to be in the database, by name."""
+    return frozenset(each.name for each in root if Place.ENGINE not in each.places)
+
+
+def _free(root: Operator, logged: frozenset[str]) -> Mapping[str, frozenset[str]]:
+    """The blocks that may go to the database or stay, by name, with the names of their operators: if a user has placed none,
+    and none but those that are logged if there are such."""
+    blocks = {each.block for each in root if len(each.places) > 1 and each.block is not None}
+    may_go = set[str]() if _fixed(root) else blocks & logged if logged else blocks
+    return {block: frozenset(each.name for each in root if each.block == block) for block in sorted(may_go)}
+
+
+def _confined(node: Operator, free: frozenset[str]) -> Operator:
+    """The tree, of which no other blocks leave the engine than those that are free to, or have to."""
+    inputs = tuple(_confined(i, free) if isinstance(i, Operator) else i for i in node.inputs)
+    is_kept = Place.ENGINE in node.places and node.block not in free
+    return replace(node, inputs=inputs, places=IN_ENGINE if is_kept else node.places)
+
+
+def _factors(root: Operator, paces: Mapping[str, Pace], there: DatabaseCosts) -> Mapping[str, float]:
+    """How many times as long as calibrated the database takes, by block."""
+    blocks = {each.block for each in root}
+    return factors({block: pace.beside(there.round_trip_s) for block, pace in paces.items() if block in blocks})
 
 
 def _call_costs(root: Operator, in_database: frozenset[str], costs: Costs) -> CallCosts:
@@ -128,15 +156,13 @@ def _call_costs(root: Operator, in_database: frozenset[str], costs: Costs) -> Ca
         size_of(i).rows for each in placed for i in each.inputs if isinstance(i, Window) or i.name not in in_database
     )
     executions, trip_s = max(map(executions_per_s, placed)), costs.database.round_trip_s
-    a_call_s = use_of(root, in_database, costs).database / executions
+    a_call_s = use_of(root, in_database, replace(costs, paces={}, logging_s={})).database / executions
     return CallCosts(trip_s, max(0.0, a_call_s - trip_s) / rows if rows else 0.0)
 
 
-def _logged_per_s(root: Operator, in_database: frozenset[str], logged: frozenset[str]) -> float:
-    """Rows per second that are logged because a database reads them, and for no join."""
-    there = [each for each in root if each.name in in_database and each.block not in logged]
-    alone = [each for each in there if each.kind is Kind.AGGREGATE]
-    return sum(size_of(each.inputs[0]).rate_per_s for each in alone if _is_stream(each.inputs[0]))
+def _reads_log_alone(operator: Operator) -> bool:
+    """Whether a database would read rows of a stream for an operator that the engine keeps for no join."""
+    return operator.kind is Kind.AGGREGATE and _is_stream(operator.inputs[0])
 
 
 def _is_stream(node: Operator | Window) -> bool:
@@ -145,12 +171,3 @@ def _is_stream(node: Operator | Window) -> bool:
 
 def _blocks(root: Operator, in_database: frozenset[str]) -> frozenset[str]:
     return frozenset(each.block for each in root if each.name in in_database and each.block is not None)
-
-
-def placements(root: Operator) -> list[frozenset[str]]:
-    """The operators in the database of each placement that there is: first as few of them as there may be, then, if a user
-    has placed no block, one block more for each that may go."""
-    fixed = frozenset(each.name for each in root if Place.ENGINE not in each.places)
-    may_go = {each.block for each in root if Place.ENGINE in each.places and Place.DATABASE in each.places}
-    blocks = [] if fixed else sorted(block for block in may_go if block is not None)
-    return [fixed, *(frozenset(each.name for each in root if each.block == block) for block in blocks)]

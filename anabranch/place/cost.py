@@ -148,6 +148,15 @@ class Costs:
     corrections: Corrections = OURS
     checks_feasibility: bool = True
     """Off: the plan that uses least is the best, feasible or not (004, section 8.4)."""
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """How many times as long as calibrated the database takes for blocks, by name (`anabranch.control.pace`)."""
+    logging_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds for a row that is kept for the database alone, by the operators that would read those there."""
+
+    def database_of(self, operator: Operator) -> DatabaseCosts:
+        """What the database takes for the block of an operator."""
+        pace = 1.0 if operator.block is None else self.paces.get(operator.block, 1.0)
+        return self.database if pace == 1 else self.database.at_pace(pace)
 
 
 @dataclass(frozen=True)
@@ -157,7 +166,7 @@ class Price:
     engine_u: float
     """u of a SPE-op (eq. 4): what comes to it, times what a row takes."""
     entering_u: tuple[float, ...]
-    """By input: what it takes to bring its rows into the database."""
+    """By input: what it takes to bring its rows into the database, or to keep them for it."""
     statement_u: float
     """What it adds to the SQL of a DB-op: each execution reads the relations of its inputs, and there is one each slide."""
     leaving_u: float
@@ -173,14 +182,14 @@ def prices_of(root: Operator, costs: Costs) -> Prices:
 
 
 def _price(operator: Operator, costs: Costs) -> Price:
-    database = costs.database
+    database, logging_s = costs.database_of(operator), costs.logging_s.get(operator.name, 0.0)
     given = [size_of(i, costs.corrections) for i in operator.inputs]
     executions = executions_per_s(operator)
     rows = [i.rows for i in given]
     kept = sum(rows) - max(rows) if operator.kind is Kind.JOIN and database.build_s is not None else 0.0
     return Price(
         engine_u=costs.engine.u(operator, sum(i.rate_per_s for i in given)),
-        entering_u=tuple(i.rate_per_s * database.in_s for i in given),
+        entering_u=tuple(i.rate_per_s * (database.in_s + logging_s) for i in given),
         statement_u=executions * ((sum(rows) - kept) * database.per_row_s[operator.kind] + kept * (database.build_s or 0.0)),
         leaving_u=executions * database.round_trip_s + size_of(operator, costs.corrections).rate_per_s * database.out_s,
     )

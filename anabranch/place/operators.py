@@ -83,7 +83,9 @@ class Operator:
     """Where it may run: in a database only what the database computes with exactly our meaning; in one place if a user has
     said so."""
     block: str | None = field(default=None, compare=False)
-    """The block of a query that it goes to a database with, if it ever does, by name."""
+    """The block of a query that it goes to a database with, if it ever does, by name. Operators of one block are in one
+    place, all of them; those of two blocks are two statements, of which one reads what the other gave. The paper's operators
+    are of no block."""
     why_engine: str = field(default="", compare=False)
     """Why it stays in the engine."""
 
@@ -96,6 +98,10 @@ class Operator:
             raise PlanError(f"{self.kind} {self.name} may run nowhere")
         if not 0 <= self.selectivity <= 1:
             raise PlanError(f"{self.kind} {self.name}: a selectivity is from 0 to 1, not {self.selectivity}")
+
+    def goes_with(self, other: Operator) -> bool:
+        """Whether an operator next to this one is where this one is."""
+        return self.block is not None and self.block == other.block
 
     @property
     def below(self) -> tuple[Operator, ...]:

@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from anabranch.errors import PlanError
 from anabranch.place.cost import Costs, Price, Prices, prices_of
-from anabranch.place.operators import Operator, Place, require_names
+from anabranch.place.operators import Operator, Place, Window, require_names
 
 MOST_EXHAUSTIVE = 20
 """More operators than this have more placements than anybody waits for."""
+
+NO_PLACEMENT = "operators that go together may not run in one place, or too many of them have to leave the engine"
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,9 @@ def rank(use: Use, costs: Costs) -> Rank:
     return is_infeasible, bottleneck if is_infeasible else use.total, use.total
 
 
-def exhaustive(root: Operator, costs: Costs) -> Decision:
-    """The best of all placements, which are priced side by side: a column has one value for each of them."""
+def exhaustive(root: Operator, costs: Costs, most_statements: int | None = None) -> Decision:
+    """The best of all placements, which are priced side by side: a column has one value for each of them. At most so many
+    statements run in the database, if that is bounded."""
     require_names(root)
     operators = tuple(root)
     if len(operators) > MOST_EXHAUSTIVE:
@@ -89,7 +92,7 @@ def exhaustive(root: Operator, costs: Costs) -> Decision:
     placements = np.arange(1 << len(operators), dtype=np.int64)
     is_in = {each.name: (placements >> n & 1).astype(bool) for n, each in enumerate(operators)}
     allowed = np.ones(len(placements), dtype=bool)
-    engine, database, bottleneck = (np.zeros(len(placements)) for _ in range(3))
+    engine, database, bottleneck, statements = (np.zeros(len(placements)) for _ in range(4))
     open_u: dict[str, Floats] = {}
     for each in operators:
         price, here = prices[each.name], is_in[each.name]
@@ -100,14 +103,24 @@ def exhaustive(root: Operator, costs: Costs) -> Decision:
         bottleneck = np.maximum(bottleneck, np.where(here, 0.0, price.engine_u))
         open_u[each.name] = np.full(len(placements), price.statement_u)
         for i, entering in zip(each.inputs, price.entering_u, strict=True):
-            comes_open = is_in[i.name] if isinstance(i, Operator) else np.False_
-            below = open_u[i.name] if isinstance(i, Operator) else np.float64(0)
-            open_u[each.name] += np.where(comes_open, below, entering)
-            if isinstance(i, Operator):
-                closed = np.where(comes_open & ~here, below + prices[i.name].leaving_u, 0.0)
-                database, bottleneck = database + closed, np.maximum(bottleneck, closed)
+            if isinstance(i, Window):
+                open_u[each.name] += entering
+                continue
+            there, below = is_in[i.name], open_u[i.name]
+            goes_on = there & here & (each.block == i.block)
+            open_u[each.name] += np.where(goes_on, below, entering)
+            closed = np.where(there & ~goes_on, below + prices[i.name].leaving_u, 0.0)
+            database, bottleneck = database + closed, np.maximum(bottleneck, closed)
+            statements += there & ~goes_on
+            if each.goes_with(i):
+                allowed &= there == here
     last = np.where(is_in[root.name], open_u[root.name] + prices[root.name].leaving_u, 0.0)
     database, bottleneck = database + last, np.maximum(bottleneck, last)
+    statements += is_in[root.name]
+    if most_statements is not None:
+        allowed &= statements <= most_statements
+    if not allowed.any():
+        raise PlanError(NO_PLACEMENT)
     best = best_of(engine, database, bottleneck, costs, allowed)
     use = Use(float(engine[best]), float(database[best]), float(bottleneck[best]))
     placed = frozenset(name for name, there in is_in.items() if there[best])
@@ -144,8 +157,8 @@ def _walk(node: Operator, in_database: frozenset[str], prices: Prices) -> tuple[
         if isinstance(i, Operator):
             used, below = _walk(i, in_database, prices)
             use = use + used
-            if below is not None and not is_in:
-                use = use + closed_use(prices[i.name], below)
+            if below is not None and not (is_in and node.block == i.block):
+                use, below = use + closed_use(prices[i.name], below), None
         if is_in:
             open_u += entering if below is None else below
     if not is_in:

@@ -10,6 +10,7 @@ commits have it, so a restart goes on with it). A cost that was never measured i
   and with which keys, nobody knows. So it is looked up until lookups have taken as long as shipping takes, and shipped then:
   all in all that is never more than twice what the better of the two would have taken, had one known.
 
+A hint may ask for either (`/*+ PLACE(customers, engine) */`): then nothing has to be measured, and no figures are compared.
 A table of unknown size is looked up, and so is one that has more than `MOST_BYTES`, or takes longer than `LONGEST_S` to
 read: it would fill the worker, or run into the timeout of a call.
 
@@ -21,6 +22,8 @@ read: it would fill the worker, or run into the timeout of a call.
 (<Way.LOOKUP: 'looked up'>, <Way.SHIPPED: 'shipped'>)
 >>> choose_way(True, 50_000, small, None), choose_way(True, 50_000, None, costs)
 (<Way.LOOKUP: 'looked up'>, <Way.LOOKUP: 'looked up'>)
+>>> choose_way(False, 50_000, small, costs, place="database"), choose_way(True, 1, small, None, place="engine")
+(<Way.LOOKUP: 'looked up'>, <Way.SHIPPED: 'shipped'>)
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import msgspec
 from anabranch.control.pace import Pace
 from anabranch.place.calibrate import remembered
 from anabranch.place.databases.protocol import TableSize
+from anabranch.plan.query import DATABASE, ENGINE
 
 MOST_BYTES = 256 << 20
 """Tables that a worker keeps, or reads whole, have no more together, as the database counts their bytes."""
@@ -120,10 +124,15 @@ def choose_way(
     costs: LookupCosts | None,
     spent_s: float = 0.0,
     room_bytes: float = MOST_BYTES,
+    place: str | None = None,
 ) -> Way:
     """How some keys of a batch are served. `spent_s` is what lookups in the table have taken so far, in this worker, and
-    `room_bytes` what it may still keep."""
-    if costs is None or size is None or size.bytes > room_bytes:
+    `room_bytes` what it may still keep; `place` is where a hint wants the table (`Enriched.place`)."""
+    if place == DATABASE or size is None or size.bytes > room_bytes:
+        return Way.LOOKUP
+    if place == ENGINE:
+        return Way.SHIPPED if is_static else Way.READ_WHOLE
+    if costs is None:
         return Way.LOOKUP
     whole_s, lookup_s = costs.whole_s(size.rows), costs.lookup_s(keys)
     if whole_s > LONGEST_S:

@@ -12,6 +12,10 @@ does not depend on it; above an open DB-op neither, because the SQL of further o
 back, depends on the tree alone (`anabranch.place.cost`). So if one partial plan uses no more of either resource than another
 of the same ending, this holds for every pair of whole plans that go on from them in the same way; and definition 1 prefers,
 of two such plans, the one with less: its bottleneck and its sum are no larger. `tests/place` compares it with `exhaustive`.
+
+Where no more than some statements may run in the database, a partial plan with fewer of them leaves more to what comes
+above: their number is one more of the figures. `next_best` gives what is best beside a decision. The product decides by
+these two (`anabranch.place.choice`).
 """
 
 from __future__ import annotations
@@ -26,10 +30,7 @@ from numpy.typing import NDArray
 from anabranch.errors import PlanError
 from anabranch.place.cost import Costs, Price, Prices, prices_of
 from anabranch.place.operators import Operator, Place, Window, require_names
-from anabranch.place.placement import Bools, Decision, Floats, Use, best_of, bottleneck_of
-
-MOST_OPERATORS = 63
-"""A plan names its operators by the bits of a word; larger trees are placed in parts (`anabranch.place.parts`)."""
+from anabranch.place.placement import NO_PLACEMENT, Bools, Decision, Floats, Use, best_of, bottleneck_of, rank
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Plans:
     """Partial plans up to one operator, side by side: which operators are in the database, and what each plan uses."""
 
     in_database: NDArray[np.int64]
-    """By the bits of the operators."""
+    """By the bits of the operators; Python's own numbers if there are more than a word has."""
     engine: Floats
     database: Floats
     bottleneck: Floats
@@ -45,6 +46,13 @@ class Plans:
     """What the DB-op takes so far that the top of the plan is in; not yet in `database`."""
     is_open: Bools
     """Whether the top of the plan is in a DB-op, which may grow."""
+    ended: NDArray[np.int64]
+    """How many DB-ops there are that do not grow."""
+
+    @property
+    def statements(self) -> NDArray[np.int64]:
+        """How many DB-ops there are."""
+        return self.ended + self.is_open
 
     def __len__(self) -> int:
         return len(self.engine)
@@ -71,6 +79,7 @@ class Plans:
             np.maximum(a.bottleneck, b.bottleneck),
             a.open_u + b.open_u,
             np.zeros(len(one), dtype=bool),
+            a.ended + b.ended,
         )
 
     def closed(self, top: Price) -> Plans:
@@ -82,13 +91,15 @@ class Plans:
             bottleneck=np.maximum(self.bottleneck, ending),
             open_u=np.zeros(len(self)),
             is_open=np.zeros(len(self), dtype=bool),
+            ended=self.statements,
         )
 
 
 def plan(in_database: int = 0, engine: float = 0.0, open_u: float = 0.0) -> Plans:
     """One plan: of a window, or of an operator without what is below it."""
-    use, bits = np.array([engine]), np.array([in_database], dtype=np.int64)
-    return Plans(bits, use, np.zeros(1), use, np.array([open_u]), np.zeros(1, dtype=bool))
+    bits = np.array([in_database], dtype=np.int64 if in_database.bit_length() < 64 else object)
+    use, ended = np.array([engine]), np.zeros(1, dtype=np.int64)
+    return Plans(bits, use, np.zeros(1), use, np.array([open_u]), np.zeros(1, dtype=bool), ended)
 
 
 NONE = plan().at(np.zeros(1, dtype=bool))
@@ -102,24 +113,58 @@ def pruned(root: Operator, costs: Costs) -> Decision:
     def best(plans: Plans) -> Plans:
         return plans.at(np.array([_best(plans, costs)])) if len(plans) else plans
 
-    return _search(root, costs, best, lambda plans: plans, is_exact=not costs.corrections.by_resource)
+    return _found(_search(root, costs, best, lambda plans: plans, is_exact=not costs.corrections.by_resource))
 
 
-def by_front(root: Operator, costs: Costs) -> Decision:
-    """Ours: exact for C_b by resource, and by operator."""
+def by_front(root: Operator, costs: Costs, most_statements: int | None = None) -> Decision:
+    """Ours: exact for C_b by resource, and by operator; also with at most so many statements in the database."""
+    return _found(_by_front(root, costs, most_statements))
 
+
+def next_best(root: Operator, costs: Costs, decision: Decision, most_statements: int | None = None) -> Decision | None:
+    """The best placement but the one decided on: it has some operator elsewhere, so it is the best of those that have to.
+    None if there is no other."""
+    found, seen = list[Decision](), set[str]()
+    for each in root:
+        here = Place.DATABASE if each.name in decision.in_database else Place.ENGINE
+        if not (others := each.places - {here}) or each.block in seen:
+            continue
+        if each.block is not None:
+            seen.add(each.block)
+        if (other := _by_front(_confined(root, each.name, others), costs, most_statements)) is not None:
+            found.append(other)
+    if not found:
+        return None
+    return replace(min(found, key=lambda other: rank(other.use, costs)), examined=sum(other.examined for other in found))
+
+
+def _confined(node: Operator, name: str, places: frozenset[Place]) -> Operator:
+    """The tree with one operator kept to some places."""
+    inputs = (i if isinstance(i, Window) else _confined(i, name, places) for i in node.inputs)
+    return replace(node, inputs=tuple(inputs), places=places if node.name == name else node.places)
+
+
+def _by_front(root: Operator, costs: Costs, most_statements: int | None) -> Decision | None:
     def keep(plans: Plans) -> Plans:
-        return plans.at(front(_figures(plans, costs)))
+        if most_statements is None:
+            return plans.at(front(_figures(plans, costs)))
+        within = plans.at(plans.statements <= most_statements)
+        return within.at(front([*_figures(within, costs), within.statements.astype(np.float64)]))
 
     return _search(root, costs, keep, keep, is_exact=True)
 
 
-def _search(root: Operator, costs: Costs, closed: Keep, opened: Keep, is_exact: bool) -> Decision:
-    """`closed` says which of the plans with no open DB-op are gone on from, and `opened` which of those with one."""
+def _found(decision: Decision | None) -> Decision:
+    if decision is None:
+        raise PlanError(NO_PLACEMENT)
+    return decision
+
+
+def _search(root: Operator, costs: Costs, closed: Keep, opened: Keep, is_exact: bool) -> Decision | None:
+    """`closed` says which of the plans with no open DB-op are gone on from, and `opened` which of those with one. None: no
+    plan is allowed."""
     require_names(root)
     names = [each.name for each in root]
-    if len(names) > MOST_OPERATORS:
-        raise PlanError(f"{len(names)} operators are too many for one search: place the tree in parts")
     bits = {name: 1 << n for n, name in enumerate(names)}
     prices = prices_of(root, costs)
     known: dict[str, Plans] = {}
@@ -127,6 +172,8 @@ def _search(root: Operator, costs: Costs, closed: Keep, opened: Keep, is_exact: 
         in_engine = closed(_in_engine(node, known, prices, closed))
         known[node.name] = in_engine + opened(_in_statement(node, known, prices, bits[node.name]))
     whole = known[root.name].closed(prices[root.name])
+    if not len(whole):
+        return None
     best = _best(whole, costs)
     use = Use(float(whole.engine[best]), float(whole.database[best]), float(whole.bottleneck[best]))
     placed = frozenset(name for name, bit in bits.items() if int(whole.in_database[best]) & bit)
@@ -141,8 +188,14 @@ def _in_engine(node: Operator, known: dict[str, Plans], prices: Prices, closed: 
     """The plans up to an operator that runs in the engine."""
     if Place.ENGINE not in node.places:
         return NONE
-    sides = (closed(known[i.name].closed(prices[i.name])) for i in node.inputs if isinstance(i, Operator))
+    sides = (closed(_below_engine(node, i, known).closed(prices[i.name])) for i in node.below)
     return reduce(Plans.__mul__, sides, plan(engine=prices[node.name].engine_u))
+
+
+def _below_engine(node: Operator, below: Operator, known: dict[str, Plans]) -> Plans:
+    """The plans up to an input of an operator that runs in the engine."""
+    plans = known[below.name]
+    return plans.at(~plans.is_open) if node.goes_with(below) else plans
 
 
 def _in_statement(node: Operator, known: dict[str, Plans], prices: Prices, bit: int) -> Plans:
@@ -150,15 +203,22 @@ def _in_statement(node: Operator, known: dict[str, Plans], prices: Prices, bit: 
     if Place.DATABASE not in node.places:
         return NONE
     price = prices[node.name]
-    sides = (_entering(i, known, u) for i, u in zip(node.inputs, price.entering_u, strict=True))
+    sides = (_entering(node, i, known, prices, u) for i, u in zip(node.inputs, price.entering_u, strict=True))
     found = reduce(Plans.__mul__, sides, plan(in_database=bit, open_u=price.statement_u))
     return replace(found, is_open=np.ones(len(found), dtype=bool))
 
 
-def _entering(node: Operator | Window, known: dict[str, Plans], entering_u: float) -> Plans:
-    if isinstance(node, Window):
+def _entering(
+    node: Operator, below: Operator | Window, known: dict[str, Plans], prices: Prices, entering_u: float
+) -> Plans:
+    """The plans up to an input of an operator that runs in the database."""
+    if isinstance(below, Window):
         return plan(open_u=entering_u)
-    plans = known[node.name]
+    plans = known[below.name]
+    if node.goes_with(below):
+        plans = plans.at(plans.is_open)
+    elif node.block != below.block:
+        plans = plans.closed(prices[below.name])
     return replace(plans, open_u=np.where(plans.is_open, plans.open_u, entering_u))
 
 

@@ -16,7 +16,9 @@ A block goes to a database as a whole, or not at all: its JOIN, AGGREGATE and HA
 
 - with a sum or mean of floats that is more than shown: no database sums floats as the engine does, and a predicate, a key or
   ROUND would tell the difference. What is only shown is the same within the tolerance of results, and so is the MAX of it;
-- with a stored table, or one that is looked up: these are met where the engine has them;
+- with a stored table, unless a hint places it: whether that is read again is known where the block is declared
+  (`anabranch.place.wishes`). A table that is looked up in a database is there already when the block is run, as columns of a
+  stream (`anabranch.plan.lookups`);
 - without groups, unless a hint of its own places it: a join gives results when rows come, and is asked for in each batch.
 
 A block in the words of a database runs nowhere else.
@@ -36,7 +38,7 @@ from anabranch.place.cost import EngineCosts, size_of
 from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window, time_slides
 from anabranch.plan.expression import Column, Expr, ResultTime, columns_of
 from anabranch.plan.join_graph import JoinGraph
-from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Enriched, Grouping, Input, Query, Stream
+from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Grouping, Input, Query, Stream
 from anabranch.plan.statement import VALID
 
 IN_ENGINE, IN_DATABASE = frozenset({Place.ENGINE}), frozenset({Place.DATABASE})
@@ -62,7 +64,7 @@ NOTHING = Abilities(lambda _: UNASKED, lambda *_: UNASKED)
 def operators_of(query: Query, facts: Given = EMPTY, abilities: Abilities = NOTHING) -> Operator:
     """The tree of a query. Rates, selectivities and groups follow from facts; what a database may run, from its
     abilities."""
-    root = _Block(query, facts, abilities, ()).root()
+    root = _Block(query, facts, abilities, (), place=query.place).root()
     return _wished(root, query.place) if query.place is not None else root
 
 
@@ -90,6 +92,8 @@ class _Block:
     path: tuple[str, ...]
     is_read_exactly: bool = False
     """Whether a predicate, key or aggregate above reads sums of floats that the block makes."""
+    place: str | None = None
+    """Where a hint wants the block."""
 
     def root(self) -> Operator:
         query = self.query
@@ -114,10 +118,8 @@ class _Block:
         """What speaks against a database for a block."""
         query, grouping = self.query, self.query.grouping
         for i in query.inputs:
-            if isinstance(i.source, Enriched):
-                yield f"{i.source.table.name} is looked up for rows of {i.alias}"
-            elif not isinstance(i.source, Stream):
-                yield f"it joins the stored table {i.source.name}"
+            if not isinstance(i.source, Stream) and self.place in (None, ENGINE):
+                yield f"it joins the stored table {i.source.name}: a hint alone places it"
             if any(f.name.lower() in VALID for f in i.source.fields):
                 yield f"a column of {i.alias} is called as those of its validity are there"
         exprs = [side for e in query.equalities for side in (e.left, e.right)] + [*query.residuals]
@@ -157,7 +159,8 @@ class _Block:
         found: Operator | Window
         if isinstance(i.source, Derived) and i.source.query is not None:
             exact = self.is_read_exactly or self._reads_exactly(i)
-            found = _wished(replace(self, query=i.source.query, path=path, is_read_exactly=exact).root(), i.place)
+            below = replace(self, query=i.source.query, path=path, is_read_exactly=exact, place=i.place)
+            found = _wished(below.root(), i.place)
         else:
             found = self._window(i)
         if not i.filters:

@@ -6,21 +6,22 @@ meaning. A block that a user places runs there whatever it costs; it is refused,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from anabranch.errors import PlanError, known_names
 from anabranch.place.capabilities import Abilities
 from anabranch.place.databases.embedded import plain_name
 from anabranch.place.statement_of import Places
 from anabranch.place.tree import operators_of
-from anabranch.plan.query import DATABASE, ENGINE, Query
+from anabranch.plan.query import DATABASE, ENGINE, Query, Table
 
 Databases = Mapping[str, Abilities]
 """The databases that run blocks of ours, by name: what each says it can compute."""
 
 
-def wished_places(query: Query, databases: Databases) -> Places:
-    """The databases that hints want for blocks of a query, by the names of the blocks; refuses what cannot be had."""
+def wished_places(query: Query, databases: Databases, changing: Collection[str] = ()) -> Places:
+    """The databases that hints want for blocks of a query, by the names of the blocks; refuses what cannot be had. Stored
+    tables that are `changing` are read again while queries run."""
     wished = {name: place for name, place in query.hinted.items() if not _is_there(query, name, place)}
     wanted = {name: place for name, place in wished.items() if place != ENGINE}
     if len(wanted) > 1:
@@ -28,12 +29,22 @@ def wished_places(query: Query, databases: Databases) -> Places:
         raise PlanError(
             f"query {query.name} places {names} in databases: one block of a query can be; leave out a hint"
         )
+    for name, place in wanted.items():
+        if read_again := [s.name for s in _block(query, name).sources if isinstance(s, Table) and s.name in changing]:
+            raise PlanError(
+                f"query {query.name}: {_called(name, query)} cannot run in {plain_name(place)}: it joins {read_again[0]}, "
+                f"which is read again while queries run; leave out {_hint(name, place, query)}"
+            )
     return {name: _database(query, name, place, databases) for name, place in wanted.items()}
+
+
+def _block(query: Query, name: str) -> Query:
+    return next(each for each in query.blocks if each.name == name)
 
 
 def _is_there(query: Query, block: str, place: str) -> bool:
     """Whether a block is in the words of a database, where a hint wants it: it runs nowhere else."""
-    asked = next(each.may_ask for each in query.blocks if each.name == block)
+    asked = _block(query, block).may_ask
     if asked is None or asked.is_printed:
         return False
     if place != DATABASE and plain_name(place) != plain_name(asked.database):

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -42,9 +43,18 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Expr:
-    """The base of all expressions. `type` is an Arrow type."""
+    """The base of all expressions. `type` is an Arrow type. What an expression reads is asked for all the time: it is found
+    once."""
 
     type: pa.DataType
+
+    @cached_property
+    def _columns(self) -> frozenset[Column]:
+        return frozenset(node for node in walk(self) if isinstance(node, Column))
+
+    @cached_property
+    def _aliases(self) -> frozenset[str]:
+        return frozenset(column.alias for column in columns_of(self))
 
 
 @dataclass(frozen=True)
@@ -110,13 +120,13 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def columns_of(expr: Expr) -> frozenset[Column]:
-    """The columns that an expression reads."""
-    return frozenset(node for node in walk(expr) if isinstance(node, Column))
+    """The columns that an expression reads. A column does not keep itself: what holds its own hash cannot be unpickled."""
+    return frozenset((expr,)) if isinstance(expr, Column) else expr._columns
 
 
 def aliases_of(expr: Expr) -> frozenset[str]:
     """The inputs that an expression reads."""
-    return frozenset(column.alias for column in columns_of(expr))
+    return expr._aliases
 
 
 def replace(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:

@@ -217,6 +217,7 @@ def _enriched(stream: Input, table: Input, keys: list[Equality]) -> tuple[Enrich
     made = Enriched(
         f"{base.name}+{stored.name}.{by}", (*base.fields, *fields), base.time, base.lateness_us, base.ahead_us, base.idle_us,
         base=base, table=stored, keys=tuple(pairs), found=tuple((here, there) for there, here in names.items()),
+        place=table.place,
     )  # fmt: skip
     return made, names
 

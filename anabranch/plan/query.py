@@ -14,6 +14,9 @@ from anabranch.plan.statement import FAIL, Statement
 FOREVER_US = 2**63 - 1
 """The end of what is valid for ever, and the length of a window without end."""
 
+LATEST_US = FOREVER_US // 2
+"""A later row (of the year 148,108 or after) is early whatever its stream allows: when it ends must be a time, too."""
+
 BEGINNING_US = -(2**63)
 """The start of what was always valid (rows of stored tables), and the watermark before every stream has shown a row."""
 
@@ -52,7 +55,7 @@ class Stream:
         >>> Stream("s", (), "ts", ahead_us=10).early_after_us(5)
         15
         """
-        return FOREVER_US if self.ahead_us is None else min(planned_us + self.ahead_us, FOREVER_US)
+        return LATEST_US if self.ahead_us is None else min(planned_us + self.ahead_us, LATEST_US)
 
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
@@ -117,6 +120,9 @@ class Enriched(Stream):
     """Columns of the table, and the terms over a row of the base that they must equal; their alias is empty."""
     found: tuple[tuple[str, str], ...]
     """The columns that come from the table: what they are called here, and there."""
+    place: str | None = field(default=None, compare=False)
+    """Where a hint wants the table: `DATABASE`, it is looked up; `ENGINE`, its rows come here; None: whichever takes less.
+    What is found is the same, so that two lookups are one whatever hints say of them."""
 
     @property
     def root(self) -> Stream:
@@ -176,8 +182,8 @@ class Input:
     freshness_us: int | None = None
     """A result has no row of the input that is older than this by the clock of the query (001, definition 2); None: any."""
     place: str | None = None
-    """Where a hint wants a subquery to be computed, or a stored table looked up: `ENGINE`, `DATABASE` (whichever), or the
-    name of a database; None: wherever it is cheapest."""
+    """Where a hint wants a subquery to be computed: `ENGINE`, `DATABASE` (whichever), or the name of a database; None:
+    wherever it is cheapest. Of a stored table that stays in its database: see `Enriched.place`."""
 
 
 @dataclass(frozen=True)

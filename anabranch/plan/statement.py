@@ -33,8 +33,8 @@ class Statement:
     """Whether it says in the words of the database what the block says in ours (`anabranch.place.statement_of`): the block
     has its keys, aggregates and predicates then, and state does not depend on the text. Else it is a user's."""
     failure: str = FAIL
-    """What becomes of a statement that fails: `FAIL`, its query does; `IN_ENGINE`, the engine makes the groups of that
-    instant, of a block over one input."""
+    """What becomes of a statement that fails: `FAIL`, its query does; `IN_ENGINE`, the engine does what it was to do, of
+    a block of ours."""
     combinations: str = ""
     """Of a block of ours that joins and groups: what gives all rows that are grouped, with their validity. The engine folds
     them when it takes the block over."""

@@ -9,7 +9,7 @@ from typing import Any
 from anabranch.optimize.planner import show_bytes
 from anabranch.place.reading import LONGEST_S, MOST_BYTES, LookupCosts
 from anabranch.plan.lookups import enriched_levels
-from anabranch.plan.query import STATIC, Enriched, Query
+from anabranch.plan.query import DATABASE, ENGINE, STATIC, Enriched, Query
 from anabranch.show.explain import WIDTH
 
 CostsOf = Callable[[Enriched], LookupCosts | None]
@@ -29,6 +29,12 @@ def lookups_text(query: Query, costs_of: CostsOf) -> str | None:
 
 def _why(source: Enriched, costs: LookupCosts | None) -> str:
     table = source.table
+    bounds = f"as long as it has no more than {show_bytes(MOST_BYTES)} and takes no longer than {LONGEST_S:g} s to read"
+    if source.place == DATABASE:
+        return "looked up in every batch: a hint says so"
+    if source.place == ENGINE:
+        way = "read once and kept in the worker" if table.reading == STATIC else "read whole in every batch"
+        return f"{way}: a hint says so, and as long as it has no more than {show_bytes(MOST_BYTES)}"
     if costs is None:
         command = f"anabranch calibrate --database {table.database} --table {table.relation} --key {source.keys[0][0]}"
         return (
@@ -39,7 +45,6 @@ def _why(source: Enriched, costs: LookupCosts | None) -> str:
         f"a round trip takes {costs.round_trip_s * 1e3:.2g} ms, a key {costs.key_s * 1e6:.2g} µs, a row that is read "
         f"{costs.row_s * 1e6:.2g} µs"
     ) + _since(costs)
-    bounds = f"as long as it has no more than {show_bytes(MOST_BYTES)} and takes no longer than {LONGEST_S:g} s to read"
     if table.reading == STATIC:
         return (
             f"looked up until that has taken as long as it takes to read the table whole; then it is read once and kept in "
@@ -71,6 +76,7 @@ def lookups_json(query: Query, costs_of: CostsOf) -> list[dict[str, Any]]:
         }  # fmt: skip
         found.append({
             "stream": source.name, "database": table.database, "table": table.relation,
-            "keys": [column for column, _ in source.keys], "reading": table.reading, "measured": measured,
+            "keys": [column for column, _ in source.keys], "reading": table.reading, "place": source.place,
+            "measured": measured,
         })  # fmt: skip
     return found

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from textwrap import wrap
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.control.pace import Pace
 from anabranch.place.choice import Choice
@@ -22,12 +21,14 @@ UNTRUSTED = (
 )
 
 
-@dataclass(frozen=True)
-class Folding:
+class Folding(Protocol):
     """What the engine does when it takes a block over from a database, or makes the groups of an instant in its place."""
 
-    rows: float
-    cpu_s: float
+    @property
+    def rows(self) -> float: ...
+
+    @property
+    def cpu_s(self) -> float: ...
 
 
 NOT_KNOWN: Mapping[str, Folding] = MappingProxyType({})
@@ -51,19 +52,33 @@ def placement_text(
     if choice.decision is None:
         lines += wrap(UNTRUSTED.format(choice.database), WIDTH - 2)
     else:
-        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.decision.examined}")
+        lines.append(f"{_figures(choice.decision)}; plans looked at: {choice.examined}")
         if choice.other is not None:
             lines += wrap(f"next best: {_where(choice, choice.other)}: {_figures(choice.other)}", WIDTH - 2)
         for block, pace in _measured(choice, paces).items():
             counts = "" if pace.counts else ", which may be chance: what was calibrated stands"
             lines += wrap(f"measured: {block} in {choice.database} takes {pace}{counts}", WIDTH - 2)
-    for name, sql in _printed(query).items():
+    for name, sql in _asked(query).items():
         lines += wrap(f"{name} in {choice.database}: {sql}", WIDTH - 2, subsequent_indent="  ", break_long_words=False,
                       break_on_hyphens=False)  # fmt: skip
         if (found := folding.get(name)) is not None:
-            lines += wrap(f"{_when(query)} the engine folds {found.rows:,.0f} rows of {name}: {found.cpu_s:.2g} s of CPU",
+            lines += wrap(f"{_when(query)} the engine {_does(query, name, found)}: {found.cpu_s:.2g} s of CPU",
                           WIDTH - 2, subsequent_indent="  ")  # fmt: skip
+    for refused in _refused(query):
+        lines += wrap(refused, WIDTH - 2, subsequent_indent="  ")
     return "\n  ".join(["places", *lines])
+
+
+def _refused(query: Query) -> list[str]:
+    """What a query that a database may run a block of does not get meanwhile."""
+    found = []
+    if (database := query.places.get(query.name)) is not None:
+        found.append(f"refused while {database} may run {query.name}: another plan, groups or selects elsewhere")
+        if len(query.inputs) > 1:
+            found[-1] += "; and its join is shared with no other query"
+    if query.places and len(query.blocks) > 1:
+        found.append(f"refused: to have another block of {query.name} in a database as well")
+    return found
 
 
 def _measured(choice: Choice, paces: Mapping[str, Pace]) -> dict[str, Pace]:
@@ -78,9 +93,19 @@ def _when(query: Query) -> str:
     return f"to take over from the database, within the pause of each batch{fails}"
 
 
-def _printed(query: Query) -> dict[str, str]:
-    """The statements that blocks of ours became, by the names of the blocks."""
-    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None and b.statement.is_printed}
+def _does(query: Query, name: str, found: Folding) -> str:
+    block = next(block for block in query.blocks if block.name == name)
+    if len(block.inputs) == 1:
+        return f"folds {found.rows:,.0f} rows of {name}"
+    if block.grouping is None:
+        return f"derives the indexes of {name}, of {found.rows:,.0f} rows"
+    return f"joins the rows of {name}, and folds {found.rows:,.0f} combinations"
+
+
+def _asked(query: Query) -> dict[str, str]:
+    """What databases are asked for: the statements that blocks of ours became, and texts of a user's, by the names of the
+    blocks."""
+    return {b.name: b.statement.sql for b in query.blocks if b.statement is not None}
 
 
 def _operator_lines(choice: Choice, operator: Operator, width: int) -> list[str]:
@@ -121,14 +146,16 @@ def placement_json(
              "why_engine": each.why_engine or None}
             for each in choice.root
         ],
-        "statements": _printed(query),
-        "folding": {name: asdict(each) for name, each in folding.items()},
+        "statements": _asked(query),
+        "refused": _refused(query),
+        "folding": {name: {"rows": each.rows, "cpu_s": each.cpu_s} for name, each in folding.items()},
         "paces": {
             block: {"ratio": pace.ratio, "batches": pace.batches, "counts": pace.counts}
             for block, pace in _measured(choice, paces).items()
         },
         "chosen": _plain(choice.decision),
         "next": _plain(choice.other),
+        "examined": choice.examined,
     }  # fmt: skip
 
 

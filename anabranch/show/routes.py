@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from anabranch.plan.distribution import Distribution, grid_of
 from anabranch.plan.expression import Expr
+from anabranch.plan.grid import Grid
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.jtree import Plan, left_deep, show
 from anabranch.plan.lengths import length_text, window_text
 from anabranch.plan.query import Grouping, Query, Stream
 from anabranch.plan.routes import Probe, indexes, routes, views
+
+Grids = Mapping[str, Grid]
+IN_ONE_SLOT: Grids = MappingProxyType({})
 
 
 def routes_json(plan: Plan, graph: JoinGraph) -> dict[str, Any]:
@@ -82,8 +89,14 @@ def _probe_json(probe: Probe) -> dict[str, Any]:
     }
 
 
-def routes_text(plan: Plan, graph: JoinGraph) -> str:
-    """The route of each input, what groups are made, and what is selected; for subqueries, too."""
+def block_grids(query: Query, spread: Distribution) -> Grids:
+    """How the rows of each block of a query are spread, by the names of the blocks."""
+    return {block.name: grid_of(query, spread.grid, place) for place, block in enumerate(query.blocks)}
+
+
+def routes_text(plan: Plan, graph: JoinGraph, grids: Grids = IN_ONE_SLOT) -> str:
+    """The route of each input, what groups are made, and what is selected; for subqueries, too. `grids` say how the rows of
+    blocks are spread."""
     lines = ["routes"]
     if (asked := graph.query.statement) is not None:
         lines = [f"database {asked.database}, over the rows that are valid", *(f"  {x}" for x in asked.sql.splitlines())]
@@ -100,19 +113,20 @@ def routes_text(plan: Plan, graph: JoinGraph) -> str:
         elif not route.stages:
             lines.append("    results")
     if graph.query.grouping is not None:
-        lines += ["", *_groups(graph.query, graph.query.grouping)]
+        lines += ["", *_groups(graph.query, graph.query.grouping, grids.get(graph.query.name, Grid()))]
     lines += ["", "select"]
     lines += [f"  {name} = {expr}" for name, expr in _selected(graph.query)]
     for inner in graph.query.subqueries:
         below = JoinGraph(inner)
-        own = f"subquery {inner.name}\n{routes_text(left_deep(below), below)}"
+        own = f"subquery {inner.name}\n{routes_text(left_deep(below), below, grids)}"
         lines += ["", *(f"  {line}".rstrip() for line in own.splitlines())]
     return "\n".join(lines)
 
 
-def _groups(query: Query, grouping: Grouping) -> list[str]:
+def _groups(query: Query, grouping: Grouping, grid: Grid) -> list[str]:
     if grouping.statement is not None:
-        spread = [f"  spread by {expr}" for _, expr in query.select[: grouping.keys]] or ["  in one slot"]
+        wide = (dimension for dimension, share in zip(grid.dimensions, grid.shares, strict=True) if share > 1)
+        spread = [f"  spread by {dimension}" for dimension in wide] or ["  in one slot"]
         return [f"asked every {length_text(grouping.slide_us)}", *spread]
     lines = [f"groups every {length_text(grouping.slide_us)}"]
     lines += [f"  {name} = {expr}" for name, expr in query.select[: grouping.keys]]

@@ -11,11 +11,12 @@ files, a job reads the partial rows, brings those of a group together, and combi
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -26,6 +27,7 @@ from pyspark.sql import types as T
 from anabranch.drive.delivery import Outlet, Results, rows_of
 from anabranch.drive.queries import Readings
 from anabranch.drive.staging import read_staged
+from anabranch.engine import bounds
 from anabranch.engine.aggregation import Aggregator
 from anabranch.errors import QueryError
 from anabranch.plan.outward import outward_schema
@@ -129,7 +131,8 @@ class Frames:
         made, grouping = combine or Combine(query), query.grouping
         assert grouping is not None
         keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
-        return rows.repartition(destination.slots, *keys).mapInArrow(made, made.spark_schema)
+        together = rows.repartition(destination.slots, *keys).sortWithinPartitions(INSTANT)
+        return together.mapInArrow(made, made.spark_schema)
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,8 @@ class Read:
 
 @dataclass(frozen=True)
 class Combine:
-    """Puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups'."""
+    """Puts together the partial values that slots have of groups; `mapInArrow` calls it with all of some groups', in the
+    order of their instants. However many instants a batch has passed, their groups are never held together."""
 
     query: Query
     write: ParquetStaging | None = None
@@ -229,21 +233,56 @@ class Combine:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         grouping = self.query.grouping
         assert grouping is not None
-        aggregator = Aggregator(grouping, self.query.row_schema)
-        schema = aggregator.parts_schema
-        rows = [
+        schema = Aggregator(grouping, self.query.row_schema).parts_schema
+        rows = (
             pa.RecordBatch.from_arrays([_plain(c, t) for c, t in zip(b.columns, schema.types, strict=True)], schema=schema)
             for b in batches
-            if b.num_rows
-        ]
-        results = aggregator.combine(rows) if rows else []
+        )
         if self.write is None:
-            for found in results:
+            for found in self._results(rows):
                 yield _outward(found, outward_schema(self.query))
-        elif results:
-            name = f"{self.begins}-{uuid.uuid4().hex[:12]}"
-            if self.write(name, iter(results)):
-                yield pa.RecordBatch.from_pydict({NAME: [name], ROWS: [sum(found.num_rows for found in results)]})
+            return
+        name, counted = f"{self.begins}-{uuid.uuid4().hex[:12]}", list[int]()
+
+        def counting() -> Iterator[pa.RecordBatch]:
+            for found in self._results(rows):
+                counted.append(found.num_rows)
+                yield found
+
+        if self.write(name, counting()):
+            yield pa.RecordBatch.from_pydict({NAME: [name], ROWS: [sum(counted)]})
+
+    def _results(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert self.query.grouping is not None
+        for portion in whole_instants(rows):
+            yield from Aggregator(self.query.grouping, self.query.row_schema).combine(portion)
+
+
+def whole_instants(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Partial values in portions, each with all rows of its instants, in whose order they come. A portion is no larger than
+    a piece of results and what came last, or than the groups of one instant: these are as many as there are groups."""
+    over, latest = list[pa.RecordBatch](), list[pa.RecordBatch]()
+    newest: int | None = None
+    count = size = 0
+    for batch in rows:
+        if not batch.num_rows:
+            continue
+        instants = batch.column(INSTANT).to_numpy()
+        assert newest is None or newest <= instants[0], "they come in order"
+        assert (instants[1:] >= instants[:-1]).all(), "they come in order"
+        if instants[-1] != newest:
+            newest = int(instants[-1])
+            first = int(np.searchsorted(instants, newest))
+            ended = [*latest, *([batch.slice(0, first)] if first else [])]
+            over, latest = over + ended, [batch.slice(first)]
+            count, size = count + sum(b.num_rows for b in ended), size + sum(b.nbytes for b in ended)
+        else:
+            latest.append(batch)
+        if count >= bounds.RESULT_ROWS or size >= bounds.RESULT_BYTES:
+            yield over
+            over, count, size = [], 0, 0
+    if over or latest:
+        yield [*over, *latest]
 
 
 def _outward(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -33,6 +33,7 @@ from anabranch.control.pipelines import (
     KnownPipeline,
     forget_coming,
     known_pipelines,
+    noted,
     write_dropped,
 )
 from anabranch.control.query_texts import QueryTexts
@@ -169,7 +170,7 @@ class Pipeline:
         for name in self.members if self.known is None else ():
             driver.queries[name].command = self.command
         if self.known is not None:
-            forget_coming(filesystem, [name for name in filesystem.list(COMING) if name not in self.arriving])
+            forget_coming(filesystem, [name for name in noted(filesystem, COMING) if name not in self.arriving])
         self._find_kept_aside(driver, filesystem)
         gone: list[str] = []
         if self.known is not None:

@@ -130,9 +130,8 @@ class Pushdown:
             is_alone = self._sources == 1
             time = F.expr(each.instant if is_alone else f"CASE WHEN {each.is_own} THEN {each.instant} END")
             rows = f"count_if({COPY} = 0)" if is_alone else f"count_if({each.is_own} AND {COPY} = 0)"
-            if each.source.ahead_us is not None:
-                # The variables themselves, not the column that holds them: that would make every row longer.
-                time = F.when(time <= self._variables.entry(self._entry(EARLY)), time)
+            # The variables themselves, not the column that holds them: that would make every row longer.
+            time = F.when(time <= self._variables.entry(self._entry(EARLY)), time)
             seen += [F.max(time).alias(f"time {name}"), F.expr(f"{rows} AS `rows {name}`")]
             if each.wanted is not None:
                 useless = f"{each.is_own} AND NOT coalesce({each.wanted}, FALSE) AND {self._in_time(each)}"
@@ -146,10 +145,8 @@ class Pushdown:
 
     def _in_time(self, each: Watched) -> str:
         """SQL for whether a row is in time; NULL, if it has none. Others go on, to be counted."""
-        late = f"{each.instant} >= {variable_sql(f'CAST({SOURCE} AS INT)')}"
-        if each.source.ahead_us is None:
-            return late
-        return f"{late} AND {each.instant} <= {variable_sql(f'CAST({SOURCE} AS INT) + {EARLY * self._sources}')}"
+        least, most = (variable_sql(f"CAST({SOURCE} AS INT) + {group * self._sources}") for group in (LATE, EARLY))
+        return f"{each.instant} BETWEEN {least} AND {most}"
 
     def _without_shed(self, frame: DataFrame) -> DataFrame:
         """The rows that are not shed; those that are, are counted."""

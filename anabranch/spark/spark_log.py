@@ -137,9 +137,12 @@ class SparkLog:
         self._named = kept
 
     def _sweep(self) -> None:
-        """Deletes copies that the newest record does not name: those of drivers that died before they wrote one."""
+        """Deletes copies that the newest record does not name: those of drivers that died before they wrote one. Nothing is
+        deleted while there is a record that cannot be read: it may be restored."""
         kept = self._kept
         self._named = set(kept.copies.values()) if kept is not None else set()
+        if self._records.torn():
+            return
         if kept is not None:
             self._records.prune(kept.trigger)
         for name in [*self.filesystem.list(COPIES), *self.filesystem.unfinished(COPIES)]:

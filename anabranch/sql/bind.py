@@ -32,6 +32,7 @@ from anabranch.plan.query import (
     SECOND_US,
     STORED,
     UNBOUNDED,
+    DatabaseTable,
     Derived,
     Field,
     Grouping,
@@ -212,12 +213,20 @@ def _place_of(item: FromItem, source: Stream | Table, select: Select, text: SqlT
                          hint.place.at, "leave one hint out")  # fmt: skip
     place = _place(hint)
     has_groups = isinstance(source, Derived) and source.query is not None and source.query.grouping is not None
-    if place == ENGINE or isinstance(source, Table) or has_groups:
+    if place == ENGINE or has_groups:
         return place
+    if isinstance(source, DatabaseTable):
+        if place.lower() in (DATABASE, source.database.lower()):
+            return DATABASE
+        raise text.error(UnsupportedSqlError, f"{source.name} is in {source.database}, not in {place}", hint.place.at,
+                         f"write {source.database}, database or engine")  # fmt: skip
+    if isinstance(source, Table):
+        raise text.error(UnsupportedSqlError, f"{source.name} is not looked up in a database: its rows are here",
+                         hint.place.at, "leave the hint out; CREATE TABLE … FROM DATABASE leaves a table there")  # fmt: skip
     what = "a subquery without groups" if isinstance(source, Derived) else "a stream"
     why = "its inputs are joined with the others" if isinstance(source, Derived) else "its rows come to the engine"
     raise text.error(UnsupportedSqlError, f"placing {what} in a database is not supported", hint.place.at,
-                     f"{why}: place a subquery with GROUP BY, or a stored table")  # fmt: skip
+                     f"{why}: place a subquery with GROUP BY, or a table in a database")  # fmt: skip
 
 
 def _place(hint: PlaceHint) -> str:

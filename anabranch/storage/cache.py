@@ -161,6 +161,11 @@ class CachedFilesystem:
             return content if found is None else found
         return found
 
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        if path.startswith(CACHED_FOLDERS):
+            return self.get(path).slice(offset, length)
+        return self.inner.get_part(path, offset, length)
+
     def delete(self, path: str) -> None:
         self.inner.delete(path)
         if path.startswith(CACHED_FOLDERS):

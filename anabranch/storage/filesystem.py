@@ -61,6 +61,10 @@ class Filesystem(Protocol):
     def get(self, path: str) -> pa.Buffer:
         """Return the whole file, mapped rather than read where possible; FileNotFoundError if there is none."""
 
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        """Return so many bytes of a file that has them, mapped rather than read where possible; no more of it is fetched.
+        FileNotFoundError if there is none."""
+
     def list(self, directory: str) -> Names:
         """Return the sorted names of the files directly in a directory; none if it does not exist."""
 
@@ -174,6 +178,9 @@ class LocalFilesystem(_Folders):
     def get(self, path: str) -> pa.Buffer:
         with pa.memory_map(self._absolute(path), "r") as file:
             return file.read_buffer()
+
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        return self.get(path).slice(offset, length)
 
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -295,6 +302,11 @@ class ArrowFilesystem(_Folders):
         with self.filesystem.open_input_file(self._absolute(path)) as file:
             return file.read_buffer()
 
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        with self.filesystem.open_input_file(self._absolute(path)) as file:
+            file.seek(offset)
+            return file.read_buffer(length)
+
     def delete(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.filesystem.delete_file(self._absolute(path))
@@ -402,6 +414,9 @@ class MemoryFilesystem:
 
     def get(self, path: str) -> pa.Buffer:
         return self._entry(path)[0]
+
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        return self.get(path).slice(offset, length)
 
     def list(self, directory: str) -> Names:
         folder = f"{directory}/" if directory else ""

@@ -21,7 +21,7 @@ Place: TypeAlias = "str | os.PathLike[str] | tuple[pafs.FileSystem, str] | Folde
 """A path (`state`), a URI (`s3://bucket/state`), a `pyarrow.fs.FileSystem` with a path in it, or what `located` gave."""
 
 KNOWN = (
-    "a path, a URI like file:///x, s3://bucket/x, gs://bucket/x, abfs://container@account/x, hdfs://host/x, "
+    "a path, a URI like file:///x, s3://bucket/x, gs://bucket/x, abfs://account@container/x, hdfs://host/x, "
     "or a pyarrow.fs.FileSystem with a path in it"
 )
 

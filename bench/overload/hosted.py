@@ -87,7 +87,7 @@ def _told(commit: Any) -> dict[str, Any]:
         "shed_rows": {name: source.shed_rows for name, source in counted.sources.items()},
         "limited": {
             alias: {"rows": each.rows, "probed": each.probed, "results": each.results, "estimated": each.estimated,
-                    "variance": each.variance} for alias, each in counted.limited.items()
+                    "variance": each.variance, "covariance": each.covariance} for alias, each in counted.limited.items()
         },
         "slot_cpu_s": [slot.cpu_ns / 1e9 for slot in commit.slots.values()],
     }  # fmt: skip

@@ -109,7 +109,8 @@ def _figures(case: Case, found: Mapping[str, Any], right: Truth, measured_s: flo
     could = right.exact if case.way == BEHIND else right.fresh
     given = sum(right.given.get(b["batch"], 0) for b in batches)
     estimated = sum(d["estimated"] for b in batches for d in b["limited"].values())
-    variance = sum(d["variance"] for b in batches for d in b["limited"].values())
+    # With batches before the measured ones, too: that is too much rather than too little.
+    variance = sum(d["variance"] + d["covariance"] for b in batches for d in b["limited"].values())
     told = sum(b["results"] for b in batches) / estimated if estimated else None
     cpu = [each for each in found["cpu_s"] if each[0] >= from_s]
     cpu_s = (cpu[-1][1] - cpu[0][1]) / (cpu[-1][0] - cpu[0][0]) if len(cpu) > 1 else 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -90,13 +89,6 @@ def test_the_level_shares_out_all_there_is(needs: list[float], together: float) 
     found = level(needs, together)
     assert sum(min(need, found) for need in needs) == pytest.approx(min(together, sum(needs)))
     assert found == math.inf or found <= max(needs)
-
-
-def test_analysis_takes_milliseconds() -> None:
-    made = expected(*(slot(0.1, *([(1000.0, 1e-4 * (n % 7 + 1), 5.0)] * 3)) for n in range(200)))
-    began = time.process_time()
-    allocate(made, 0.5, by_results_per_cpu, 0.05)
-    assert time.process_time() - began < 0.5
 
 
 def test_what_spark_takes_is_no_more_than_it_was_in_a_longer_batch() -> None:

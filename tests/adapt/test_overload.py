@@ -50,8 +50,6 @@ def query(name: str = "q", slack_s: int | None = None) -> Query:
     found = parse_script(script).queries[0].query
     if slack_s is None:
         return found
-
-
     return replace(found, inputs=tuple(replace(i, freshness_us=(10 + slack_s) * 1_000_000) for i in found.inputs))
 
 
@@ -87,6 +85,8 @@ class Machine:
     """How long rows take to come to the source."""
     cold_s: tuple[float, ...] = ()
     """What the first batches take on top."""
+    backlog_s: float | None = None
+    """How much is told to wait in the source; None: nothing is told of that."""
 
     def __post_init__(self) -> None:
         self.now, self.batch, self.read_to = 1_000_000.0, 0, 1_000_000.0
@@ -167,7 +167,8 @@ class Machine:
             self.batch, self.batch, dict.fromkeys(self.queries, own), seen, slots, shed=dict(self.limiting.shed)
         )  # fmt: skip
         before = self.limiting.limits.get("q", {})
-        self.limiting.after(Load(commit, seconds, round(planned * 1e6), {}), self.tell)
+        waits = round(self.backlog_s * 2 * counted / span) if self.backlog_s is not None else None
+        self.limiting.after(Load(commit, seconds, round(planned * 1e6), {}, waits), self.tell)
         self.changes += self.limiting.limits.get("q", {}) != before
         self.now = max(self.now, planned + (self.interval_s or 0.0))
         self.batch += 1
@@ -216,6 +217,16 @@ def test_the_direction_that_gives_most_for_its_cpu_is_limited_last_and_the_other
     even = Machine(lambda t: 1.6, adapt(algorithm="uniform"), slack_s=0).run(60)
     assert even.shares[-1]["q", "a", 0] == pytest.approx(even.shares[-1]["q", "b", 0], rel=0.02)
     assert machine.complete[-1] > even.complete[-1]
+
+
+def test_what_waits_in_the_source_is_behind_too() -> None:
+    """Event times tell of half a minute at most, which the slack allows; the source's offsets tell of more."""
+    machine = Machine(lambda t: 1.2, adapt(), slack_s=60).run(25)
+    assert not machine.journal
+    machine.backlog_s = 20.0
+    assert not machine.run(1).journal
+    machine.backlog_s = 100.0
+    assert machine.run(1).events("limiting") == [(26, "limiting")]
 
 
 def test_at_a_steady_load_allowances_stay_as_they_are() -> None:

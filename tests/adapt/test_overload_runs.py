@@ -126,7 +126,7 @@ class Live:
             own = commit.queries["q"]
             self.clocks.append(own.clock_us)
             self.given.append(step.results.num_rows)
-            self.complete.append(completeness_of(self.number, own, bool(commit.shed)))
+            self.complete.append(completeness_of(self.number, own))
             times = [step.results.column(name).cast(pa.int64()).to_numpy() for name in ("a_ts", "b_ts")]
             oldest = min((int(each.min()) for each in times if len(each)), default=own.clock_us)
             self.oldest_s.append((own.clock_us - oldest) / 1e6)

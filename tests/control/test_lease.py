@@ -317,15 +317,18 @@ class Failing(MemoryFilesystem):
     """Fails to write while it is told to."""
 
     fails = False
+    error: Exception = OSError("the disk is full")
 
     def put(self, path: str, parts: Sequence[Part]) -> None:
         if self.fails:
-            raise OSError("the disk is full")
+            raise self.error
         super().put(path, parts)
 
 
-def test_renewing_survives_a_failed_write() -> None:
+@pytest.mark.parametrize("error", [OSError("the disk is full"), RuntimeError("a filesystem in Python")])
+def test_renewing_survives_a_failed_write(error: Exception) -> None:
     disk = Failing()
+    disk.error = error
     holder = Holder(disk, expires_s=0.2)
     holder.acquire()
     try:

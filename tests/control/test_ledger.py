@@ -186,3 +186,21 @@ def test_superseded_records_go(disk):
     of_epoch(disk, 6).drop_superseded()
     assert disk.list("commit") == [of_epoch(disk, e).path(7).partition("/")[2] for e in (4, 5)]
     assert of_epoch(disk, 6).latest() == (7, Commit(4))
+
+
+def test_history_is_whole_or_an_error(disk, ledger):
+    """All that is there up to the newest whole one; a torn newest record never counted."""
+    for number in range(3, 8):
+        ledger.write(number, Commit(batch=number))
+    assert [number for number, _ in ledger.history()] == [3, 4, 5, 6, 7]
+    assert [number for number, _ in ledger.history(after=5)] == [6, 7]
+    assert [*ledger.history(after=7)] == []
+    disk.put(ledger.path(7), [b"anab"])
+    assert [number for number, _ in ledger.history(after=4)] == [5, 6]
+    disk.put(ledger.path(5), [b"anab"])
+    with pytest.raises(DamagedStateError, match=ledger.path(5)):
+        [*ledger.history()]
+    disk.delete(ledger.path(5))
+    with pytest.raises(DamagedStateError, match=ledger.path(5)):
+        [*ledger.history(after=4)]
+    assert [number for number, _ in ledger.history(after=5)] == [6]

@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.drive.retain import RELEASE_EVERY
-from anabranch.errors import SinkError, StateError
+from anabranch.errors import DamagedStateError, SinkError, StateError
 from tests.support import oracle
 from tests.support.faulty import Crash, Fault
 from tests.support.fixed_scenarios import groups_that_wait, many_batches
-from tests.support.simulation import Function, Simulation
+from tests.support.simulation import Broken, Function, Simulation
 
 BATCH, CLOSING = 1, 3
 """The batch of a trigger, and the closing step."""
@@ -76,6 +77,22 @@ def test_a_flipped_bit_in_the_newest_commit_is_refused(to_files: bool) -> None:
     assert case.found() == before
 
 
+@pytest.mark.parametrize("age_s", [0.0, 1e6])
+def test_a_refused_checkpoint_can_be_restored(age_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the newest commit names stays while it cannot be read, however old it is: a backup of the record is enough."""
+    case = simulation(to_files=False)
+    case.live(triggers=2)
+    whole = max(commits_of(case).items())
+    flip_newest(case)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(case.world.inner), "age_s", lambda *_: age_s)
+        with pytest.raises(StateError, match="trigger 2, but the newest whole commit is that of batch 0"):
+            case.live()
+    case.checkpoint.put(f"commit/{whole[0]}", [whole[1]])
+    case.live()
+    check(case)
+
+
 @pytest.mark.parametrize("to_files", [True, False])
 def test_a_flipped_bit_in_a_commit_that_spark_brings_again(to_files: bool) -> None:
     """Its control record is there: the batch runs again, under the same token, and what is published is published."""
@@ -123,6 +140,24 @@ def test_the_watermark_of_a_batch_that_was_begun_stays(monkeypatch: pytest.Monke
     case.check()
 
 
+FOREIGN = (".DS_Store", "notes.txt", "0000000001-", "42-notes.bak")
+
+
+def test_files_of_others_are_passed_over_in_every_folder() -> None:
+    """What somebody leaves in a checkpoint, and is not called like a file of ours, stops nobody and stays."""
+    scenario = many_batches(9)
+    case = Simulation([scenario.query], scenario.arrow_batches, {}, scenario.plans, release_every=2)
+    files, left = case.world.inner._files, set[str]()  # type: ignore[attr-defined]
+    for triggers in (2, 6, None):
+        for folder in {*(path.rpartition("/")[0] for path in files), *(f"checkpoint/{f}" for f in ("dropped", "coming"))}:
+            for path in (f"{folder}/{name}" for name in FOREIGN):
+                files[path] = pa.py_buffer(b"not ours"), 0.0
+                left.add(path)
+        case.live(triggers)
+    check(case)
+    assert left <= files.keys()
+
+
 # Sinks
 
 
@@ -158,6 +193,30 @@ def test_results_wait_past_the_batches_at_which_files_are_released() -> None:
     case.check()
     assert len(case.function.brought[first]) > 1
     assert [len(case.function.brought[n]) for n in range(second + 1) if n != first] == [1] * second
+
+
+@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize("damage", ["flipped", "deleted"])
+def test_a_commit_whose_results_may_wait_is_never_passed_over(damage: str, which: int) -> None:
+    """A sink was down for five batches, and then the record of one of them is damaged: its results are not lost in silence,
+    nor is anything swept that it names."""
+    scenario = many_batches(RELEASE_EVERY - 2)
+    case = Simulation([scenario.query], scenario.arrow_batches, {}, scenario.plans, to_files=False)
+    case.function.fails = Broken()
+    case.live(triggers=5)
+    name, content = sorted(commits_of(case).items())[which]
+    case.checkpoint.delete(f"commit/{name}")
+    if damage == "flipped":
+        case.checkpoint.put(f"commit/{name}", [content[:-1] + bytes([content[-1] ^ 1])])
+    case.function.fails = {}
+    staged = case.checkpoint.list("staged")
+    with pytest.raises(DamagedStateError, match=f"commit/{which:020d}.*restore this file from a backup"):
+        case.live()
+    assert case.checkpoint.list("staged") == staged
+    assert not case.function.brought
+    case.checkpoint.put(f"commit/{name}", [content])
+    case.live()
+    case.check()
 
 
 def test_results_that_waited_for_a_function_go_to_files() -> None:

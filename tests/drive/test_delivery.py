@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from time import sleep
 from unittest import mock
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from anabranch.control.ledger import commits_in
+from anabranch.control.ledger import commits_in, deliveries_in
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit, SlotCommit
 from anabranch.drive.delivery import LEAST_BYTES, MOST_CALLS, MOST_SLOW, Delivery, Results
 from anabranch.drive.staging import FOLDER, Staging, read_staged, staged_name
@@ -198,13 +199,29 @@ def test_a_damaged_file_is_told() -> None:
 def test_a_record_of_an_arrival_that_a_crash_has_torn_is_none() -> None:
     """Also if it is the first of all, and not of batch 0: earlier batches had no results."""
     world = World(q=Outlet(), r=Outlet(fails))
-    world.batch(0, r=(0,))
+    for number in range(3):
+        world.batch(number, r=(0,))
     world.batch(3, q=(0,), r=(0,))
     (name,) = world.disk.list("delivered/q")
     whole = world.disk.get(f"delivered/q/{name}").to_pybytes()
     world.disk.put(f"delivered/q/{name}", [whole[:-5]])
     world.again()
     assert world.outlets["q"].taken == [3, 3], "it is delivered again"
+
+
+def test_results_may_arrive_when_a_commit_has_just_said_that_they_wait() -> None:
+    """Their commit may be gone then; if they have not arrived it must be there. Of a query that has left nobody knows."""
+    world = World(q=Outlet(), r=Outlet())
+    world.batch(0, q=(0,), r=(0,))
+    commit = world.commits.read(0)
+    of_q = {"q": commit.queries["q"]}
+    world.commits.write(1, msgspec.structs.replace(commit, batch=1, queries=of_q, waits_from={"q": 0, "r": 0}))
+    world.commits.prune(1)
+    world.disk.delete(deliveries_in(world.disk, "r").path_of(0))
+    world.again()
+    world.disk.delete(deliveries_in(world.disk, "q").path_of(max(deliveries_in(world.disk, "q").numbers())))
+    with pytest.raises(DamagedStateError, match="results of q in it have not arrived"):
+        world.again()
 
 
 def test_slow_sinks_have_a_bound_of_threads_and_leave_some_to_others() -> None:

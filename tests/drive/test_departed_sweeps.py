@@ -48,6 +48,10 @@ def test_what_was_delivered_of_who_left_is_known_for_as_long_as_a_commit_has_res
     sweep_pipeline(disk, commits, commits.read(1))
     assert set(disk.folders(DELIVERED)) == {"stays", "gone"}
     commits.prune(1)
+    disk.put(commits.path(2), [b"anabranch"])
+    sweep_pipeline(disk, commits, commits.read(1))
+    assert set(disk.folders(DELIVERED)) == {"stays", "gone"}, "a commit that cannot be read may be restored"
+    commits.drop(2)
     sweep_pipeline(disk, commits, commits.read(1))
     assert set(disk.folders(DELIVERED)) == {"stays"}
 

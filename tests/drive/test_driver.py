@@ -223,13 +223,14 @@ def test_a_function_of_the_simulation_can_tell() -> None:
         sink.found()
 
 
-def test_files_are_deleted_in_the_background_in_order() -> None:
+@pytest.mark.parametrize("error", [OSError("the store is away"), RuntimeError("a filesystem in Python")])
+def test_files_are_deleted_in_the_background_in_order(error: Exception) -> None:
     """One thing after the other; one that fails stops nothing, and no thread is left when all is done."""
     background, done = Background(), list[int]()
 
     def work(number: int) -> None:
         if number == 1:
-            raise OSError("the store is away")
+            raise error
         done.append(number)
 
     for number in range(4):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,10 @@ def test_tables_that_are_read_whole_give_the_same(name: str, cost: str) -> None:
         assert not database.reads
 
 
-def check_case(name: str, slots: int, seed: int, costs: LookupCosts | None = None) -> FakeDatabase:
-    """With `costs` tables may be read whole; `regions` is STATIC, and may be kept then: it does not change."""
+def check_case(name: str, slots: int, seed: int, costs: LookupCosts | None = None, hint: str = "") -> FakeDatabase:
+    """With `costs`, or by a hint, tables may be read whole; `regions` is STATIC, may be kept then, and does not change."""
     rng, case = np.random.default_rng([seed, slots, len(name)]), select_all(CASES[name])
-    query, given = bound(case), batches(rng, 7, 14)
+    query, given = bound(hinted(case, hint)), batches(rng, 7, 14)
     assert looked_up(query)
     database = FakeDatabase("crm", {})
     disk, found, versions = MemoryFilesystem(), Counter[tuple[object, ...]](), list[dict[str, pa.Table]]()
@@ -71,13 +72,88 @@ def check_case(name: str, slots: int, seed: int, costs: LookupCosts | None = Non
         if batch and rng.random() < 0.4:
             pipeline = LocalPipeline([query], disk, slots=slots, databases=database, lookup_costs=known)
         database.tables = table_rows(rng)
-        if costs is not None and versions:
+        if (costs is not None or hint) and versions:
             database.tables["regions"] = versions[0]["regions"]
         versions.append(dict(database.tables))
         found += oracle.bag(pipeline.step(batch, feed(query, rows))["q"].results)
     assert (theirs := expected(case, given, versions)) == found, oracle.difference(found, theirs)
     assert theirs, "a case without results tells nothing"
     return database
+
+
+def hinted(case: Case, hint: str) -> Case:
+    return replace(case, sql=case.sql.replace("SELECT", f"SELECT {hint}", 1))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", ["two streams", "a chain of tables", "a self-join", "groups"])
+@pytest.mark.parametrize(("place", "cost"), [
+    ("engine", "lookups are cheaper"), ("engine", ""), ("database", "tables are read whole at once"),
+    ("CRM", "tables are read whole at once"),
+])  # fmt: skip
+def test_a_hint_says_whether_a_table_is_looked_up_or_read_whole_and_gives_the_same(name: str, place: str, cost: str) -> None:
+    """Whatever it costs, and if nothing was measured; the last of a chain has no hint."""
+    database = check_case(name, 3, 0, COSTS.get(cost), f"/*+ PLACE(c, {place}) */")
+    assert ("customers" in database.reads) == (place == "engine")
+    assert any(wanted.table == "customers" for wanted, *_ in database.lookups) == (place != "engine")
+
+
+def test_a_table_that_does_not_change_is_shipped_at_once_if_a_hint_says_so() -> None:
+    case = Case("SELECT o.id, r.rate FROM orders [NOW] o, regions r WHERE o.place = r.code", {"r": "o"})
+    query, rng = bound(hinted(case, "/*+ PLACE(r, engine) */")), np.random.default_rng(1)
+    database, given = FakeDatabase("crm", table_rows(rng)), batches(rng, 4, 9)
+    pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database)
+    found = Counter[tuple[object, ...]]()
+    for batch, rows in enumerate(given):
+        found += oracle.bag(pipeline.step(batch, feed(query, rows))["q"].results)
+    assert (database.reads, database.lookups) == (["regions"], [])
+    assert found == expected(case, given, [dict(database.tables)] * len(given))
+
+
+def test_a_table_that_is_too_large_is_looked_up_whatever_a_hint_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, rng = bound(hinted(CASES["one stream"], "/*+ PLACE(c, engine) */")), np.random.default_rng(1)
+    for size in (None, TableSize(10, MOST_BYTES + 1)):
+        database = FakeDatabase("crm", table_rows(rng))
+        monkeypatch.setattr(database, "size", lambda table, size=size: size)
+        LocalPipeline([query], MemoryFilesystem(), databases=database).step(0, feed(query, batches(rng, 1, 9)[0]))
+        assert database.lookups
+        assert not database.reads
+
+
+@pytest.mark.parametrize(("first", "second", "reads"), [
+    ("", "engine", True), ("engine", "database", True), ("database", "engine", False), ("", "", False),
+])  # fmt: skip
+def test_of_queries_that_look_up_for_the_same_rows_the_first_hint_counts(first: str, second: str, reads: bool) -> None:
+    case, rng = CASES["one stream"], np.random.default_rng(1)
+    hints = [f"/*+ PLACE(c, {place}) */" if place else "" for place in (first, second)]
+    queries = [bound(hinted(case, hint), name) for hint, name in zip(hints, ("a", "b"), strict=True)]
+    assert looked_up(queries[0]) == looked_up(queries[1])
+    database, given = FakeDatabase("crm", table_rows(rng)), batches(rng, 3, 9)
+    pipeline = LocalPipeline(queries, MemoryFilesystem(), databases=database)
+    found = {"a": Counter[tuple[object, ...]](), "b": Counter[tuple[object, ...]]()}
+    for batch, rows in enumerate(given):
+        for name, step in pipeline.step(batch, feed(queries[0], rows)).items():
+            found[name] += oracle.bag(step.results)
+    assert bool(database.reads) == reads
+    assert bool(database.lookups) != reads
+    assert found["a"] == found["b"] == expected(case, given, [dict(database.tables)] * len(given))
+
+
+def test_another_hint_goes_on_with_the_state() -> None:
+    case, rng, disk = CASES["two streams"], np.random.default_rng(3), MemoryFilesystem()
+    database, given = FakeDatabase("crm", {}), batches(rng, 8, 14)
+    found, versions = Counter[tuple[object, ...]](), list[dict[str, pa.Table]]()
+    for batch, rows in enumerate([*given, {}, {}]):
+        place = "engine" if batch % 4 < 2 else "database"
+        query = bound(hinted(case, f"/*+ PLACE(c, {place}) */"))
+        if batch % 2 == 0:
+            pipeline = LocalPipeline([query], disk, slots=2, databases=database)
+        database.tables, before = table_rows(rng), (len(database.reads), len(database.lookups))
+        versions.append(dict(database.tables))
+        found += oracle.bag(pipeline.step(batch, feed(query, rows))["q"].results)
+        assert (len(database.lookups) == before[1]) if place == "engine" else (len(database.reads) == before[0])
+    assert (theirs := expected(case, given, versions)) == found, oracle.difference(found, theirs)
+    assert theirs
 
 
 def test_a_table_that_does_not_change_is_shipped_once_lookups_have_taken_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +359,7 @@ def simulated(case: Case, given: list[dict[str, pa.Table]], slots: int, **more: 
     return made
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("to_files", [True, False])
 @pytest.mark.parametrize("kind", ["lose", "tear", "crash_after"])
 def test_a_driver_that_dies_at_any_put(kind: Any, to_files: bool, part: Part) -> None:

@@ -80,6 +80,7 @@ def simulated(database: FakeDatabase, case_name: str, slots: int, seed: int = 1,
     return made
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("slots", [1, 3])
 @pytest.mark.parametrize("name", ["two streams", "joined by what is found", "a chain of tables", "groups"])
 @pytest.mark.parametrize("at", [(1,), (2, 3), (1, 2, 3, 4, 6), range(3, 40, 2)])

@@ -99,3 +99,32 @@ def test_a_spool_is_gone_when_a_task_fails():
     (spool,) = spools
     assert spool._file is not None
     assert spool._file.closed
+
+
+class Watched(MemoryFilesystem):
+    """Notes how much is fetched at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched = list[int]()
+
+    def get(self, path: str) -> pa.Buffer:
+        self.fetched.append(self.size_bytes(path))
+        return super().get(path)
+
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        self.fetched.append(length)
+        return super().get(path).slice(offset, length)
+
+
+def test_a_file_is_read_a_piece_at_a_time():
+    """Where files cannot be mapped, who reads the results of a query fetches a piece of it after the other."""
+    disk = Watched()
+    with mock.patch.object(bounds, "RESULT_ROWS", 10):
+        Staging(disk).stage("f", [(query, rows(*range(number, number + 10))) for number in range(50) for query in "qr"])
+    size, found = disk.size_bytes("staged/f"), read_staged(disk, "f", "q")
+    assert next(found).column("x").to_pylist() == [*range(10)]
+    assert sum(disk.fetched) < size / 5
+    assert sum(piece.num_rows for piece in found) == 490
+    assert sum(disk.fetched) < size * 3 / 4, "the half that r has stays where it is, but for the list of pieces"
+    assert max(disk.fetched) < size / 5

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from anabranch.drive.local import STATE_FOLDER, LocalRun
+from anabranch.engine.accept import conform
 from anabranch.errors import (
     AnabranchError,
     DamagedStateError,
@@ -16,9 +18,10 @@ from anabranch.errors import (
     PlanError,
     SchemaMismatchError,
     StateError,
+    ValueTooLargeError,
 )
 from anabranch.plan.jtree import Join, Leaf, Plan
-from anabranch.plan.query import Query
+from anabranch.plan.query import Field, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 
@@ -107,6 +110,19 @@ def test_rows_of_a_type_that_can_be_cast() -> None:
     results = run.step(0, {"trades": trades, "quotes": QUOTES.to_batches()[0]}).results
     assert results.schema == query().output_schema
     assert results.num_rows == 1
+
+
+def test_more_bytes_than_a_column_holds_in_a_batch() -> None:
+    """Rows come in pieces, which are one from here on: 2.4 GB of strings are none. (The pages are never touched.)"""
+    each, size = 800, 1_000_000
+    values = pa.py_buffer(np.zeros(each * size, np.uint8))
+    offsets = pa.py_buffer(np.arange(each + 1, dtype=np.int32) * size)
+    piece = pa.Array.from_buffers(pa.string(), each, [None, offsets, values])
+    stream = Stream("s", (Field("text", pa.string()),), "ts")
+    rows = pa.table({"text": pa.chunked_array([piece] * 3)})
+    with pytest.raises(ValueTooLargeError, match=r"column text of s has 2,4[0-9,]+ bytes .* 2 GiB: have smaller batches"):
+        conform(stream, rows, ("text",))
+    assert conform(stream, rows.slice(0, each), ("text",)).num_rows == each
 
 
 def test_columns_that_the_query_does_not_need_may_be_missing() -> None:

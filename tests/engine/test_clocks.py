@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from anabranch.control.records import Commit, ExecutionRecord, QueryCommit
 from anabranch.control.watermark import next_watermark, watermark_of
 from anabranch.drive.local import LocalRun, Step
-from anabranch.plan.query import AHEAD_US, BEGINNING_US, FOREVER_US, Query, Stream
+from anabranch.plan.query import AHEAD_US, BEGINNING_US, FOREVER_US, LATEST_US, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
@@ -184,8 +184,19 @@ def test_rows_of_the_past_and_gaps_turn_nothing_away() -> None:
 @pytest.mark.parametrize(("planned_us", "ahead_us"), [(2**62, 2**62), (FOREVER_US, 0), (0, 2**63), (-(2**63), 2**63 - 1)])
 def test_limits_at_the_end_of_time(planned_us: int, ahead_us: int) -> None:
     limit = Stream("s", (), "ts", ahead_us=ahead_us).early_after_us(planned_us)
-    assert limit == min(planned_us + ahead_us, FOREVER_US)
+    assert limit == min(planned_us + ahead_us, LATEST_US)
     assert np.int64(limit) == limit
+
+
+def test_rows_that_would_end_after_the_end_of_time_are_early() -> None:
+    """Also where any time is allowed: the end of their window would lie before its start."""
+    ends = [FOREVER_US, FOREVER_US - 1_000_000, LATEST_US + 1, LATEST_US, 0]
+    rows = pa.table({"k": [1] * 5, "ts": pa.array(ends, pa.int64()).cast(pa.timestamp("us"))})
+    case = case_of("AHEAD NONE", "AHEAD NONE", (0, {"a": rows, "b": rows}), (0, {"a": rows.slice(4), "b": rows.slice(3, 1)}))
+    done = case.run()
+    assert {name: s.early_rows for name, s in done[0].statistics.sources.items()} == {"a": 3, "b": 3}
+    assert done[0].results.num_rows == 2
+    case.check()
 
 
 def test_early_rows_alone_are_no_sign_of_life() -> None:

@@ -6,14 +6,17 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline
+from anabranch.plan.migration import Strategy
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.coming import check_coming
 from tests.support.kin import Kin, kin
+from tests.support.losing import may_lose
 from tests.support.scenarios import properties
 from tests.support.workloads import Workload, workloads
 
@@ -89,4 +92,32 @@ def test_a_view_lacks_what_who_comes_with_history_wants() -> None:
         steps = pipeline.step(number, batch)
         found += oracle.bag(steps["s"].results) if "s" in steps else Counter()
     wanted = oracle.expected_of_stay(comes, batches, {}, 4, 0)
+    assert not (wrong := oracle.difference(found, wanted)), wrong
+
+
+CHAIN = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND b.x = c.x WINDOW {} SECONDS"
+
+
+@pytest.mark.parametrize(
+    ("comes", "goes"),
+    [("SELECT b.x, c.k FROM b, c WHERE b.x = c.x WINDOW 2 SECONDS", ["p"]), (CHAIN.format(30), ["p", "q"])],
+)
+def test_an_index_that_a_later_query_has_enough_of_is_completed_for_who_goes_over_to_it(comes: str, goes: list[str]) -> None:
+    """Rows of b are looked up by x for a query that came in batch 3, of later batches only; or they are to be for both, and
+    the later one is done first. Of the plan that the first one goes over to, the view of b and c has old rows, too."""
+    script = f"CREATE QUERY p AS {CHAIN.format(40)}; CREATE QUERY q AS {comes};"
+    first, later = (declared.query for declared in parse_script(CREATE + script).queries)
+    batches = [dict.fromkeys("abc", rows(number)) for number in range(30)]
+    alone = may_lose()  # under such a policy nobody shares a join
+    pipeline = LocalPipeline([first], MemoryFilesystem(), {"p": "((a b) c)"}, limiting=alone)
+    found = Counter[Any]()
+    for number, batch in enumerate(batches):
+        if number == 3:
+            pipeline.add(later, plan="(b c)" if len(goes) == 1 else "((a b) c)")
+        if number == 5:
+            for name in goes:
+                pipeline.change(name, "(a (b c))", Strategy.GRADUAL)
+        found += oracle.bag(pipeline.step(number, batch)["p"].results)
+        pipeline.verify()
+    wanted = oracle.expected_of_stay(first, batches, {}, 0, 0, False)
     assert not (wrong := oracle.difference(found, wanted)), wrong

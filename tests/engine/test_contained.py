@@ -95,6 +95,7 @@ def checked(run: Together, batches: list[dict[str, pa.Table]]) -> None:
         assert whole[query.name]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("slots", [1, 2, 4, 8])
 def test_who_runs_the_join_together(slots: int) -> None:
     selects = [WHOLE, FURTHER, PART, *([COUNTED] if slots < 8 else [])]  # groups by k are best spread by k

@@ -46,6 +46,7 @@ def test_no_reading_is_above_or_below_the_mean_of_equal_ones(comparison: str) ->
     assert not results_of(ABOVE.format(comparison), batches)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("sql", [ABOVE.format(">"), ABOVE.format(">="), ABOVE.format("<"), COMPARED, HAVING])
 def test_predicates_over_means(sql: str) -> None:
     """Parts of thirty are no doubles: the mean of 0.1, 0.2 and 0.3 lies beside 0.2. Such results are left out."""

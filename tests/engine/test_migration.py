@@ -116,6 +116,7 @@ test_migrations, test_migrations_long = properties(
 GO_ON: Action = ("go on", 0, "gradual", 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("phase", range(FAN_IN))
 def test_nothing_is_merged_across_batches_that_are_still_to_be_derived(phase: int) -> None:
     """The index that only the target looks up has batch 0 and the new ones when a merge of the first four is due. In which

@@ -419,7 +419,8 @@ def test_rows_that_were_shed_are_missing_in_later_batches_too() -> None:
     check_estimates(sums, 4 * len(a))
     assert np.mean([each.variance for each in sums]) > 3 * np.mean(alone)
     assert run.slot is not None
-    assert all(len(box.fates._before["b"]) < 50 for box in run.slot.boxes.values()), "rows that are over are forgotten"
+    (box,) = run.slot.boxes.values()
+    assert len(box.fates._logs["b"]._brought) < 50, "rows that are over are forgotten"
 
 
 def test_results_that_have_no_row_in_common_vary_by_themselves() -> None:

@@ -1,24 +1,10 @@
-"""Plans of the paper's figures, and random ones."""
+"""Plans like those of the paper, and random ones."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
 from anabranch.overload.half_way import Join, Plan, ProbeCost, Stream, join
-
-FIGURE_2A = Plan(Join((Stream("a", 500, 1000, 0.005), Stream("b", 700, 500, 0.005))))
-"""ρ_h 2.5 and 5; the figure is lost, the text has rates and productivities."""
-
-FIGURE_4 = Plan(Join((
-    Join((Stream("a", 11, 5, 1 / 11), Stream("b", 11, 4, 1 / 11)), state_rows=1, selectivity=0.1),
-    Stream("c", 10, 1, 1.0),
-)))  # fmt: skip
-"""Table 2: 11 rows of a become 4 of ab, 11 of b become 5, and each finds one of c; 10 of c find one of ab."""
-
-FIGURE_10 = Plan(join(
-    join(Stream("a", 500, 5000, 0), Stream("b", 700, 500, 0), 0.001, 200), Stream("c", 600, 1000, 0), 0.005
-))  # fmt: skip
-"""Table 4: the ratios of GlobalHJPR say that S_A, S_B, S_C, S_AB have 5,000, 500, 1,000, 200 rows."""
 
 
 def streams(rates=(300, 400, 500, 600, 700), rows=1000):

@@ -8,9 +8,8 @@ from anabranch.overload.grepp import fill, grepp
 from anabranch.overload.heuristics import e_best_hjp, equal_hj, global_hjpr, s_best_hjp
 from anabranch.overload.jda_knapsack import PathItem, by_dynamic_programming, in_order
 from anabranch.overload.paths import allowances_of, input_paths
-from tests.overload.plans import FIGURE_2A, FIGURE_4, FIGURE_10
+from bench.papers.jaqpot.examples import FIGURE_2A, FIGURE_4, FIGURE_10, TABLE_2
 
-TABLE_2 = [PathItem("a", 15, 4), PathItem("b", 16, 5), PathItem("c", 10, 1)]
 TABLE_4 = Limits(300.0)
 
 

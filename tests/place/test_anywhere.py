@@ -34,10 +34,9 @@ def check(
     case, disk = Continuous(shape), MemoryFilesystem()
     names = able(case.query) or [case.query.name]
     name = names[block % len(names)]
-    fails = begins_there and len(next(b for b in case.query.blocks if b.name == name).inputs) == 1
     query = placed(case.query, {name: "duck"}, "engine") if begins_there and able(case.query) else case.query
     alone, workers, found = LocalRun(case.query, MemoryFilesystem()), defaultdict[int, Kept](Kept), Counter[object]()
-    with failing(often(period if fails else 1), pause=2):
+    with failing(often(period if begins_there else 1), pause=2):
         run = LocalRun(query, disk, slots=slots)
         for number in range(len(case.batches) + 1):
             run.worker, rows = workers[turns[number % len(turns)]], {} if number == BATCHES else case.batches[number]

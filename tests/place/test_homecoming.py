@@ -49,6 +49,7 @@ def went(
     return asked, left, list(said)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("restarts", [(), range(len(ROWS)), (10, 11), (12,)])
 @pytest.mark.parametrize("sql", [ALONE, JOINED])
 def test_it_folds_a_segment_in_each_batch_while_the_database_goes_on(sql: str, restarts: Collection[int]) -> None:
@@ -69,6 +70,7 @@ def test_a_pause_that_is_long_is_over_in_one_batch(sql: str) -> None:
     assert (asked, left) == ([*range(11)], [])
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("restarts", [(), range(len(ROWS))])
 @pytest.mark.parametrize("sql", [ALONE, JOINED])
 @pytest.mark.parametrize(("asks", "asked"), [
@@ -84,6 +86,7 @@ def test_who_asks_for_something_else_on_the_way_gets_it(
     assert went(LocalRun(declared(sql, "fail"), MemoryFilesystem()), asks, restarts)[0] == asked
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("workers", [1, 2, 99])
 @pytest.mark.parametrize("sql", [ALONE, JOINED])
 def test_it_may_be_asked_to_stay_and_to_come_between_two_batches(sql: str, workers: int) -> None:
@@ -99,8 +102,9 @@ def test_it_may_be_asked_to_stay_and_to_come_between_two_batches(sql: str, worke
     assert "q.x" in run.execution.home
 
 
-def test_a_database_that_fails_on_the_way_has_the_rest_folded_at_once() -> None:
-    run, now = LocalRun(declared(ALONE), MemoryFilesystem()), [0]
+@pytest.mark.parametrize("sql", [ALONE, JOINED])
+def test_a_database_that_fails_on_the_way_has_the_rest_folded_at_once(sql: str) -> None:
+    run, now = LocalRun(declared(sql), MemoryFilesystem()), [0]
     query, found, homes = run.steering.query, Counter[tuple[object, ...]](), list[bool]()
     with failing(lambda: now[0] in (12, 13), pause=4):
         for batch, rows in enumerate([*ROWS, {}]):
@@ -137,6 +141,7 @@ def test_a_driver_that_dies_at_any_put_on_the_way(kind: Any, sql: str, slots: in
         assert not problem, f"{left}: {problem}"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("sql", [ALONE, JOINED])
 @pytest.mark.parametrize("back", [6, 7, 9])
 def test_attempts_that_nobody_hears_of(sql: str, back: int) -> None:

@@ -161,6 +161,7 @@ def test_what_scatters_moves_nothing(seed: int) -> None:
     assert all(each == {} for each in found.paces)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("restarts", [(60,), range(55, 130)])
 def test_a_restart_knows_what_was_measured(restarts: Collection[int]) -> None:
     """Else the block would go back by what was calibrated."""

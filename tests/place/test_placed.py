@@ -137,6 +137,15 @@ test_joins, test_joins_long = properties(
     moves=st.lists(st.integers(0, 8), max_size=3),
 )  # fmt: skip
 
+test_tables, test_tables_long = properties(
+    check, 12, 1_500, shape=shapes(groups=True, tables=True, subquery=False), seed=SEEDS, stops=STOPS, turns=TURNS,
+    slots=SLOTS, moves=st.lists(st.integers(0, 8), max_size=3),
+)  # fmt: skip
+test_tables_joined, test_tables_joined_long = properties(
+    check, 8, 1_500, shape=shapes(groups=False, tables=True, subquery=False), seed=SEEDS, stops=STOPS, turns=TURNS,
+    slots=SLOTS, moves=st.lists(st.integers(0, 8), max_size=3),
+)  # fmt: skip
+
 WAKES = st.lists(st.integers(0, 8), min_size=1, max_size=5)
 test_woken_alone, test_woken_alone_long = properties(
     check_woken, 12, 1_500, shape=shapes(streams=1, tables=False), block=st.integers(0, 3), stops=STOPS, turns=TURNS,
@@ -351,6 +360,14 @@ def test_what_cannot_go_elsewhere_is_refused_by_name(sql: str, block: str, place
     run = LocalRun(declared(sql), MemoryFilesystem())
     with pytest.raises(MigrationError, match=said):
         run.place(block, place)
+
+
+def test_a_block_that_joins_a_stored_table_goes_there_by_a_hint_alone() -> None:
+    """Whether the table is read again is known when the query is declared."""
+    script = SOURCE + "CREATE TABLE t (k BIGINT); CREATE QUERY q AS SELECT s.v FROM s [RANGE 3 SECONDS], t WHERE s.k = t.k"
+    run = LocalRun(parse_script(script).queries[0].query, MemoryFilesystem(), tables={"t": pa.table({"k": [1]})})
+    with pytest.raises(MigrationError, match="q joins the stored table t: place it by a hint, --fresh"):
+        run.place("q", "duck")
 
 
 @pytest.mark.parametrize(("sql", "slots", "may_go"), [

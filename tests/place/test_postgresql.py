@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from anabranch.errors import DatabaseError
+from anabranch.errors import DatabaseError, DatabaseGoneError
 from anabranch.place.databases.postgresql import PostgreSQL
 from anabranch.place.databases.protocol import Wanted
 from anabranch.place.databases.settings import settings_of
@@ -158,7 +158,7 @@ def test_a_table_that_changes_under_us(postgres: Server, shop: PostgreSQL) -> No
         assert shop.lookup(asked, keys).to_pylist() == [{"id": 1, "v": 2}]
         assert shop.lookup(asked, keys, snapshot).to_pylist() == [{"id": 1, "v": 1}]
     time.sleep(1)  # the server takes a moment to see that its holder has gone
-    with pytest.raises(DatabaseError, match="new snapshot"):
+    with pytest.raises(DatabaseGoneError, match="new snapshot"):
         shop.lookup(asked, keys, snapshot)
     assert shop.lookup(asked, keys).num_rows == 1
     postgres.sql("ALTER TABLE moving DROP COLUMN v")

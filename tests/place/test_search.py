@@ -152,6 +152,20 @@ def test_the_8_way_join_in_two_parts_has_far_fewer_plans() -> None:
     assert parts.examined < pruned(root, SOME).examined / 10
 
 
+def test_a_tree_may_have_more_operators_than_a_word_has_bits() -> None:
+    found: Operator | Window = Window("w", 1000.0, 9000.0)
+    for n in range(75):
+        may = ANYWHERE if 60 <= n < 70 else frozenset({Place.ENGINE})
+        kind = Kind.SELECT if n in (62, 64) else Kind.PROJECT
+        found = Operator(f"o{n}", kind, (found,), selectivity=0.9, places=may)
+    assert isinstance(found, Operator)
+    some = replace(SOME, engine=EngineCosts({Kind.SELECT: 1e-2, Kind.PROJECT: 1e-9}), corrections=OURS)
+    ranges = [frozenset(f"o{n}" for n in range(a, b)) for a in range(60, 70) for b in range(a + 1, 71)]
+    best = min([frozenset[str](), *ranges], key=lambda each: rank(use_of(found, each, some), some))
+    assert by_front(found, some, 1).in_database == best
+    assert best == {"o62", "o63", "o64"}
+
+
 def test_an_operator_that_may_run_nowhere_is_refused() -> None:
     with pytest.raises(PlanError, match="may run nowhere"):
         Operator("o", Kind.SELECT, (Window("w", 1.0, 1.0),), places=frozenset())

@@ -50,7 +50,7 @@ def test_settings_show_their_name_alone() -> None:
 
 def test_what_is_wrong_with_a_setting_is_said_without_it() -> None:
     for options in ({"TIMEOUT": CANARY}, {"RETRIES": "-1"}):
-        with pytest.raises(DatabaseError, match="is a number, 0 or more") as error:
+        with pytest.raises(DatabaseError, match="is a number from 0 to") as error:
             told(**options)
         assert "canary" not in str(error.value)
     with pytest.raises(DatabaseError, match="cannot name a database"):
@@ -61,3 +61,25 @@ def test_options_of_tls_are_passed_on() -> None:
     settings = told(HOST="h", SSLMODE="verify-full", SSLROOTCERT="/my certs/root.crt", TIMEOUT="7", RETRIES="1")
     assert settings.dsn == "host='h' sslmode='verify-full' sslrootcert='/my certs/root.crt'"
     assert (settings.limits.timeout_s, settings.limits.retries) == (7.0, 1)
+
+
+def test_databases_whose_names_begin_alike() -> None:
+    """What is said of `shop_eu` is not said of `shop`."""
+    said = {
+        "SHOP_HOST": "a", "SHOP_EU_HOST": "b", "SHOP_EU_PASSWORD": CANARY, "SHOP_EU_TIMEOUT": "5", "SHOP_TIMEOUT": "7",
+        "SHOP_SSL_MIN_PROTOCOL_VERSION": "TLSv1.3", "SHOP_PASSWRD": "x", "SHOP_EU_WEST_USER": "u",
+    }  # fmt: skip
+    environment = {f"ANABRANCH_DATABASE_{key}": value for key, value in said.items()}
+    shop, eu = settings_of("shop", environment), settings_of("shop_eu", environment)
+    assert shop.options == {"host": "a", "ssl_min_protocol_version": "TLSv1.3", "passwrd": "x"}
+    assert eu.options == {"host": "b", "password": CANARY}
+    assert (shop.limits.timeout_s, eu.limits.timeout_s) == (7, 5)
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("TIMEOUT", "soon"), ("TIMEOUT", "-1"), ("TIMEOUT", "inf"), ("TIMEOUT", "nan"), ("TIMEOUT", "1e9"), ("RETRIES", "inf"),
+    ("RETRIES", "nan"),
+])  # fmt: skip
+def test_limits_that_are_none(key: str, value: str) -> None:
+    with pytest.raises(DatabaseError, match=f"ANABRANCH_DATABASE_SHOP_{key} is a number from 0 to"):
+        settings_of("shop", {f"ANABRANCH_DATABASE_SHOP_{key}": value})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from anabranch.errors import PlanError
 from anabranch.place.capabilities import DUCKDB, Abilities
+from anabranch.place.tree import operators_of
 from anabranch.place.wishes import Databases, wished_places
 from anabranch.plan.expression import Call, Expr, walk
 from anabranch.plan.query import Aggregate
@@ -69,8 +72,6 @@ def test_a_block_in_the_words_of_a_database_is_there_already() -> None:
      "places m and n"),
     (f"SELECT /*+ PLACE(duck) PLACE(m, duck) */ COUNT(*) AS n FROM {MEANS} m", DUCK, "places its outermost block and m"),
     ("SELECT /*+ PLACE(duck) */ STDDEV(load) AS s FROM plugs [NOW]", {"duck": DUCKDB}, "its outermost block cannot run"),
-    ("SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM plugs [NOW] p, homes h WHERE p.plug = h.plug", DUCK,
-     "it joins the stored table homes"),
     ("SELECT /*+ PLACE(duck) */ plug FROM plugs [NOW]", DUCK, "rows of one stream meet no others"),
     (f"SELECT /*+ PLACE(x, engine) */ x.m FROM {TEXT}", DUCK, "x is in the words of duck, and runs nowhere else"),
 ])  # fmt: skip
@@ -80,6 +81,30 @@ def test_what_a_database_cannot_run_is_refused_when_it_is_declared(
     with pytest.raises(PlanError) as caught:
         places(select, databases)
     assert said in str(caught.value)
+
+
+OVER_A_TABLE = [
+    "SELECT /*+ PLACE(duck) */ COUNT(*) AS n FROM plugs [NOW] p, homes h WHERE p.plug = h.plug",
+    "SELECT /*+ PLACE(duck) */ h.name FROM plugs [NOW] p, homes h WHERE p.plug = h.plug",
+    "SELECT /*+ PLACE(x, duck) */ x.n FROM (SELECT h.name, COUNT(*) AS n FROM plugs [NOW] p, homes h "
+    "WHERE p.plug = h.plug GROUP BY h.name) x",
+]
+
+
+@pytest.mark.parametrize("select", OVER_A_TABLE)
+def test_a_stored_table_is_joined_there_if_a_hint_wants_it_and_it_is_read_once(select: str) -> None:
+    planning = Planning()
+    planning.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {select};"))
+    (block,) = planning.query("q").forms.written.places
+    assert '"h"."plug"' in planning.explain_json("q")["placement"]["statements"][block]
+    unwished = parse_script(f"{SOURCES} CREATE QUERY q AS {select};").queries[0].query
+    unwished = replace(unwished, place=None, inputs=tuple(replace(i, place=None) for i in unwished.inputs))
+    told = {each.why_engine for each in operators_of(unwished, abilities=DUCKDB)}
+    assert told & {"it joins the stored table homes: a hint alone places it",
+                   "a block without groups goes to a database by a hint of its own alone"}  # fmt: skip
+    again = SOURCES.replace("FROM 'homes.csv'", "FROM 'homes.csv' REFRESH 1 MINUTE")
+    with pytest.raises(PlanError, match="cannot run in duck: it joins homes, which is read again while queries run; leave"):
+        Planning().add_script(parse_script(f"{again} CREATE QUERY q AS {select};"))
 
 
 def test_a_session_refuses_the_query_and_declares_nothing() -> None:

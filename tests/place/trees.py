@@ -14,9 +14,10 @@ places = st.sampled_from([*[ANYWHERE] * 8, frozenset({Place.ENGINE}), frozenset(
 
 
 @st.composite
-def trees(draw: st.DrawFn, most: int = 11) -> Operator:
-    """Any tree of up to so many operators."""
+def trees(draw: st.DrawFn, most: int = 11, blocks: bool = False) -> Operator:
+    """Any tree of up to so many operators; if that is asked, some of them in blocks, which may run in the same places."""
     number, left = count(1), [draw(st.integers(2, most))]
+    allowed = dict[str | None, frozenset[Place]]()
 
     def window() -> Window:
         rate = draw(st.floats(1.0, 1000.0))
@@ -24,16 +25,18 @@ def trees(draw: st.DrawFn, most: int = 11) -> Operator:
             f"w{next(number)}", rate, rate * draw(st.floats(1.0, 300.0)), draw(st.sampled_from([0.2, 1.0, 5.0]))
         )
 
-    def node() -> Operator | Window:
+    def node(above: str | None = None) -> Operator | Window:
         if left[0] <= 0:
             return window()
         left[0] -= 1
         kind = draw(st.sampled_from(list(Kind)))
         name, f = f"o{next(number)}", draw(st.floats(0.001, 1.0))
-        inputs = (node(), node()) if kind is Kind.JOIN else (node(),)
+        block = draw(st.sampled_from([None, above, above, f"b{name}"])) if blocks else None
+        inputs = (node(block), node(block)) if kind is Kind.JOIN else (node(block),)
         f = f / 1000.0 if kind is Kind.JOIN else f
         groups = draw(st.floats(1.0, 500.0)) if kind is Kind.AGGREGATE else 0.0
-        return Operator(name, kind, inputs, 1.0 if kind is Kind.AGGREGATE else f, groups, draw(places))
+        may = draw(places) if block is None else allowed.setdefault(block, draw(places))
+        return Operator(name, kind, inputs, 1.0 if kind is Kind.AGGREGATE else f, groups, may, block)
 
     found = node()
     assert isinstance(found, Operator)

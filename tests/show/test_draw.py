@@ -28,7 +28,8 @@ from anabranch.show.draw import (
     text_width,
 )
 from anabranch.show.glyph_widths import BOLD, RANGES, REGULAR
-from bench.pictures import font_widths, in_scheme, plans, widths_module
+from bench import pictures
+from bench.pictures import font_widths, in_scheme, widths_module
 from tests.support.plans import priced
 from tests.support.queries import planned, stream
 
@@ -118,10 +119,10 @@ def test_widths_are_those_of_the_font() -> None:
     assert widths_module().count("_table(") == 3
 
 
-@pytest.mark.parametrize("name", plans())
+@pytest.mark.parametrize("name", pictures.PICTURES)
 def test_what_a_picture_shows(name: str) -> None:
     """Streams, windows, keys, rates and what is kept; in light and dark; no text outside of the picture's own style."""
-    planning = plans()[name]
+    planning = pictures.planned(*pictures.PICTURES[name])
     (query,) = planning.queries
     drawn, tree = planning.draw(query), planning.priced(query).tree
     text = " ".join(ElementTree.fromstring(drawn).itertext())
@@ -138,9 +139,9 @@ def test_what_a_picture_shows(name: str) -> None:
     assert all(rule.strip().startswith((".anabranch ", "@media")) for rule in style.replace("{.", "}.").split("}") if rule)
 
 
-@pytest.mark.parametrize("name", plans())
+@pytest.mark.parametrize("name", pictures.PICTURES)
 def test_the_pictures_of_the_documentation_are_as_drawn(name: str) -> None:
-    planning = plans()[name]
+    planning = pictures.planned(*pictures.PICTURES[name])
     (query,) = planning.queries
     kept = PICTURES / f"plan-{name}.svg"
     assert kept.read_text(encoding="utf-8") == planning.draw(query), "run python -m bench.pictures, and look at them"

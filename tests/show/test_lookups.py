@@ -52,6 +52,17 @@ def test_which_way_is_taken_and_why() -> None:
     assert "a round trip takes 0.4 ms, a key 3 µs, a row that is read 0.9 µs" in told
 
 
+def test_what_a_hint_says_is_told() -> None:
+    hinted = SCRIPT.replace("SELECT o.id, r.rate", "SELECT /*+ PLACE(c, crm) PLACE(r, engine) */ o.id, r.rate")
+    query = parse_script(hinted, describe=lambda _, table: COLUMNS[table]).queries[0].query
+    told = words(lookups_text(query, lambda _: None))
+    assert "customers in crm, by id, for rows of orders: looked up in every batch: a hint says so" in told
+    assert "read once and kept in the worker: a hint says so, and as long as it has no more than 256 MiB" in told
+    assert [each["place"] for each in lookups_json(query, lambda _: None)] == ["database", "engine"]
+    query = parse_script(hinted.replace("c, crm", "c, engine"), describe=lambda _, table: COLUMNS[table]).queries[0].query
+    assert "by id, for rows of orders: read whole in every batch" in words(lookups_text(query, lambda _: None))
+
+
 def test_for_programs() -> None:
     customers, regions = lookups_json(bound("q"), lambda _: COSTS)
     assert (customers["table"], customers["keys"], customers["reading"]) == ("public.customers", ["id"], "current")

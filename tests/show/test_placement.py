@@ -89,6 +89,58 @@ def test_what_it_takes_the_engine_to_take_over_is_told(failure: str, when: str) 
     assert "folds" not in found.explain("q")
 
 
+@pytest.mark.parametrize(("sql", "does", "rows"), [
+    ("a.plug, COUNT(*) AS n FROM plugs [RANGE 10 SECONDS] a, plugs [RANGE 5 SECONDS] b WHERE a.plug = b.plug "
+     "GROUP BY a.plug",
+     "joins the rows of q, and folds 2,000,000 combinations", 2e6),
+    ("a.load FROM plugs [RANGE 10 SECONDS] a, plugs [RANGE 5 SECONDS] b WHERE a.plug = b.plug",
+     "derives the indexes of q, of 38,000 rows", 3.8e4),
+])  # fmt: skip
+def test_what_it_takes_the_engine_to_join_in_the_place_of_a_database_is_told(sql: str, does: str, rows: float) -> None:
+    """20,000 rows meet 10,000, of which each finds a hundredth; rows are kept somewhat longer than they are valid."""
+    found = Planning(facts=replace(FACTS, distinct={"a.plug": 100.0, "b.plug": 100.0}), slots=2, database_failure="engine")
+    found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS SELECT /*+ PLACE(duck) */ {sql};"))
+    assert f"in which that fails, the engine {does}:" in " ".join(found.explain("q").split())
+    (told,) = found.explain_json("q")["placement"]["folding"].values()
+    assert told["rows"] == pytest.approx(rows)
+    assert told["cpu_s"] > rows * (found.units.fold if "GROUP" in sql else found.units.insert) * 0.99
+    found.facts = FACTS
+    assert found.explain_json("q")["placement"]["folding"] == {}, "how many rows meet is not known"
+
+
+def test_what_is_refused_meanwhile_is_told() -> None:
+    alone = planning(select="SELECT {} COUNT(*) AS n FROM plugs [NOW]", hint="/*+ PLACE(duck) */")
+    assert alone.explain_json("q")["placement"]["refused"] == [
+        "refused while duck may run q: another plan, groups or selects elsewhere"
+    ]
+    joined = "SELECT {} p.load FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug"
+    text = " ".join(planning(select=joined, hint="/*+ PLACE(duck) */").explain("q").split())
+    assert "refused while duck may run q: another plan, groups or selects elsewhere; and its join is shared with no" in text
+    below = planning("/*+ PLACE(f, duck) */")
+    assert below.explain_json("q")["placement"]["refused"] == ["refused: to have another block of q in a database as well"]
+    assert planning("/*+ PLACE(f, engine) */").explain_json("q")["placement"]["refused"] == []
+
+
+@pytest.mark.parametrize(("sql", "told"), [
+    ("{} p.plug, COUNT(*) AS n FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug GROUP BY p.plug",
+     "spread by p.plug = o.plug"),
+    ("{} p.load, COUNT(*) AS n FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug GROUP BY p.load", "in one slot"),
+    ("{} COUNT(*) AS n FROM plugs [NOW]", "in one slot"),
+    ("x.plug FROM DATABASE duck (SELECT plug FROM plugs [NOW] PARTITION BY plug) x", "spread by plugs.plug"),
+    ("x.plug, MAX(x.load) AS m FROM DATABASE duck (SELECT plug, load FROM plugs [NOW] PARTITION BY plug) x GROUP BY x.plug",
+     "spread by plugs.plug"),
+    ("x.plug FROM DATABASE duck (SELECT plug FROM plugs [NOW] PARTITION BY plug) x, plugs [NOW] p WHERE p.load > x.plug",
+     "in one slot"),
+])  # fmt: skip
+def test_where_the_groups_of_a_database_are_made_is_told(sql: str, told: str) -> None:
+    found = Planning(slots=4)
+    query = f"CREATE QUERY q AS SELECT {sql.format('/*+ PLACE(duck) */')};"
+    found.add_script(parse_script(SOURCES + query, found.catalog))
+    text = " ".join(found.explain("q", verbose=True).split())
+    assert f"asked every 1 second {told} select" in text
+    assert ("all rows go to one of them" in text) == (told == "in one slot")
+
+
 def test_a_hint_decides_against_the_costs() -> None:
     remember("duck", FREE)
     assert places(planning("/*+ PLACE(f, engine) */"))["AGGREGATE f"] == "engine"
@@ -114,3 +166,12 @@ def test_nothing_is_told_where_there_is_no_choice() -> None:
     assert "places" not in planning(databases=()).explain("q")
     alone = "SELECT {} plug FROM plugs [NOW]"
     assert planning(select=alone).explain_json("q")["placement"] is None
+
+
+def test_a_statement_in_the_words_of_a_database_is_told_as_well() -> None:
+    block = "DATABASE duck (SELECT plug, median(load) AS m FROM plugs [RANGE 1 MINUTE] GROUP BY plug) x"
+    found = Planning(facts=FACTS, slots=2)
+    found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS SELECT x.m FROM {block};", found.catalog))
+    told = " ".join(found.explain("q").split())
+    assert 'q.x in duck: SELECT plug, median(load) AS m FROM "plugs" GROUP BY plug' in told
+    assert [*found.explain_json("q")["placement"]["statements"]] == ["q.x"]

@@ -44,8 +44,10 @@ class Tables:
         self.write_version(0)
 
     def write_version(self, version: int) -> None:
-        """Writes the small table."""
-        pq.write_table(pa.table({"k": [1, 2], "version": [version] * 2}), self.folder / "t" / "a.parquet")
+        """Writes the small table, all at once: a batch may read it meanwhile."""
+        begun = self.folder / "t" / ".a.parquet"
+        pq.write_table(pa.table({"k": [1, 2], "version": [version] * 2}), begun)
+        begun.rename(begun.with_name("a.parquet"))
 
     def large(self) -> DataFrame:
         self.read.append(len(self.read))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from anabranch.errors import DuplicateNameError, SqlError, SyntaxSqlError, UnknownStreamError, UnsupportedSqlError
+from anabranch.plan.lookups import looked_up
 from anabranch.plan.query import Query
 from anabranch.sql import parse_script
 
@@ -28,7 +30,7 @@ def joined(hint: str) -> str:
     ("", (None, None, None)),
     ("/*+ PLACE(m, duck) */", ("duck", None, None)),
     ("/*+ place ( M , Database ) */", ("database", None, None)),
-    ("/*+ PLACE(m, engine) PLACE(h, crm) */", ("engine", None, "crm")),
+    ("/*+ PLACE(m, engine) PLACE(h, engine) */", ("engine", None, "engine")),
     ("/*+ PLACE(m, engine) */ /* a comment */ /*+ PLACE(p, ENGINE) */", ("engine", "engine", None)),
     ('/*+ PLACE(m, "My Db") */', ("My Db", None, None)),
     ("/* + PLACE(m, duck) */ -- /*+ PLACE(m, duck) */\n", (None, None, None)),
@@ -36,6 +38,25 @@ def joined(hint: str) -> str:
 ])  # fmt: skip
 def test_a_hint_says_where_an_input_is_computed(hint: str, places: tuple[str | None, ...]) -> None:
     assert tuple(i.place for i in bound(joined(hint)).inputs) == places
+
+
+@pytest.mark.parametrize(("place", "wanted"), [("engine", "engine"), ("database", "database"), ("CRM", "database")])
+def test_a_hint_says_how_the_rows_of_a_table_in_a_database_come(place: str, wanted: str) -> None:
+    (source,) = looked_up(looking_up(place))
+    assert source.place == wanted
+
+
+def test_a_table_cannot_be_looked_up_in_another_database() -> None:
+    with pytest.raises(UnsupportedSqlError, match="owners is in crm, not in shop") as caught:
+        looking_up("shop")
+    assert caught.value.hint == "write crm, database or engine"
+
+
+def looking_up(place: str) -> Query:
+    sql = f"SELECT /*+ PLACE(o, {place}) */ p.plug, o.name FROM plugs [NOW] p, owners o WHERE o.plug = p.plug"
+    script = f"{SOURCES} CREATE TABLE owners FROM DATABASE crm TABLE 'owners'; CREATE QUERY q AS {sql};"
+    columns = (("plug", pa.int64()), ("name", pa.string()))
+    return parse_script(script, describe=lambda *_: columns).queries[0].query
 
 
 def test_each_select_has_hints_of_its_own() -> None:
@@ -70,6 +91,7 @@ def test_a_select_is_placed_once(sql: str) -> None:
     ("/*+ PLACE(m, 'duck') */", SyntaxSqlError, "expected engine, database", "'duck'"),
     ("/*+ PLACE(m, ' */", SyntaxSqlError, "cannot be read", " PLACE(m, '"),
     ("/*+ PLACE(n, duck) */", UnknownStreamError, "there is no n in FROM", "n, duck"),
+    ("/*+ PLACE(h, crm) */", UnsupportedSqlError, "homes is not looked up in a database: its rows are here", "crm"),
     ("/*+ PLACE(m, duck), PLACE(h, crm) */", SyntaxSqlError, "expected PLACE", ", PLACE"),
     ("/*+ PLACE(m, duck) PLACE(M, engine) */", DuplicateNameError, "M is placed twice", "M, engine"),
     ("/*+ PLACE(p, duck) */", UnsupportedSqlError, "placing a stream in a database is not supported", "duck"),

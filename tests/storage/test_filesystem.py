@@ -173,6 +173,15 @@ def test_size(disk):
                 disk.size_bytes(path)
 
 
+def test_parts_of_a_file(disk):
+    disk.put("f/a", [b"abc", b"defg"])
+    assert [disk.get_part("f/a", *part).to_pybytes() for part in ((0, 7), (2, 3), (6, 1), (3, 0))] == [
+        b"abcdefg", b"cde", b"g", b""
+    ]  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        disk.get_part("f/b", 0, 1)
+
+
 def test_copies_replace(disk):
     disk.put("f/a", [b"new"])
     disk.put("g/b", [b"old, and longer"])

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.errors import LocationError
 from anabranch.storage.filesystem import ArrowFilesystem, LocalFilesystem
-from anabranch.storage.location import located, without_secrets
+from anabranch.storage.location import KNOWN, located, without_secrets
 
 
 def test_local_places_are_one(tmp_path, monkeypatch):
@@ -47,9 +47,16 @@ def test_a_bucket(bucket):
     assert str(folder) == str(same) == str(within) == f"s3://{bucket.name}/some/folder"
 
 
+def test_a_container_of_azure_is_written_as_the_hint_says():
+    assert "abfs://account@container/x" in KNOWN
+    folder = located("abfs://account@container/x")
+    assert str(folder) == "abfs://container/x"
+    assert folder.filesystem.__reduce__()[1][0]["account_name"] == "account"
+
+
 def test_secrets_are_not_shown(bucket):
     assert without_secrets(bucket.uri("x")) == f"s3://{bucket.name}/x"
-    assert without_secrets("abfs://container@account/x") == "abfs://container@account/x"
+    assert without_secrets("abfs://account@container/x") == "abfs://account@container/x"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from hypothesis import settings
 
 Case = TypeVar("Case")
 
-QUICK_EXAMPLES = 3
+QUICK_EXAMPLES = 2
 """So many examples of a Hypothesis test `make quick` takes."""
 
 QUICK_SEEDS = 1

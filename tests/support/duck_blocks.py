@@ -26,10 +26,8 @@ FAILS = st.dictionaries(
 
 def able(query: Query) -> list[str]:
     """The blocks of a query that DuckDB may run."""
-    found = [block.name for block in query.blocks if block.grouping is not None]
-    if query.grouping is None:
-        query = replace(query, place="duck")
-        found.append(query.name)
+    found = [block.name for block in query.blocks if block.grouping is not None or block is query]
+    query = replace(query, place="duck")
     return [name for name in found if not why_not_in(query, name, DUCKDB)]
 
 

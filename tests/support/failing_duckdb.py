@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import islice
 from unittest import mock
 
 import pyarrow as pa
@@ -34,9 +35,12 @@ class Failing:
         return self.inner.run_all(sql, given)
 
     def pieces(self, sql: str, relations: Mapping[str, pa.Table], most_rows: int) -> Iterator[pa.RecordBatch]:
+        """It fails when it has given a row."""
         if self.fails():
+            with closing(self.inner.pieces(sql, relations, most_rows)) as found:
+                yield from (piece.slice(0, 1) for piece in islice(found, 1))
             raise QueryError("DuckDB: out of memory")
-        return self.inner.pieces(sql, relations, most_rows)
+        yield from self.inner.pieces(sql, relations, most_rows)
 
     def close(self) -> None:
         self.inner.close()

@@ -93,6 +93,10 @@ class FaultyFilesystem:
         self._tick()
         return self.inner.get(path)
 
+    def get_part(self, path: str, offset: int, length: int) -> pa.Buffer:
+        self._tick()
+        return self.inner.get_part(path, offset, length)
+
     def list(self, directory: str) -> Names:
         self._tick()
         return self.inner.list(directory)

@@ -83,8 +83,8 @@ def random_shares(names: Sequence[str], rng: np.random.Generator) -> dict[str, f
     return {name: float(rng.choice([0.3, 0.6, 0.9])) for name in names if rng.random() < 0.6}
 
 
-def fanned(seed: int, inputs: int) -> Scenario:
-    """Four batches of streams in which a few rows have many partners and many have few: joined as any tree, some of them
+def fanned(seed: int, inputs: int, batches: int = 4) -> Scenario:
+    """Batches of streams in which a few rows have many partners and many have few: joined as any tree, some of them
     with themselves; by every row, or by keys alone, so that rows of a key are equal."""
     rng = np.random.default_rng(seed)
     names = "abcd"[:inputs]
@@ -106,7 +106,7 @@ def fanned(seed: int, inputs: int) -> Scenario:
         times = batch * 1_000_000 + rng.integers(-900_000, 1_000_000, count)
         return [(int(k), int(v), batch * count + n, int(t)) for n, (k, v, t) in enumerate(zip(*keys, times, strict=True))]
 
-    cut = tuple({s: rows(n) for s in sorted({*source.values()})} for n in range(4))
+    cut = tuple({s: rows(n) for s in sorted({*source.values()})} for n in range(batches))
     return Scenario(script, tuple(show(p, graph) for p in plans), cut)
 
 

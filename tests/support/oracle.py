@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch.plan.expression import Call, Column, Expr, Literal, ResultTime
-from anabranch.plan.query import GROUP, PARTS, Aggregate, Grouping, Input, Query, Stream, Table
+from anabranch.plan.query import GROUP, LATEST_US, PARTS, Aggregate, Grouping, Input, Query, Stream, Table
 
 ALWAYS_US, FOREVER_US = -(2**63), 2**63 - 1
 DOUBT_ULPS = 2
@@ -90,7 +90,7 @@ def accepted(
             if stream.name not in batch:
                 continue
             rows = batch[stream.name]
-            limit = clocks[number] + stream.ahead_us if clocks and stream.ahead_us is not None else math.inf
+            limit = clocks[number] + stream.ahead_us if clocks and stream.ahead_us is not None else LATEST_US
             fates = [_fate(t, watermark, limit) for t in times_us(rows, stream)]
             found.untimed[-1][stream.name] = fates.count("untimed")
             found.late[-1][stream.name] = fates.count("late")
@@ -477,15 +477,22 @@ def fresh_by_batch(
 ) -> list[Bag]:
     """The results of each batch, by its last row, in which no row is older by the clock of the batch than its freshness
     allows. `planned` are the times at which batches were planned, where rows may be early."""
-    streams = [s for s in query.base_sources if isinstance(s, Stream)]
     found: list[Bag] = []
     for number in range(len(batches)):
-        asked, both = _fresh(query, clocks[number]), []
-        for upto in (number, number + 1):
-            law = accepted(batches[:upto], streams, planned[:upto])
-            both.append(joined(asked, {**law.rows, **tables}))
-        found.append(both[1] - both[0])
+        before, after = (
+            fresh_of(query, batches[:upto], tables, clocks[number], planned[:upto]) for upto in (number, number + 1)
+        )
+        found.append(after - before)
     return found
+
+
+def fresh_of(
+    query: Query, batches: Sequence[Batch], tables: Batch, clock_us: int | None, planned: Sequence[int] = (), since: int = 0
+) -> Bag:
+    """The results of some batches in which no row is too old by a clock, or came before batch `since`."""
+    streams = [s for s in query.base_sources if isinstance(s, Stream)]
+    law = accepted(batches, streams, planned, since)
+    return joined(_fresh(query, clock_us), {**law.rows, **tables})
 
 
 def _fresh(query: Query, clock_us: int | None) -> Query:

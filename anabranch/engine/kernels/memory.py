@@ -1,5 +1,5 @@
 """What numba does not offer: loads from an address (state is memory-mapped, and one loop reads hundreds of mapped
-segments), the population count of a word, and prefetching."""
+segments), sums kept at one, the population count of a word, and prefetching."""
 
 from __future__ import annotations
 
@@ -31,6 +31,23 @@ load_u32 = _loader(32, types.uint32)
 load_u64 = _loader(64, types.uint64)
 load_i32 = _loader(32, types.int32)
 load_i64 = _loader(64, types.int64)
+
+
+@intrinsic
+def load_f64(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], ir.DoubleType().as_pointer()), align=8)
+
+    return types.float64(types.int64), generate
+
+
+@intrinsic
+def store_f64(typing_context: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], ir.DoubleType().as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float64), generate
 
 
 @intrinsic

@@ -396,11 +396,28 @@ def add_up(places: Sequence[int], weights: Sequence[float], sums: Sequence[float
     return found
 
 
-def place_rows(ids: Sequence[int], rows: Mapping[int, int], shares: Mapping[int, float]) -> tuple[list[int], list[float]]:
-    """The place of each row id among the rows of some batches, of which there are so many, one batch after the other; and
-    the share of its batch. Rows of other batches have the place behind all, and the share 1."""
-    firsts, end = dict[int, int](), 0
-    for batch in sorted(rows):
-        firsts[batch], end = end, end + rows[batch]
-    places = [firsts[id >> 32] + (id & LOW) if id >> 32 in firsts else end for id in ids]
-    return places, [shares.get(id >> 32, 1.0) for id in ids]
+RowSums = Mapping[int, tuple[float, float]]
+"""The two sums of each row id; rows of batches that have none do not stand in it."""
+
+
+def kept_shares(ids: Sequence[int], shares: Mapping[int, float]) -> list[float]:
+    """The share of its rows that the batch of each row id kept."""
+    return [shares.get(id >> 32, 1.0) for id in ids]
+
+
+def add_to_rows(ids: Sequence[int], weights: Sequence[float], sums: RowSums) -> tuple[RowSums, list[int]]:
+    """The sums with each weight added to the first one of its row; and the places of rows where that was 0 before."""
+    found, touched = dict(sums), []
+    for place, (id, weight) in enumerate(zip(ids, weights, strict=True)):
+        if id in found and weight:
+            first, second = found[id]
+            found[id] = (first + weight, second)
+            if first == 0:
+                touched.append(place)
+    return found, touched
+
+
+def fold_rows(ids: Sequence[int], sums: RowSums) -> tuple[RowSums, list[float], list[float]]:
+    """The sums of rows with the first one added to the second; and what both were before."""
+    folded = {id: (0.0, sum(sums[id])) for id in ids}
+    return {**sums, **folded}, [sums[id][0] for id in ids], [sums[id][1] for id in ids]

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from threading import Timer
 from typing import Any, TypeVar
 
 import duckdb
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.errors import QueryError
+from anabranch.place.databases.deadlines import DEADLINES
 from anabranch.place.databases.duckdb_words import char_of, words_of
 from anabranch.plan.statement import StatementError, Words
 
@@ -88,8 +88,9 @@ class DuckDb:
             with self._registered(relations):
                 with self._in_time():
                     found = self._connection.sql(sql).to_arrow_reader(most_rows)
-                while (piece := self._next(found)) is not None:
-                    yield piece
+                with found:  # whoever takes no more of it has the next statement run all the same
+                    while (piece := self._next(found)) is not None:
+                        yield piece
         except (duckdb.Error, OSError, pa.ArrowException) as error:  # a reader hands on errors of DuckDB as Arrow's
             raise _failed(sql, error) from None
 
@@ -122,15 +123,8 @@ class DuckDb:
             for name in relations:
                 self._connection.unregister(name)
 
-    @contextmanager
-    def _in_time(self) -> Iterator[None]:
-        timer = Timer(self._timeout_s, self._connection.interrupt)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+    def _in_time(self) -> AbstractContextManager[None]:
+        return DEADLINES.within(self._timeout_s, self._connection.interrupt)
 
 
 @cache

@@ -1,8 +1,8 @@
 """PostgreSQL as a server, through ADBC: stored tables that are looked up where they are.
 
-A lookup is one statement: the distinct keys of a batch go there as one array parameter for each key column, are joined with
-the table by its index, and the rows found come back as Arrow. A temporary relation for the keys takes longer
-(`python -m bench.keys`). Every statement runs in a transaction that may only read.
+A lookup is one statement: the distinct keys of a batch, unless they are very many, go there as one array parameter for each
+key column, are joined with the table by its index, and the rows found come back as Arrow. A temporary relation for the keys
+takes longer (`python -m bench.keys`). Every statement runs in a transaction that may only read.
 
 ADBC has no deadline of its own. The server ends a statement after the timeout (`statement_timeout`); that does not help when
 the server itself hangs, or the network is cut. So a call runs in a thread of its own, and a connection whose call is not
@@ -19,13 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.errors import DatabaseError, DatabaseGoneError
-from anabranch.place.databases.postgresql_types import Stored, fetched, key_array, stored_type
+from anabranch.place.databases.postgresql_types import OddValueError, Stored, fetched, key_array, stored_type
 from anabranch.place.databases.protocol import TableSize, Wanted
 from anabranch.place.databases.settings import Settings
 
@@ -50,13 +51,26 @@ WATCH = f"""
 SELECT set_config(name, '{LOOK_S}s', false) FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
 """
 
-GONE = ("08", "57P01", "57P02", "57P03")
-"""SQLSTATEs, or beginnings of them, of a connection that is gone, or of a server that stops or starts."""
+GONE = ("08", "57P01", "57P02", "57P03", "53", "40001", "40P01", "55P03")
+"""SQLSTATEs, or beginnings of them, of a connection that is gone, of a server that stops, starts or is at its limits, and of
+a statement that gave way to another one, as on a standby that catches up."""
 
-SNAPSHOT_GONE = "22023"
-"""SQLSTATE of a snapshot that nobody holds any more, among other values that are none."""
+OTHER_LETTERS = "22P05"
+"""SQLSTATE of text that has no form in the encoding of the database."""
 
-PASSING = ("starting up", "shutting down", "in recovery", "terminating connection", "server closed the connection")
+KEYS_AT_ONCE, BYTES_AT_ONCE = 1_000_000, 64 << 20
+"""No statement has more keys, or more bytes of them."""
+
+MOST_FOUND = 1 << 30
+"""No lookup gives more bytes of rows: a worker would not bear it."""
+
+SNAPSHOT_GONE = ("22023", "42704")
+"""SQLSTATEs of a snapshot that nobody holds any more, among other things that are none: the latter since PostgreSQL 17."""
+
+PASSING = (
+    "too many", "connection slots are reserved", "starting up", "shutting down", "in recovery", "terminating connection",
+    "server closed the connection",
+)  # fmt: skip
 """What a server says that goes, or is not there yet."""
 
 REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", "no pg_hba.conf entry")
@@ -64,8 +78,11 @@ REFUSED = ("FATAL:", "definition of service", "invalid ", "certificate", "SSL", 
 
 GRANT = "have its owner GRANT SELECT ON the table, and USAGE ON its schema"
 
+LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+
 DESCRIBE = """
-SELECT a.attname, t.typname, t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown,
+SELECT a.attname, CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN t.typname END AS typname,
+       t.typtype::text, a.atttypmod, format_type(a.atttypid, a.atttypmod) AS shown,
        has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS is_ours
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
@@ -76,6 +93,14 @@ SIZE = """
 SELECT c.reltuples::bigint AS rows, pg_table_size(c.oid) AS bytes
 FROM pg_catalog.pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'm')
 """
+
+
+class TooMuchError(Exception):
+    """A statement gives more than may be taken."""
+
+
+class OtherLettersError(DatabaseError):
+    """Text that has no form in the encoding of the database."""
 
 
 class PostgreSQL:
@@ -92,23 +117,44 @@ class PostgreSQL:
         return tuple((name, stored.type) for name, stored in self._columns(table, again=True).items())
 
     def lookup(self, wanted: Wanted, keys: pa.Table, snapshot: str | None = None) -> pa.Table:
+        """A statement for every so many keys: a server that has to hold all of many might not bear it."""
+        parts = [keys.slice(first, KEYS_AT_ONCE) for first in range(0, max(1, keys.num_rows), KEYS_AT_ONCE)]
+        parts = [half for part in parts for half in _not_too_large(part)]
+        return pa.concat_tables(self._looked_up(wanted, part, snapshot) for part in parts)
+
+    def _looked_up(self, wanted: Wanted, keys: pa.Table, snapshot: str | None) -> pa.Table:
+        try:
+            return self._found(wanted, keys, snapshot)
+        except OtherLettersError:  # a key has some that the database lacks: no index has text by its bytes
+            return self._found(wanted, keys, snapshot, as_bytes=True)
+
+    def _found(self, wanted: Wanted, keys: pa.Table, snapshot: str | None, as_bytes: bool = False) -> pa.Table:
         columns = self._columns(wanted.table)
         self._require(wanted.table, columns, (*wanted.keys, *(name for name, _ in wanted.columns)))
         arrays, casts, conditions = [], [], []
-        possible = [key_array(columns[key], keys.column(place)) for place, key in enumerate(wanted.keys)]
+        possible = [key_array(columns[key], keys.column(place), as_bytes) for place, key in enumerate(wanted.keys)]
         are = _all_of(each.possible for each in possible)
         for place, (key, each) in enumerate(zip(wanted.keys, possible, strict=True), start=1):
             values = each.values if are is None else each.values.filter(are)
             arrays.append(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values))
             casts.append(f"${place}::{each.cast}")
-            conditions.append(f"{columns[key].compared(f't.{quoted(key)}')} = k.k{place}")
+            conditions.append(columns[key].condition(f"t.{quoted(key)}", each, f"k.k{place}", as_bytes))
         names = ", ".join(f"k{place}" for place in range(1, len(arrays) + 1))
         sql = (
             f"SELECT {_selected(wanted.columns, columns)} FROM unnest({', '.join(casts)}) AS k({names}) "
             f"JOIN {relation(wanted.table)} AS t ON {' AND '.join(conditions)}"
         )
         parameters = pa.RecordBatch.from_arrays(arrays, names=[f"k{place}" for place in range(1, len(arrays) + 1)])
-        return self._typed(wanted.table, self._call(lambda: self._rows(sql, parameters, snapshot)), wanted.columns)
+        try:
+            rows = self._call(lambda: self._rows(sql, parameters, snapshot, MOST_FOUND))
+        except TooMuchError:
+            self.close()
+            raise DatabaseError(
+                f"the table {wanted.table} of the database {self.name} has more than {MOST_FOUND >> 20} MiB of rows for "
+                f"{keys.num_rows:,} keys of a batch: is {', '.join(wanted.keys)} what rows are to be found by? If so, take "
+                "smaller batches"
+            ) from None
+        return self._typed(wanted.table, rows, wanted.columns)
 
     def read(
         self,
@@ -215,6 +261,7 @@ class PostgreSQL:
         options["options"] = f"{options.get('options', '')} {own}".strip()
         options.setdefault("connect_timeout", str(max(2, int(self._limits.timeout_s))))
         options.setdefault("application_name", "anabranch")
+        options["client_encoding"] = "UTF8"  # else texts come and go as the server stores them
         dsn = Settings(self.name, options).dsn
         connection = driver.connect(dsn, autocommit=True)
         with suppress(DriverError), connection.cursor() as cursor:  # not every system can look
@@ -222,10 +269,14 @@ class PostgreSQL:
             cursor.fetchall()
         return connection
 
-    def _execute(self, sql: str, parameters: pa.RecordBatch | None = None) -> pa.Table:
+    def _execute(
+        self, sql: str, parameters: pa.RecordBatch | None = None, most_bytes: int | None = None
+    ) -> pa.Table:
         self._cursor = cursor = self._connection.cursor()
         try:
             cursor.execute(sql, parameters)
+            if most_bytes is not None:
+                return _up_to(most_bytes, cursor.fetch_record_batch())
             return cursor.fetch_arrow_table() if cursor.description else pa.table({})
         finally:
             if self._cursor is cursor:
@@ -233,12 +284,14 @@ class PostgreSQL:
             with suppress(DriverError):
                 cursor.close()
 
-    def _rows(self, sql: str, parameters: pa.RecordBatch | None = None, snapshot: str | None = None) -> pa.Table:
+    def _rows(
+        self, sql: str, parameters: pa.RecordBatch | None, snapshot: str | None, most_bytes: int | None = None
+    ) -> pa.Table:
         if snapshot is None:
-            return self._execute(sql, parameters)
+            return self._execute(sql, parameters, most_bytes)
         self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")
-        found = self._execute(sql, parameters)
+        found = self._execute(sql, parameters, most_bytes)
         self._execute("COMMIT")
         return found
 
@@ -272,6 +325,8 @@ class PostgreSQL:
     def _typed(self, table: str, rows: pa.Table, columns: tuple[tuple[str, pa.DataType], ...]) -> pa.Table:
         try:
             return fetched(rows, columns)
+        except OddValueError as error:
+            raise DatabaseError(f"the table {table} of the database {self.name}: {error}") from None
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DatabaseError(
                 f"the table {table} of the database {self.name} has other types than when it was declared ({error}): change "
@@ -295,22 +350,29 @@ class PostgreSQL:
         state = getattr(error, "sqlstate", None) or ""
         if state == "57014":
             return DatabaseGoneError(self._too_slow)
+        if state == OTHER_LETTERS:
+            return OtherLettersError(f"the database {self.name} says: {said}; its encoding lacks letters of Unicode: is "
+                                     "there text in the table that is none in this encoding?")  # fmt: skip
         own = f"ANABRANCH_DATABASE_{self.name.upper()}_"
         todo = {
             "42P01": "is the table still there? Declared tables must stay while queries read them",
             "42703": "was the table altered? Put the column back, or declare the table and its queries anew",
             "42501": GRANT,
             "42883": "was the type of a key column changed? Declare the table and its queries anew",
-            SNAPSHOT_GONE: "the batch is run again with a new snapshot when the query is started again",
         }.get(state)
+        # A snapshot goes with the connection that holds it: the batch that runs again has another.
+        is_without = state in SNAPSHOT_GONE and "snapshot" in said
+        if is_without:
+            todo = "the batch is run again with a new snapshot when the query is started again"
         if todo is None and "authentication failed" in said:
             todo = f"check {own}USER and {own}PASSWORD, or the passfile"
+        if todo is None and state and not state.startswith(GONE):
+            todo = "does SELECT * FROM the table, or the view, work in the database?"
         if todo is None:
             todo = f"is it running, and are {own}HOST, _PORT, _DBNAME, _USER right, or the service {self.name} of the "
             todo += "service file?"
-        # A snapshot goes with the connection that holds it: the batch that runs again has another.
-        is_gone = _may_pass(error) or (state == SNAPSHOT_GONE and "snapshot" in said)
-        return (DatabaseGoneError if is_gone else DatabaseError)(f"the database {self.name} says: {said}; {todo}")
+        kind = DatabaseGoneError if is_without or _may_pass(error) else DatabaseError
+        return kind(f"the database {self.name} says: {said}; {todo}")
 
 
 def _may_pass(error: Exception) -> bool:
@@ -321,6 +383,27 @@ def _may_pass(error: Exception) -> bool:
     text = str(error)
     is_passing = any(word in text for word in PASSING)
     return text.startswith("IO:") and (is_passing or not any(word in text for word in REFUSED))
+
+
+def _up_to(most_bytes: int, rows: pa.RecordBatchReader) -> pa.Table:
+    """All rows of a statement."""
+    found, size_bytes = list[pa.RecordBatch](), 0
+    for batch in rows:
+        size_bytes += batch.nbytes
+        if size_bytes > most_bytes:
+            raise TooMuchError
+        found.append(batch)
+    return pa.Table.from_batches(found, rows.schema)
+
+
+def _not_too_large(keys: pa.Table) -> Iterator[pa.Table]:
+    """Keys in parts of no more than so many bytes, as far as a key is not longer."""
+    if keys.num_rows < 2 or keys.get_total_buffer_size() <= BYTES_AT_ONCE or keys.nbytes <= BYTES_AT_ONCE:
+        yield keys
+        return
+    half = keys.num_rows // 2
+    yield from _not_too_large(keys.slice(0, half))
+    yield from _not_too_large(keys.slice(half))
 
 
 def _all_of(masks: Iterable[pa.Array | None]) -> pa.Array | None:
@@ -336,10 +419,11 @@ def _selected(columns: tuple[tuple[str, pa.DataType], ...], known: Mapping[str, 
 
 
 def relation(table: str) -> str:
-    """The name of a table as SQL, every part quoted; what is not in quotes is folded to lower case, as PostgreSQL does.
+    """The name of a table as SQL, every part quoted; letters of ASCII that are not in quotes become small ones, as in
+    PostgreSQL.
 
-    >>> relation("public.Customers"), relation('"My Schema"."a ""b"". c"')
-    ('"public"."customers"', '"My Schema"."a ""b"". c"')
+    >>> relation("public.Customers"), relation('"My Schema"."a ""b"". c"'), relation("Ärger.ÄB")
+    ('"public"."customers"', '"My Schema"."a ""b"". c"', '"Ärger"."Äb"')
     """
     parts, rest = [], table.strip()
     while True:
@@ -352,7 +436,7 @@ def relation(table: str) -> str:
             part, rest = rest[1:end].replace('""', '"'), rest[end + 1 :]
         else:
             part, dot, after = rest.partition(".")
-            part, rest = part.strip().lower(), dot + after
+            part, rest = part.strip().translate(LOWER), dot + after
         if not part or "\0" in part:
             raise DatabaseError(f"{table!r} is no name of a table: write schema.table")
         parts.append(quoted(part))

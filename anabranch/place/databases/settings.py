@@ -32,6 +32,19 @@ PREFIX = "ANABRANCH_DATABASE_"
 OURS = ("timeout", "retries")
 """Options that are ours, not libpq's."""
 
+LIBPQ = (
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname", "fallback_application_name",
+    "gssdelegation", "gssencmode", "gsslib", "host", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle",
+    "keepalives_interval", "krbsrvname", "load_balance_hosts", "options", "passfile", "password", "port", "replication",
+    "require_auth", "requirepeer", "requiressl", "service", "servicefile", "ssl_max_protocol_version",
+    "ssl_min_protocol_version", "sslcert", "sslcertmode", "sslcompression", "sslcrl", "sslcrldir", "sslkey", "sslmode",
+    "sslnegotiation", "sslpassword", "sslrootcert", "sslsni", "target_session_attrs", "tcp_user_timeout", "user",
+)  # fmt: skip
+"""Options of libpq. Others are handed on as well, so that it says what it does not know."""
+
+LONGEST_S, MOST_RETRIES = 86_400.0, 1_000
+"""No call may take longer, or is made more often."""
+
 SECRETS = ("password", "sslpassword")
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 ANY_DSN = re.compile(r"(?i)\b(postgres(?:ql)?://\S+|(?:ssl)?password\s*=\s*('(?:[^'\\]|\\.)*'|\S+))")
@@ -65,23 +78,34 @@ def settings_of(name: str, environment: Mapping[str, str] | None = None) -> Sett
         raise DatabaseError(f"{name!r} cannot name a database: a name is a word of letters, digits and _")
     own = f"{PREFIX}{name.upper()}_"
     told = os.environ if environment is None else environment
-    options = {key[len(own) :].lower(): value for key, value in sorted(told.items()) if key.startswith(own)}
+    known = {key[len(own) :].lower(): value for key, value in sorted(told.items()) if key.startswith(own)}
+    options = {key: value for key, value in known.items() if not _is_of_another(key)}
     limits = Limits()
     if options.keys() & set(OURS):
-        retries = int(_number(own, options, "retries", limits.retries))
-        limits = Limits(_number(own, options, "timeout", limits.timeout_s), retries)
+        retries = int(_number(own, options, "retries", limits.retries, MOST_RETRIES))
+        limits = Limits(_number(own, options, "timeout", limits.timeout_s, LONGEST_S), retries)
     libpq = {key: value for key, value in options.items() if key not in OURS}
     return Settings(name, libpq or {"service": name}, limits)
 
 
-def _number(own: str, options: Mapping[str, str], key: str, default: float) -> float:
+def _is_of_another(key: str) -> bool:
+    """Whether what stands behind the name of a database is an option of one whose name goes on.
+
+    >>> _is_of_another("eu_host"), _is_of_another("host"), _is_of_another("target_session_attrs"), _is_of_another("hots")
+    (True, False, False, False)
+    """
+    options = (*LIBPQ, *OURS)
+    return key not in options and any(key.endswith(f"_{option}") for option in options)
+
+
+def _number(own: str, options: Mapping[str, str], key: str, default: float, most: float) -> float:
     given = options.get(key)
     try:
         value = default if given is None else float(given)
     except ValueError:
         value = -1.0
-    if value < 0:
-        raise DatabaseError(f"{own}{key.upper()} is a number, 0 or more: write {default:g}")
+    if not 0 <= value <= most:  # nor is it one that is no number
+        raise DatabaseError(f"{own}{key.upper()} is a number from 0 to {most:g}: write {default:g}")
     return value
 
 

@@ -50,8 +50,6 @@ from bench.papers.federation.shapes import HOUSEHOLDS, LOADS, PLUGS
 from bench.papers.federation.sustained import BY_CPU, Sustained, compared, largest_sustained
 
 RATES = (1_000, 10_000, 40_000, 200_000)
-FILLED_S, FILL_S = 310, 10
-"""Windows are filled with so many seconds, in batches of so many."""
 WINDOW_S, SAMPLED_PLUGS = 300, 64
 WARM = 2
 """Batches after the filling that are not measured: the first has the instants of the filling's last one."""
@@ -71,9 +69,11 @@ class Sizes:
     calibrated: Sequence[int] = SIZES
     gives_up: bool = True
     names: Sequence[str] = tuple(CQ)
+    filling_s: Sequence[int] = 31 * (10,)
+    """Windows are filled in batches of so many seconds. The instants of the last one are asked for once they are full."""
 
 
-QUICK = Sizes((200,), 2, (1_000, 10_000), gives_up=False)
+QUICK = Sizes((200,), 2, (1_000, 10_000), gives_up=False, filling_s=(150, 150, 9, 1))
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def chosen_at(name: str, rate: int, knows_shares: bool = True) -> tuple[frozense
 class Measuring:
     """A placement whose windows are full."""
 
-    def __init__(self, placement: Placement, source: PlugRows, folder: str) -> None:
+    def __init__(self, placement: Placement, source: PlugRows, folder: str, filling_s: Sequence[int]) -> None:
         assert placement.query is not None, "it cannot run"
         self.source, self.second, self.batch = source, 0, 0
         self.run = LocalRun(placement.query, LocalFilesystem(folder))
@@ -123,8 +123,8 @@ class Measuring:
         self.cpu_s: list[float] = []
         self.asked_s: list[float] = []
         with _passing_over():
-            while self.second < FILLED_S:
-                self._step(FILL_S)
+            for seconds in filling_s:
+                self._step(seconds)
         for _ in range(WARM):
             self._step(1)
         self.warm = self.batch
@@ -170,7 +170,9 @@ def measured(sizes: Sizes) -> list[Row]:
     return found
 
 
-def sustained_by(placement: Placement, at: Measuring, rate: int, kept: dict[str, tuple[int, float]]) -> Sustained:
+def sustained_by(
+    placement: Placement, at: Measuring, rate: int, kept: dict[str, tuple[int, float]], sizes: Sizes
+) -> Sustained:
     """The largest rate that a placement sustains, as far as it is below a rate at which it was measured. `kept` are the
     largest rates that were kept up with so far, by the placement, with what a batch took."""
     wall_s = statistics.median(at.wall_s)
@@ -179,7 +181,7 @@ def sustained_by(placement: Placement, at: Measuring, rate: int, kept: dict[str,
 
     def seconds_at(lower: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            tried = Measuring(placement, PlugRows(lower), folder)
+            tried = Measuring(placement, PlugRows(lower), folder, sizes.filling_s)
             for _ in range(TRIED):
                 tried.measure()
             return statistics.median(tried.wall_s)
@@ -196,7 +198,7 @@ def _at(
     chosen = next(each for each in known if each.blocks == blocks and each.query is not None and each.sql is not None)
     source, found = PlugRows(rate), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
-        best, best_sustains = Measuring(chosen, source, os.path.join(folder, "chosen")), None
+        best, best_sustains = Measuring(chosen, source, os.path.join(folder, "chosen"), sizes.filling_s), None
         for number, each in enumerate(known):
             row: Row = {**told, "in DuckDB": each.name, "is chosen": each is chosen}
             if each is chosen:
@@ -207,15 +209,15 @@ def _at(
                 why = each.refused if each.query is None else more
                 found.append({**row, "why not": why})
                 continue
-            other = Measuring(each, source, os.path.join(folder, str(number)))
+            other = Measuring(each, source, os.path.join(folder, str(number)), sizes.filling_s)
             ratios = _pairs(best, other, sizes)
             if sizes.gives_up and min(ratios) > HOPELESS:
                 hopeless.add(each.name)
             low, high = interval(ratios)
             told_of = {"compared by": BY_CPU, "of chosen": statistics.median(ratios), "low": low, "high": high}
             if not (keeps_up(best) and keeps_up(other)):
-                best_sustains = best_sustains or sustained_by(chosen, best, rate, kept)
-                sustains = sustained_by(each, other, rate, kept)
+                best_sustains = best_sustains or sustained_by(chosen, best, rate, kept, sizes)
+                sustains = sustained_by(each, other, rate, kept, sizes)
                 told_of = {**compared(best_sustains, sustains), "sustains": sustains.kept, "not": sustains.over}
             found.append({
                 **row, **_told(other, rate), **told_of, "of chosen's CPU": statistics.median(ratios),

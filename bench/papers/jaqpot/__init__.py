@@ -7,6 +7,7 @@ row by row (a row finds some 140 partners at each of three joins), and what a si
 - `matching`, `count_windows`: the simulator of the paper's windows, which count rows;
 - `time_windows`: the simulator of windows in time, by our law;
 - `optimum`: the best allocations, as linear programmes;
+- `examples`: the worked examples of fig. 2a, table 2 and table 4;
 - `throughput`: fig. 6 and 7; `eighty`: for which parameters 60 % of the resources give over 80 % of the results;
 - `sensors`: fig. 8; needs the files of the Intel lab, and is skipped, loudly, where they are not;
 - `staleness`: fig. 9 and section 5.4;

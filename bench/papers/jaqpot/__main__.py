@@ -10,7 +10,7 @@ from typing import Any
 
 from bench import report
 from bench.papers import jaqpot
-from bench.papers.jaqpot import eighty, plots, sensors, staleness, throughput, verdicts
+from bench.papers.jaqpot import eighty, examples, plots, sensors, staleness, throughput, verdicts
 from bench.papers.jaqpot.settings import QUICK, Size
 from bench.processes import ROOT
 
@@ -29,6 +29,7 @@ def run(size: Size, data: Path) -> dict[str, Sequence[dict[str, Any]]]:
         print(f"FIGURE 8 AND 9c ARE LEFT OUT: {data} has no intel_lab_5days.parquet and intel_lab_mote_locs.csv; "
               "name the folder that has them with --data")  # fmt: skip
     tables: dict[str, Sequence[dict[str, Any]]] = {
+        "examples": examples.examples(),
         "6": throughput.figure_6(size, tell),
         "7": throughput.figure_7(size, tell),
         "80_percent": eighty.eighty(size),

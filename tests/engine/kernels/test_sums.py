@@ -90,6 +90,7 @@ def test_sums_of_integers_have_128_bits(stays, leaves):
     assert reference.wide(int(low[0]), int(high[0]), 0) == sum(stays)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["uniform", "decimals", "close", "signs", "magnitudes", "tiny"])
 def test_means_are_the_nearest_doubles(kind):
     rng = np.random.default_rng(5)
