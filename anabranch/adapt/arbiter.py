@@ -11,6 +11,9 @@ from dataclasses import dataclass
 WORTH = 0.9
 """A change must need less than this share of the CPU of what runs, or bring the query into its budget."""
 
+FREE_WORTH = 0.95
+"""And less than this one where the way there costs nothing, as that to other slices does."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -20,11 +23,13 @@ class Change:
     then: float
     becomes_qualified: bool
     """Whether the query is over its budget now, and would not be."""
+    share: float = WORTH
+    """The share of the CPU of what runs than which it must need less."""
 
     @property
     def is_better(self) -> bool:
         """Whether it is better by enough to think of the way there."""
-        return self.becomes_qualified or self.then < WORTH * self.now
+        return self.becomes_qualified or self.then < self.share * self.now
 
     def gain_s(self, life_s: float) -> float:
         """The seconds of CPU that it saves if things stay as they are for so long."""

@@ -6,8 +6,9 @@ decided on again after `FIRST_BATCHES` batches, and then every few batches: filt
 it towards one slice, those that let fewer through towards a slice for each window (State-Slice, VLDB 2006, section 5.3: (3)
 runtime statistic collection invokes plan adaptation). Keeping it is always allowed:
 
-- another chain must be worth it (`anabranch.adapt.arbiter`), with what its bytes are worth, or bring the state into its
-  budget; it costs nothing to go there. One that keeps more must stay within the budget by what it is predicted to keep;
+- another chain must be worth it by more than a twentieth (`anabranch.adapt.arbiter`), with what its bytes are worth, or
+  bring the state into its budget; it costs nothing to go there, for no row is rewritten. One that keeps more must stay
+  within the budget by what it is predicted to keep;
 - it must be so by two looks in a row.
 
 When no row is left that was cut in the old way, it is told what the new slices keep, beside what was predicted.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from anabranch.adapt.arbiter import Change
+from anabranch.adapt.arbiter import FREE_WORTH, Change
 from anabranch.control.loop import Joining, Observed, Recut, Remark, SliceRemark, Slices
 from anabranch.control.records import Statistics
 from anabranch.cost.facts import HORIZON_S
@@ -146,7 +147,7 @@ def _look(
         now = priced(runs, slice_cost(load, units))
         chain = chain_of(load, units, known.byte_cores, now.memory + room)
         saves_room = room < 0 and chain.cost.memory < now.memory
-        change = Change(worth(now, known.byte_cores), chain.worth(known.byte_cores), saves_room)
+        change = Change(worth(now, known.byte_cores), chain.worth(known.byte_cores), saves_room, FREE_WORTH)
         is_other = load.ends(chain.limits_us) != runs.ends
         details = {**details_of(chain), **_rates(load), "memory_before": now.memory, "cpu_before": now.cpu}
         if not is_other or not change.is_better:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from time import thread_time_ns
 from typing import NamedTuple
 
@@ -252,17 +253,13 @@ class Arrival:
         known = {name: 1 << place for place, name in enumerate(streams)}
         every, found = (1 << len(streams)) - 1, np.zeros(count, np.int64)
         for reader, i, mask in kept:
-            numbers = sets.get((reader.name, i.alias))
+            numbers, own = sets.get((reader.name, i.alias)), mask if mask is None or wanted is None else mask[wanted]
             if reader.lineage is not None and numbers is not None:
-                found |= reader.lineage.watermarks(i.alias, numbers if wanted is None else numbers[wanted], known)
-                continue
-            bits = 0
-            for each in reader.keepers(i):
-                bits |= known.get(each.streams, 0)
-            if mask is None:
-                found |= bits
+                bits = reader.lineage.watermarks(i.alias, numbers if wanted is None else numbers[wanted], known)
             else:
-                found[mask if wanted is None else mask[wanted]] |= bits
+                several = (known.get(each.streams, 0) for each in reader.keepers(i))
+                bits = np.full(count, reduce(or_, several, 0), np.int64)
+            found |= bits if own is None else np.where(own, bits, 0)  # what all members ask, sets do not tell
         return None if (found == every).all() else Unwanted(tuple(streams), every & ~found)
 
     def _count_wanted(

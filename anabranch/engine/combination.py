@@ -48,10 +48,13 @@ class Combination:
         )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Combination:
-        ids = {alias: values[mask] for alias, values in self.ids.items()}
-        sets = None if self.sets is None else self.sets[mask]
-        finders = None if self.finders is None else self.finders[mask]
-        return Combination(ids, self.starts[mask], self.ends[mask], sets=sets, finders=finders)
+        """What a mask leaves. Where it holds is looked for once: by it an array is taken in a third of the time that a mask
+        takes."""
+        places = np.flatnonzero(mask)
+        ids = {alias: values.take(places) for alias, values in self.ids.items()}
+        sets = None if self.sets is None else self.sets.take(places, axis=0)
+        finders = None if self.finders is None else self.finders.take(places)
+        return Combination(ids, self.starts.take(places), self.ends.take(places), sets=sets, finders=finders)
 
 
 @dataclass

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Matches = npt.NDArray[np.int64]
 """For each row found: the place of the row that found it, its id, and from when to when both are valid."""
+Parts = dict[str, npt.NDArray[np.int64]]
+"""The row ids of each input in what was found."""
 
 
 class Lookup:
@@ -125,17 +127,17 @@ class Lookup:
         matches, parts = self._parts(probe.target, matches)
         shown = self._shown(probe.target, parts)
         if shown is not None:
-            matches, parts = matches[:, shown], {alias: ids[shown] for alias, ids in parts.items()}
+            matches, parts = _where(shown, matches, parts)
         sets = self._sets(rows, matches, parts)
         if sets is not None and not (kept := wanted(sets)).all():
-            matches, sets = matches[:, kept], sets[kept]
-            parts = {alias: ids[kept] for alias, ids in parts.items()}
+            matches, parts = _where(kept, matches, parts)
+            sets = sets.take(np.flatnonzero(kept), axis=0)
         positions, _, starts, ends = matches
         ids = {alias: take(values, positions) for alias, values in rows.ids.items()}
         finders = None if rows.finders is None else take(rows.finders, positions)
         return matches, Combination(ids | parts, starts, ends, sets=sets, finders=finders)
 
-    def _sets(self, rows: Combination, matches: Matches, parts: dict[str, npt.NDArray[np.int64]]) -> Numbers | None:
+    def _sets(self, rows: Combination, matches: Matches, parts: Parts) -> Numbers | None:
         """Which members of a shared join want what was found; None if all do, or the join is one query's."""
         lineage, (positions, _, starts, ends) = self.box.reader.lineage, matches
         if lineage is None:
@@ -146,7 +148,7 @@ class Lookup:
             sets = take(sets, positions) if sets.ndim == 1 else sets[positions]
         return lineage.combined(sets, parts, logs, starts, ends)
 
-    def _parts(self, target: Aliases, matches: Matches) -> tuple[Matches, dict[str, npt.NDArray[np.int64]]]:
+    def _parts(self, target: Aliases, matches: Matches) -> tuple[Matches, Parts]:
         """What was found, and the row ids of each input in it."""
         box, found = self.box, matches[1]
         if not len(found):
@@ -166,10 +168,10 @@ class Lookup:
             if not may_be_over or (there := log.inside(parts[alias])) is None:
                 log.check(parts[alias])
                 continue
-            matches, parts = matches[:, there], {each: ids[there] for each, ids in parts.items()}
+            matches, parts = _where(there, matches, parts)
         return matches, parts
 
-    def _shown(self, target: Aliases, parts: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_] | None:
+    def _shown(self, target: Aliases, parts: Parts) -> npt.NDArray[np.bool_] | None:
         """What the box may see of what was found; None if all. An index over a source may hold rows of other readers; a view
         that another reader keeps may have rows of this batch that are not visible here yet."""
         box = self.box
@@ -269,6 +271,12 @@ class Lookup:
         counts = StepStatistics(route.alias, target)
         self.box.statistics.steps.append(counts)
         return counts
+
+
+def _where(mask: npt.NDArray[np.bool_], matches: Matches, parts: Parts) -> tuple[Matches, Parts]:
+    """What a mask leaves of what was found."""
+    places = np.flatnonzero(mask)
+    return matches.take(places, axis=1), {alias: ids.take(places) for alias, ids in parts.items()}
 
 
 def _in_ranges(highs: Words, sought: Words, *given: Any) -> Any:

@@ -487,16 +487,20 @@ def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[V
             store.inherit_view(before, key)
             found[key] = before
     for index, bound in new.indexes.items():
-        if bound.key not in store.indexes and (known := _like(store, index, old, new, horizon_us)) is not None:
+        if bound.key not in store.indexes and (known := _like(store, index, old, new, horizon_us, found)) is not None:
             is_shared = any(known in reader.by_key for reader in store.readers if reader is not old)
             store.take_over(known, bound.key, is_shared)
     return found
 
 
-def _like(store: Store, index: Index, old: Reader, new: Reader, horizon_us: int) -> IndexKey | None:
+def _like(
+    store: Store, index: Index, old: Reader, new: Reader, horizon_us: int, views: Mapping[ViewKey, ViewKey]
+) -> IndexKey | None:
     """The index of another execution that can be taken over: one whose rows have passed the same selects; or more, for rows
     that are missing would not pass them later (002, section 13.3.2). All that is stored and has not ended at the horizon has
-    passed the selects that are down by then. An index over a source must have served this input alone."""
+    passed the selects that are down by then. An index over a source must have served this input alone, and one over a view
+    must be of the same view, or of one whose rows serve as those of the new one (`views`): not where somebody else has
+    that."""
     bound = old.indexes.get(index)
     if bound is None or bound.key not in store.indexes or bound.key in new.by_key:
         return None
@@ -504,7 +508,8 @@ def _like(store: Store, index: Index, old: Reader, new: Reader, horizon_us: int)
     if not old.open_selects(index.state) - is_down <= new.open_selects(index.state):
         return None
     if len(index.state) > 1:
-        return bound.key if new.views[index.state] in store.views else None
+        view, before = new.views[index.state], old.views[index.state]
+        return bound.key if view in store.views and views.get(view, view) == before else None
     if old.lineage is not None or new.lineage is not None:
         return None  # a shared join indexes rows that some of its members would not
     source = new.input(index.state[0]).source.name

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.engine import bounds
+from anabranch.engine.kernels.lineage import number_rows, order_by_number
 from anabranch.engine.run import SortedRun, Words, run_of_batch
 from anabranch.engine.spine import Spine
 
@@ -259,25 +260,31 @@ def cut(
     in the order in which they are to end, the last first, as things are: `over_us` tells until when each is over."""
     if unwanted is None and (kept_us is None or len(limits_us) == 1):
         return None, (Slice(limits_us[-1], len(starts), int(starts.max())),)
-    places = np.full(len(starts), len(limits_us) - 1) if kept_us is None else np.searchsorted(np.array(limits_us), kept_us)
-    if unwanted is not None:
-        codes = places + len(limits_us) * unwanted.bits
-        if len(np.unique(codes)) > bounds.MOST_APART:  # rather kept too long than in very many slices
-            codes = int(places.max()) + len(limits_us) * unwanted.bits
-        places = codes
-    there, places = np.unique(places, return_inverse=True)
+    # Few rows differ in how they are wanted: rows that do not are told from others in one pass, and the rest is about these.
+    told = [values for values in (kept_us, None if unwanted is None else unwanted.bits) if values is not None]
+    alike, firsts = np.empty(len(starts), np.int32), np.empty(len(starts), np.int64)
+    firsts = firsts[: number_rows(np.stack(told).view(np.uint64), alike, firsts)]
+    last = len(limits_us) - 1
+    places = np.full(len(firsts), last) if kept_us is None else np.searchsorted(np.array(limits_us), kept_us[firsts])
+    codes = places if unwanted is None else places + len(limits_us) * unwanted.bits[firsts]
+    if unwanted is not None and len(np.unique(codes)) > bounds.MOST_APART:  # rather kept too long than in very many slices
+        codes = int(places.max()) + len(limits_us) * unwanted.bits[firsts]
+    there, code_of = np.unique(codes, return_inverse=True)
     keeping = [_keeping(each, limits_us, unwanted) for each in there.tolist()]
     ranked = sorted(range(len(there)), key=lambda n: (over_us(keeping[n]) if over_us else 0, -keeping[n].retention_us))
     if len(there) == 1:
         return None, (Slice(keeping[0].retention_us, len(starts), int(starts.max()), keeping[0].unwanted_by),)
-    ranks = np.empty(len(there), np.int64)
+    ranks = np.empty(len(there), np.int32)
     ranks[ranked] = np.arange(len(there))
-    order, found, end = np.argsort(ranks[places], kind="stable"), [], 0
-    for place in ranked:
-        mine = starts[places == place]
-        end += len(mine)
-        found.append(Slice(keeping[place].retention_us, end, int(mine.max()), keeping[place].unwanted_by))
-    return order, tuple(found)
+    ranks = ranks[code_of][alike]
+    ends, order = np.cumsum(np.bincount(ranks)), np.empty(len(starts), np.int64)
+    begins = np.concatenate([[0], ends[:-1]])
+    order_by_number(ranks, begins.copy(), order)
+    newest_us = np.maximum.reduceat(starts[order], begins)
+    return order, tuple(
+        Slice(keeping[place].retention_us, end, newest, keeping[place].unwanted_by)
+        for place, end, newest in zip(ranked, ends.tolist(), newest_us.tolist(), strict=True)
+    )
 
 
 def _keeping(code: int, limits_us: tuple[int, ...], unwanted: Unwanted | None) -> Keeping:

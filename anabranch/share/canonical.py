@@ -24,7 +24,7 @@ from functools import cached_property
 from itertools import groupby, permutations, product
 from math import factorial, prod
 
-from anabranch.plan.contained import is_as_narrow, narrowing, ways_into
+from anabranch.plan.contained import is_as_narrow, narrowing, piles_up, ways_into
 from anabranch.plan.distribution import Distribution, way_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.join_graph import Aliases, JoinGraph
@@ -233,7 +233,8 @@ class _Host:
         self.lead = alike[0]
         self.members, self.orders = list(alike), [each.order for each in alike]
         names = [dict(zip(each.order, self.lead.order, strict=True)) for each in alike]
-        self._common = narrowing(zip((each.query for each in alike), names, strict=True))
+        self._wholes = list(zip((each.query for each in alike), names, strict=True))
+        self._common = narrowing(self._wholes)
 
     def takes(self, other: Running) -> bool:
         """Takes in a query whose join is contained, if it goes the same way."""
@@ -241,12 +242,21 @@ class _Host:
         if len(self.members) == MOST_MEMBERS or len(other.query.inputs) > len(join.inputs):
             return False
         for names in ways_into(other.query, join):
-            if other.goes_with(self.lead, names) and is_as_narrow(other.query, names, join, self._common):
+            if not other.goes_with(self.lead, names) or self._piles_up(other.query, names):
+                continue
+            if is_as_narrow(other.query, names, join, self._common):
                 own = {there: here for here, there in names.items()}
                 self.members.append(other)
                 self.orders.append(tuple(own.get(alias, "") for alias in self.lead.order))
                 return True
         return False
+
+    def _piles_up(self, query: Query, names: Mapping[str, str]) -> bool:
+        """Whether rows that only a query wants would pile up in views, under the plan that is or the one to come."""
+        execution = self.lead.execution
+        plans = [plan for plan in (execution.plan, execution.target) if plan is not None]
+        parts = (part_of(plan, set(names.values())) for plan in plans)
+        return any(part is not None and piles_up(query, names, part, self._wholes) for part in parts)
 
     @property
     def company(self) -> Company:

@@ -23,7 +23,7 @@ from functools import cached_property
 
 from anabranch.cost.facts import Given
 from anabranch.cost.model import Cost, CostModel, UnitCosts
-from anabranch.plan.contained import is_as_narrow, narrowing, ways_into
+from anabranch.plan.contained import is_as_narrow, narrowing, piles_up, ways_into
 from anabranch.plan.expression import aliases_of
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.jtree import Plan, part_of
@@ -73,7 +73,10 @@ class JoinMembers:
     def way_in(self, query: Query) -> dict[str, str] | None:
         """The names in the join of the inputs of a query whose combinations arise under its plan; None if they do not."""
         for way in ways_into(query, self.lead):
-            if part_of(self.plan, set(way.values())) is not None and is_as_narrow(query, way, self.lead, self._common):
+            part = part_of(self.plan, set(way.values()))
+            if part is None or piles_up(query, way, part, self._wholes):
+                continue
+            if is_as_narrow(query, way, self.lead, self._common):
                 return way
         return None
 
@@ -85,8 +88,13 @@ class JoinMembers:
     @cached_property
     def _common(self) -> set[str]:
         """The predicates over several inputs that all members over all inputs have."""
+        return narrowing(self._wholes)
+
+    @cached_property
+    def _wholes(self) -> list[tuple[Query, dict[str, str]]]:
+        """The members over all inputs, with the names that their inputs have in the first."""
         whole = [(q, order) for q, order in zip(self.queries, self.orders, strict=True) if all(order)]
-        return narrowing((q, dict(zip(order, self.orders[0], strict=True))) for q, order in whole)
+        return [(q, dict(zip(order, self.orders[0], strict=True))) for q, order in whole]
 
 
 @dataclass(frozen=True)

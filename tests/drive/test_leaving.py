@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.control.ledger import commits_in
 from anabranch.drive.delivery import LEAST_BYTES
+from anabranch.engine import aggregation, arrival, lineage, lookup, results, shares
 from anabranch.errors import QueryError, SinkError
 from anabranch.run import Run
+from anabranch.sql import parse_script
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.faulty import Fault
@@ -57,6 +62,65 @@ def test_a_query_that_cannot_be_computed_leaves() -> None:
     assert latest is not None
     assert latest[1].ended["q1"].reason == "ArithmeticError: it cannot be computed"
     assert latest[1].queries.keys() == {"q0", "q2"}
+
+
+JOIN = "FROM a, b WHERE a.k = b.k"
+ALL = "FROM a, b, c WHERE a.k = b.k AND b.k = c.k"
+OTHERS = {
+    "filtered": f"SELECT a.x, b.x AS y {JOIN} AND a.x > 2 WINDOW 4 SECONDS",
+    "plain": f"SELECT b.x {JOIN} WINDOW 2 SECONDS",
+    "third": f"SELECT a.x, c.x AS y {ALL} WINDOW 2 SECONDS",
+}
+FAILING = {
+    "a filter": f"SELECT a.x {JOIN} AND a.x + 77 > 0", "what it selects": f"SELECT a.x + 77 AS z {JOIN}",
+    "a predicate over both": f"SELECT a.x {JOIN} AND a.x + 77 > b.x",
+    "what it adds up": f"SELECT a.k, SUM(a.x + 77) AS n {JOIN}", "of its groups": f"SELECT a.k, SUM(a.x) + 77 AS n {JOIN}",
+    "a filter of the third": f"SELECT a.x {ALL} AND c.x + 77 > 0",
+    "a predicate over the third": f"SELECT a.x {ALL} AND c.x + 77 > a.x",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("window_s", [3, 9], ids=["", "leads"])
+@pytest.mark.parametrize("what", FAILING)
+def test_a_member_of_a_shared_join_fails_by_an_expression_of_its_own(
+    what: str, window_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the third batch on an expression fails that one member alone has. It ends with that batch; the others, also those
+    that select the same columns of the same piece, go on as if it had not been there."""
+    armed = list[bool]()
+
+    def failing(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        def evaluated(given: Any, *others: Any) -> Any:
+            if armed and "77" in " ".join(str(expr) for expr in (given if isinstance(given, tuple) else [given])):
+                raise ArithmeticError("it cannot be computed")
+            return evaluate(given, *others)
+
+        return evaluated
+
+    for module, name in product((aggregation, arrival, lineage, lookup, results, shares), ("evaluate", "predicate_mask")):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, failing(getattr(module, name)))
+    tail = " GROUP BY a.k" if "SUM" in FAILING[what] else ""
+    selects = {**OTHERS, "bad": f"{FAILING[what]} WINDOW {window_s} SECONDS{tail}"}
+    script = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
+    script += "".join(f"CREATE QUERY {name} AS {select};" for name, select in selects.items())
+    queries, batches = [declared.query for declared in parse_script(script).queries], []
+    for number in range(6):
+        rng, at_us = np.random.default_rng(number), np.arange(8) * 100_000 + number * 1_000_000
+        batches.append({
+            s: pa.table({"k": rng.integers(0, 3, 8), "x": rng.integers(0, 9, 8), "ts": pa.array(at_us, pa.timestamp("us"))})
+            for s in "abc"
+        })  # fmt: skip
+    case = Simulation(queries, batches, {}, slots=2, before={3: lambda run: armed.append(True)})
+    found = case.run()
+    armed.clear()
+    ended, expected = left_of(case.checkpoint), case.expected()
+    assert [*ended] == ["bad"]
+    assert (ended["bad"].batch, ended["bad"].reason) == (3, "ArithmeticError: it cannot be computed")
+    for query in queries:
+        wanted = alone(case, "bad", 3) if query.name == "bad" else expected[query.name]
+        assert wanted
+        assert not (wrong := oracle.difference(found[query.name], wanted)), f"{query.name}: {wrong}"
 
 
 def test_if_all_queries_fail_the_pipeline_does() -> None:

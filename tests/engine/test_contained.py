@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline
+from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
 from anabranch.plan.identity import RowsKey, ViewKey
@@ -20,7 +23,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.cases import Part
 from tests.support.coming import check_coming
-from tests.support.contained import Contained, contained
+from tests.support.contained import Contained, contained, uneven
 from tests.support.scenarios import properties
 from tests.support.together import Together, check_sharing
 
@@ -43,6 +46,17 @@ test_contained, test_contained_long = properties(
 test_contained_that_come, test_contained_that_come_long = properties(
     check_coming, 20, 1_500, workload=contained(), slots=st.sampled_from([1, 2, 4, 8]), count=st.integers(1, 4),
     actions=actions(COMING, 9), turns=TURNS,
+)  # fmt: skip
+
+
+test_uneven, test_uneven_long = properties(
+    check_sharing, 20, 2_000, workload=uneven(), slots=st.sampled_from([1, 2, 4, 8]),
+    actions=actions([*WHAT, "cut", "cut"], 8), turns=TURNS,
+)  # fmt: skip
+
+test_uneven_that_come, test_uneven_that_come_long = properties(
+    check_coming, 15, 1_500, workload=uneven(), slots=st.sampled_from([1, 2, 4]), count=st.integers(1, 4),
+    actions=actions([*COMING, "cut"], 9), turns=TURNS,
 )  # fmt: skip
 
 
@@ -168,6 +182,100 @@ def test_a_stream_that_is_silent_for_a_thousand_batches(
     assert shown <= 3 * (part_s + 2)
     assert not (wrong := oracle.difference(found, oracle.expected(narrow, batches, {}))), wrong
     assert found
+
+
+def test_combinations_that_only_a_part_wants_do_not_pile_up_in_views() -> None:
+    """No row of d comes. What the part wants of a and b, on its way to c, is not what the whole wants."""
+    asked = "WHERE a.k = b.k AND b.k = c.k"
+    whole = f"SELECT a.x, d.x AS z FROM a, b, c, d {asked} AND c.k = d.k AND a.x < 0 AND b.x < 0 WINDOW 3 SECONDS"
+    made = queries(whole, f"SELECT a.x, b.x AS z FROM a, b, c {asked} WINDOW 2 SECONDS")
+    run, found, most = LocalPipeline(made, MemoryFilesystem()), Counter[tuple[object, ...]](), 0
+    batches = [rows(second, "abc", 3) for second in range(60)]
+    for number, each in enumerate(batches):
+        found += oracle.bag(run.step(number, each)["q1"].results)
+        slot = run.slot()
+        assert slot is not None
+        most = max(most, *(view.rows for view in slot.store.views.values()))
+    assert most <= 40, "those of a few batches"
+    assert not (wrong := oracle.difference(found, oracle.expected(made[1], batches, {}))), wrong
+    assert found
+
+
+def test_a_join_whose_largest_windows_leave_does_not_take_their_index_to_a_view_that_somebody_else_has() -> None:
+    """The view of a and b is kept for 2 seconds by q0, and for 5 by q2 and q1, which asks for more. When q1 leaves, q2 reads
+    that of q0, which has other rows: the index of the longer one, by a key that q0 does not look up, names none of these."""
+    ours = "a.k = b.k AND a.i IS NOT NULL AND b.j IS NOT NULL"
+    selects = [f"SELECT a.x, c.x AS z FROM a, b, c WHERE {ours} AND b.j = c.j WINDOW 2 SECONDS"]
+    by_i = f"SELECT b.x, c.x AS z FROM a, b, c WHERE {ours} AND a.i = c.i"
+    selects += [f"{by_i} AND b.x = c.x WINDOW 5 SECONDS", f"{by_i} WINDOW 2 SECONDS"]
+    run, found = Together(queries(*selects), pa.table({})), Counter[tuple[object, ...]]()
+    batches = [rows(second, "abc", 12) for second in range(8)]
+    for number, each in enumerate(batches):
+        if number == 4:
+            run.pipeline.drop("q1")
+            run.queries = [query for query in run.queries if query.name != "q1"]
+        found += run.step(each)["q2"]
+    assert len(run.slot.store.views) == 1, "one for both"
+    (last,) = [query for query in run.queries if query.name == "q2"]
+    assert not (wrong := oracle.difference(found, oracle.expected(last, batches, {}))), wrong
+    assert found
+
+
+OVER = ("abc", "abd", "abcd", "ab", "bc", "bcd")
+
+
+def random_queries(seed: int) -> list[Query]:
+    """Queries over some of four streams each, with windows and filters of their own."""
+    rng, selects = np.random.default_rng(seed), list[str]()
+    for place in range(int(rng.integers(2, 6))):
+        over = OVER[int(rng.integers(len(OVER) if place else 3))]
+        inputs = ", ".join(f"{s} [RANGE {rng.choice([1, 2, 3, 5])} SECONDS]" for s in over)
+        where = [f"{s}.k = {t}.k" for s, t in pairwise(over)]
+        where += [f"{s}.x {rng.choice(['< 2', '< 5', '> 4', '> 7'])}" for s in over if rng.integers(2)]
+        selects.append(f"SELECT {', '.join(f'{s}.x AS x{s}' for s in over)} FROM {inputs} WHERE {' AND '.join(where)}")
+    return queries(*selects)
+
+
+def unwanted_rows(run: LocalPipeline, made: list[Query], came: dict[str, pa.Table], watermarks: dict[str, int]) -> int:
+    """How many more rows logs have than somebody wants by the watermark of its own; never fewer."""
+    slot, found = run.slot(), 0
+    assert slot is not None
+    for name, rows in came.items():
+        log, wanted = slot.store.logs[name], np.zeros(len(rows), np.bool_)
+        for query in made:
+            for i in (i for i in query.inputs if i.source.name == name):
+                ends = rows["ts"].cast(pa.int64()).to_numpy() + i.window.length_us
+                mask = predicate_mask(i.filters, lambda c, rows=rows: rows[c.name].combine_chunks(), len(ends))
+                wanted |= (ends > watermarks[query.name]) & (True if mask is None else mask)
+        assert log.rows >= wanted.sum(), f"rows of {name} are gone that somebody wants"
+        found += log.rows - int(wanted.sum())
+    return found
+
+
+def check_bounded(seed: int) -> None:
+    """Some streams fall silent, for some batches or for ever. Rows that wait for somebody who wants them are kept; of others
+    there are no more after sixty batches than when the last stream had fallen silent, but for those of a few batches."""
+    made, rng = random_queries(seed), np.random.default_rng(seed)
+    silent = {s: (int(rng.integers(0, 12)), int(rng.choice([9, 1_000, 1_000]))) for s in "abcd" if rng.random() < 0.4}
+    run, read = LocalPipeline(made, MemoryFilesystem()), {s.name for query in made for s in query.base_sources}
+    came, extra = dict[str, pa.Table](), list[int]()
+    for number in range(60):
+        batch = {}
+        for s in sorted(read):
+            begin, length = silent.get(s, (0, 0))
+            if begin <= number < begin + length:
+                continue
+            times = number * SECOND_US + np.sort(rng.integers(0, SECOND_US, 4))
+            columns = {"k": rng.integers(0, 40, 4), "j": rng.integers(0, 9, 4), "i": rng.integers(0, 9, 4)}
+            columns |= {"x": rng.integers(0, 10, 4), "ts": pa.array(times, pa.timestamp("us"))}
+            batch[s] = pa.table(columns)
+            came[s] = pa.concat_tables([came[s], batch[s]]) if s in came else batch[s]
+        steps = run.step(number, batch)
+        extra.append(unwanted_rows(run, made, came, {name: step.watermark_us for name, step in steps.items()}))
+    assert max(extra[25:]) <= max(extra[:25]) + 4 * 3 * len(read), extra
+
+
+test_bounded, test_bounded_long = properties(check_bounded, 12, 400, seed=st.integers(0, 2**32 - 1))
 
 
 def test_rows_that_are_late_for_the_part_look_up_among_rows_that_are_over_for_it() -> None:

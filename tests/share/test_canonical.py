@@ -17,7 +17,7 @@ from anabranch.plan.query import Query
 from anabranch.plan.shared_join import shared_join
 from anabranch.share.canonical import Running, companies, shape_of, shared_joins
 from anabranch.share.common_plan import Starting, common_plans
-from anabranch.share.taking_in import Pricing
+from anabranch.share.taking_in import JoinMembers, Pricing
 from anabranch.sql import parse_script
 
 CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
@@ -284,6 +284,34 @@ def test_a_view_tells_by_whose_watermark_rows_are_in_it() -> None:
         "[2000000]; [2000000]", "[2000000]; [2000000] accepted by (a b c)",
     ]  # fmt: skip
     assert shared.wanted(("a", "b", "c")) == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "window_s", "plan", "its", "is_member"),
+    [
+        ("", 3, "(((a b) c) d)", "((a b) c)", True), (" AND d.x > 1", 3, "(((a b) c) d)", "((a b) c)", True),
+        (" AND c.x > 1", 3, "(((a b) c) d)", "((a b) c)", True), (" AND a.x > 1", 3, "(((a b) c) d)", "((a b) c)", False),
+        ("", 1, "(((a b) c) d)", "((a b) c)", False), (" AND b.x > 1", 3, "((a (b c)) d)", "(a (b c))", False),
+        (" AND a.x > 1", 1, "((a b c) d)", "(a b c)", True), (" AND a.x > 1", 1, "(a b c d)", "(a b c)", True),
+    ],
+)  # fmt: skip
+def test_a_part_whose_rows_would_pile_up_in_a_view_runs_by_itself(
+    more: str, window_s: int, plan: str, its: str, is_member: bool
+) -> None:
+    """While the fourth stream is silent: where nobody who waits for it wants all that the part wants of a view."""
+    create = CREATE + "CREATE STREAM d (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;"
+    three = "a.k = b.k AND b.k = c.k"
+    whole = f"SELECT a.x FROM a, b, c, d WHERE {three} AND c.j = d.j{more} WINDOW {window_s} SECONDS"
+    part = f"SELECT a.x FROM a, b, c WHERE {three} WINDOW 2 SECONDS"
+    wide = whole.replace(more, "").replace(f"{window_s} SECONDS", "2 SECONDS")
+    script = create + "".join(f"CREATE QUERY q{n} AS {text};" for n, text in enumerate((whole, part, wide)))
+    one, two, other = (declared.query for declared in parse_script(script).queries)
+    assert [c.names for c in companies([running(one, plan), running(two, its)])] == ([("q0", "q1")] if is_member else [])
+    host = JoinMembers((one,), (("a", "b", "c", "d"),), parse(plan, JoinGraph(one)))
+    assert (host.part_for(two) is not None) == is_member
+    (company,) = companies([running(one, plan), running(other, plan), running(two, its)])
+    # One that wants all is enough; of c nobody who waits for d wants a row without j.
+    assert ("q1" in company.names) == ("(b c)" not in plan)
 
 
 def test_a_part_goes_with_a_join_that_goes_over_to_another_plan() -> None:
