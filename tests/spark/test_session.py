@@ -205,8 +205,8 @@ def test_what_a_checkpoint_goes_on_with(spark: SparkSession, folder: Path) -> No
     assert pq.read_table(folder / "out")["v"].to_pylist() == [5] * 18
     for path in [*checkpoint.glob("*/commit/*"), *checkpoint.glob("*/control/*")]:
         path.unlink()
-    # Nothing is known of that pipeline any more: another would begin, with numbers from 0.
-    with pytest.raises(AnabranchError, match="holds the results of another run"):
+    # Nothing is known of that pipeline's batches any more: it does not begin anew, with numbers from 0.
+    with pytest.raises(AnabranchError, match=r"results of q have arrived .* but there is no whole commit"):
         with_a_table(spark, folder, version=6).start(availableNow=True)
 
 
