@@ -7,7 +7,8 @@ claim from a thread; a claim that has expired, or whose process on this host is 
 Each taking of the lease has an *epoch*: one more than the largest in the names of claims and of *marks*. A driver that has
 taken the lease leaves a mark of its epoch, which stays when the claim is gone. Names of the records that it writes end in
 the epoch. A driver that was thought dead and wakes up is fenced by that, without conditional writes, which not every store
-has. It looks (`require_held`) after it has written a commit and before it delivers:
+has. It looks (`require_held`) after it has written a commit and before it delivers; its reader of files, a process that
+Spark asks for rows before the driver has a batch, looks for marks before it writes (`Marked`):
 
     old driver:  write commit 7 of epoch 1   look for claims and marks of a higher epoch   deliver batch 7
     new driver:  write a claim of epoch 2    look for the newest commit                    go on from there
@@ -78,6 +79,18 @@ class Unshared:
         pass
 
 
+@dataclass(frozen=True)
+class Marked:
+    """The lease of a driver as a process sees it that the driver has started: by the marks of later drivers."""
+
+    filesystem: Filesystem
+    epoch: int
+
+    def require_held(self) -> None:
+        if max(marked_epochs(self.filesystem), default=0) > self.epoch:
+            raise _taken_over(self.epoch, EXPIRES_S)
+
+
 class Holder:
     """Holds the lease of a checkpoint until `release`."""
 
@@ -138,10 +151,12 @@ class Holder:
         if self.claim not in self.filesystem.list(FOLDER):
             self._write_again()
         if self._is_superseded():
-            raise CheckpointBusyError(
-                f"another run has taken the checkpoint over from this one (epoch {self.epoch}), which had not renewed its "
-                f"lease for {self.expires_s:.0f} s: this one stops, the other goes on"
-            )
+            raise _taken_over(self.epoch, self.expires_s)
+
+    @property
+    def marked(self) -> Marked:
+        """Its lease for another process."""
+        return Marked(self.filesystem, self.epoch)
 
     def _write_again(self) -> None:
         """The claim was swept aside, or a renewal failed half-way: whoever comes now is to see it. One that was given back
@@ -192,6 +207,13 @@ class Holder:
 
     def _is_free(self, claim: Claim) -> bool:
         return is_free(claim, self.clock())
+
+
+def _taken_over(epoch: int, expires_s: float) -> CheckpointBusyError:
+    return CheckpointBusyError(
+        f"another run has taken the checkpoint over from this one (epoch {epoch}), which had not renewed its lease for "
+        f"{expires_s:.0f} s: this one stops, the other goes on"
+    )
 
 
 def in_use_by(filesystem: Filesystem, clock: Callable[[], float] = time.time) -> Claim | None:
