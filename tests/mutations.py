@@ -836,6 +836,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("first = int(np.searchsorted(instants, newest))", "first = int(np.searchsorted(instants, newest)) + 1"),
             ("over, latest = over + ended, [batch.slice(first)]", "over, latest = over + ended, [batch]"),
             ("        yield [*over, *latest]\n", "        yield over\n"),
+            ("-{partition:05d}-{uuid", "-{uuid"),
             (".sortWithinPartitions(INSTANT)", "")),
     ),
 }  # fmt: skip
