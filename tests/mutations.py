@@ -799,6 +799,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("control/resume.py", f"control/test_resume.py {DRIVER}",
             ("if trigger != self.trigger + 1:", "if trigger <= self.trigger:"),
             ("(found.trigger, found.trigger + 1):", "(found.trigger + 1,):")),
+        *of("drive/driver.py", "drive/test_tables.py",
+            ("not holds_table(self.filesystem, path):", "path[7:] not in self.filesystem.list(\"tables\"):")),
         *of("control/lease.py", f"control/test_lease.py {DRIVER}",
             ("if claim.expires_at_s <= now_s:", "if claim.expires_at_s < now_s - 60:"),
             ("max(claims, default=0) >= self.epoch", "max(claims, default=0) > self.epoch"),
