@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +42,8 @@ from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
 
 FOLDER, MARKS = "lease", "epochs"
+_MARK = re.compile(rf"[0-9]{{{EPOCH_DIGITS}}}")
+_CLAIM = re.compile(rf"[0-9a-z]+-[0-9]{{{EPOCH_DIGITS}}}")
 EXPIRES_S = 60.0
 """A claim that was not renewed for so long is free."""
 RENEWALS = 4
@@ -130,7 +133,7 @@ class Holder:
 
     def _look_for_others(self) -> None:
         """Sweeps aside claims of drivers that are gone; withdraws if one is alive."""
-        for name in self.filesystem.list(FOLDER):
+        for name in claims_in(self.filesystem):
             if name == self.claim:
                 continue
             other = self._read(name)
@@ -218,7 +221,7 @@ def _taken_over(epoch: int, expires_s: float) -> CheckpointBusyError:
 
 def in_use_by(filesystem: Filesystem, clock: Callable[[], float] = time.time) -> Claim | None:
     """Who has the lease of a checkpoint, or is about to; None if it is free. Nothing is changed."""
-    claims = [_claim(filesystem, name) for name in filesystem.list(FOLDER)]
+    claims = [_claim(filesystem, name) for name in claims_in(filesystem)]
     return next((claim for claim in claims if claim is not None and not is_free(claim, clock())), None)
 
 
@@ -242,18 +245,19 @@ def highest_epoch(filesystem: Filesystem, but: str = "") -> int:
     return max([0, *claimed_epochs(filesystem, but), *marked_epochs(filesystem)])
 
 
+def claims_in(filesystem: Filesystem) -> list[str]:
+    """The names of all claims; a file that is called otherwise is somebody else's."""
+    return [name for name in filesystem.list(FOLDER) if _CLAIM.fullmatch(name)]
+
+
 def claimed_epochs(filesystem: Filesystem, but: str) -> list[int]:
     """The epochs in the names of all claims but one."""
-    return _numbers(name.rpartition("-")[2] for name in filesystem.list(FOLDER) if name != but)
+    return [int(name.rpartition("-")[2]) for name in claims_in(filesystem) if name != but]
 
 
 def marked_epochs(filesystem: Filesystem) -> list[int]:
     """The epochs of the marks that there are."""
-    return _numbers(filesystem.list(MARKS))
-
-
-def _numbers(texts: Iterable[str]) -> list[int]:
-    return [int(text) for text in texts if text.isascii() and text.isdigit()]
+    return [int(name) for name in filesystem.list(MARKS) if _MARK.fullmatch(name)]
 
 
 def _is_alive(process: int) -> bool:
