@@ -48,7 +48,7 @@ from anabranch.control.records import (
 )
 from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.statistics import summed
-from anabranch.control.table_files import put_table, table_file
+from anabranch.control.table_files import holds_table, put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
 from anabranch.drive.coming import Coming, admission
 from anabranch.drive.departed import TextsInUse, sweep_pipeline
@@ -362,9 +362,9 @@ class Driver:
         return due
 
     def _read_again(self, name: str, batch: int) -> str:
-        """A table as it is now. A batch that runs again takes what it took before."""
+        """A table as it is now, once for all queries of a batch. A torn file of a driver that died does not count."""
         path = table_file(name, batch)
-        if path.rpartition("/")[2] not in self.filesystem.list("tables"):
+        if not holds_table(self.filesystem, path):
             put_table(self.filesystem, path, self.read_table[name]())
         return path
 
