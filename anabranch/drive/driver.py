@@ -167,8 +167,7 @@ class Driver:
             sweep_pipeline(self.filesystem, self.commits, commit)
         self.commits.drop_superseded()
         self.controls.drop_superseded()
-        slots = max(self.slots, len(commit.slots)) if commit is not None else self.slots
-        sweep_unnamed(self.filesystem, self.commits, slots, commit, self.sweep_grace_s)
+        sweep_unnamed(self.filesystem, self.commits, commit, self.sweep_grace_s)
         if commit is not None:
             self._retention.won(commit)
         for name, query in self.queries.items():
@@ -271,7 +270,8 @@ class Driver:
             each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
         self.left.forget(name for name in self.coming if name in self.queries)
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
-        self.slots = max(q.distribution.grid.cells for q in self.queries.values())
+        # Never fewer: the dataflow of Spark's has so many for as long as it runs.
+        self.slots = max(self.slots, *(q.distribution.grid.cells for q in self.queries.values()))
         self.coming = {}
         self._serve(batch - 1)
 
