@@ -128,8 +128,8 @@ class Tenant:
         return self.box_name(self.execution.leaving.grouped_input) if self.execution.leaving is not None else None
 
     def box_name(self, grouped_input: str | None) -> str:
-        """What the query itself is called in a form."""
-        return self.name if grouped_input is None else f"{self.name} over groups of {grouped_input}"
+        """What the query itself is called in a form. No name of a query holds an `@` (`anabranch.plan.names`)."""
+        return self.name if grouped_input is None else f"{self.name}@{grouped_input}"
 
     def blocks(self, cell: int, parted: frozenset[str]) -> list[Block]:
         """What it runs, in order."""
