@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from anabranch.control.records import Manifest, Probed, SlotState, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
-from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.aggregation import Aggregator, part_column
 from anabranch.engine.allocator import keep_freed_memory
 from anabranch.engine.arrival import Arrival, delta_of
 from anabranch.engine.blame import errors_of
@@ -200,7 +200,11 @@ class Tenant:
             return
         grouping = self.forms.written.grouping
         assert grouping is not None
-        counted = {f"{i} n": f"{i} low" for i, a in enumerate(grouping.aggregates) if a.function == "count"}
+        counted = {
+            part_column(i, "n"): part_column(i, "low")
+            for i, a in enumerate(grouping.aggregates)
+            if a.function == "count"
+        }
         schema = self._parts_schema
         for batch in parts:
             yield pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)
