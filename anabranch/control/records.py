@@ -196,8 +196,17 @@ class StateStatistics(msgspec.Struct):
     rows: int = 0
     bytes: int = 0
     runs: int = 0
-    inputs: int = 1
-    """So many inputs' rows are combined in it."""
+    sources: tuple[str, ...] = ()
+    """Whose rows it has: the source of each input that is combined in it; of groups nothing is told."""
+
+    @property
+    def inputs(self) -> int:
+        """So many inputs' rows are combined in it."""
+        return len(self.sources)
+
+    def is_index_over(self, source: str) -> bool:
+        """Whether it is an index over the rows of a source."""
+        return self.kind == "index" and self.sources == (source,)
 
 
 class Preparing(msgspec.Struct):

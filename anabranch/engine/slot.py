@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from anabranch.control.records import Manifest, Probed, SlotState, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
-from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.aggregation import Aggregator, part_column
 from anabranch.engine.allocator import keep_freed_memory
 from anabranch.engine.arrival import Arrival, delta_of
 from anabranch.engine.blame import errors_of
@@ -128,8 +128,8 @@ class Tenant:
         return self.box_name(self.execution.leaving.grouped_input) if self.execution.leaving is not None else None
 
     def box_name(self, grouped_input: str | None) -> str:
-        """What the query itself is called in a form."""
-        return self.name if grouped_input is None else f"{self.name} over groups of {grouped_input}"
+        """What the query itself is called in a form. No name of a query holds an `@` (`anabranch.plan.names`)."""
+        return self.name if grouped_input is None else f"{self.name}@{grouped_input}"
 
     def blocks(self, cell: int, parted: frozenset[str]) -> list[Block]:
         """What it runs, in order."""
@@ -200,7 +200,11 @@ class Tenant:
             return
         grouping = self.forms.written.grouping
         assert grouping is not None
-        counted = {f"{i} n": f"{i} low" for i, a in enumerate(grouping.aggregates) if a.function == "count"}
+        counted = {
+            part_column(i, "n"): part_column(i, "low")
+            for i, a in enumerate(grouping.aggregates)
+            if a.function == "count"
+        }
         schema = self._parts_schema
         for batch in parts:
             yield pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)

@@ -248,11 +248,12 @@ class Store:
         found, of_readers = [], tuple(readers)
         indexes = {key: self.indexes[key] for reader in of_readers for key in reader.by_key}
         for key, index in indexes.items():
-            inputs = len(key.rows.inputs) if isinstance(key.rows, ViewKey) else 1
-            found.append(StateStatistics(str(key), "index", index.rows, index.bytes, len(index.runs), inputs))
+            found.append(
+                StateStatistics(str(key), "index", index.rows, index.bytes, len(index.runs), key.rows.sources)
+            )
         views = {key: self.views[key] for reader in of_readers for key in reader.views.values()}
         for view_key, view in views.items():
-            found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, inputs=view.inputs))
+            found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, sources=view_key.sources))
         return found
 
     def verify(self) -> None:

@@ -75,6 +75,10 @@ class RowsKey(Key):
     version: int = 0
     """Of a stored table: the batch that read it."""
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,)
+
     def covers(self, other: RowsKey) -> bool:
         """Whether all rows of another key are among these.
 
@@ -129,6 +133,11 @@ class ViewKey(Key):
     """A view of a shared join has only combinations that some member wants (`SharedJoin.wanted`); nothing: all."""
     came: int = 0
     """The first batch whose rows count: the query that keeps the view came in it, while others ran."""
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The source of each input."""
+        return tuple(rows.source for rows, _ in self.inputs)
 
     __hash__ = Key.__hash__
 

@@ -65,11 +65,14 @@ WHERE a.k = b.k GROUP BY a.x;
 """
 
 
-@pytest.mark.parametrize("goes", [(2, 5), (2, 9), (4, 8)])
-def test_groups_go_where_another_query_keeps_their_rows(goes: tuple[int, int]) -> None:
-    """Another query keeps rows of b for longer, in an index that both look up: the form that is left sees none that came
-    since, and the form that comes none that came before."""
-    queries, rng = [bound.query for bound in parse_script(STORED).queries], np.random.default_rng(7)
+@pytest.mark.parametrize(
+    ("goes", "other"), [((2, 5), "keeps"), ((2, 9), "groups over groups of b"), ((4, 8), "keeps"), ((2, 9), "groups_b")]
+)
+def test_groups_go_where_another_query_keeps_their_rows(goes: tuple[int, int], other: str) -> None:
+    """Another query, of any name, keeps rows of b for longer, in an index that both look up: the form that is left sees none
+    that came since, and the form that comes none that came before."""
+    script = STORED.replace("keeps", f'"{other}"')
+    queries, rng = [bound.query for bound in parse_script(script).queries], np.random.default_rng(7)
     run, found = Together(queries, pa.table({})), Counter[Any]()
     batches = [
         {name: pa.table({"k": rng.integers(0, 3, 9), "x": rng.integers(0, 5, 9),
