@@ -335,14 +335,13 @@ class Slot:
         box.aggregator, box.gives_parts = groups(block.name, block.query), block.is_whole and gives_parts
 
     def _horizons(self, times: Mapping[str, Times]) -> dict[str, int]:
-        """What is valid from then on may still be of use to each box, and to each member of a shared join."""
-        found = {}
+        """What is valid from then on may still be of use to each box, and to each member of a shared join: to its lead by
+        the name of the box."""
+        found = dict[str, int]()
         for name, box in self.boxes.items():
-            own = times[box.reader.query]
-            found[name] = horizon_us(box, own.watermark_us, own.emitted_us)
-            if box.reader.lineage is not None:
-                members = {query: times[query].watermark_us for query in box.reader.queries}
-                found |= members | {name: min(members.values())}
+            lead, *members = (times[query] for query in box.reader.queries)
+            found |= {query: own.watermark_us for query, own in zip(box.reader.queries[1:], members, strict=True)}
+            found[name] = horizon_us(box, lead.watermark_us, lead.emitted_us)
         return found
 
     # -- from one execution to another -------------------------------------------------------------------------------
@@ -392,7 +391,7 @@ class Slot:
         self.store.horizons = self._horizons(times)
         inherited: dict[ViewKey, ViewKey] = {}
         for name, old in replaced.items():
-            inherited |= hand_over(self.store, old, self.boxes[name].reader, self.store.horizons[name])
+            inherited |= hand_over(self.store, old, self.boxes[name].reader)
         self.store.serve([box.reader for box in self.boxes.values()])
         self.checkpoint.inherited(inherited)
         for box in self.boxes.values():
@@ -569,8 +568,8 @@ class Slot:
         began = thread_time_ns()
         self.store.purge(self._horizons(times))
         arrival.cpu_ns["purge"] = thread_time_ns() - began
-        for name, box in self.boxes.items():
-            box.rebuild.advance(arrival.batch, self.store.horizons[name])
+        for box in self.boxes.values():
+            box.rebuild.advance(arrival.batch)
         for source in self._sources.values():
             if source.name in rows:
                 arrival.take(self.store, source, rows[source.name], watermarks)

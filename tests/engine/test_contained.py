@@ -358,6 +358,44 @@ def test_a_part_whose_streams_are_idle_is_behind_the_whole() -> None:
     assert not (wrong := oracle.difference(found, oracle.expected(part, own, {}))), wrong
 
 
+IDLE = CREATE.replace("TIME ts", "TIME ts IDLE 5 SECONDS")
+CHAIN = "SELECT a.x, d.x AS z FROM a, b, c, d WHERE a.k = b.k AND b.j = c.j AND c.i = d.i WINDOW 2 SECONDS"
+
+
+def test_rows_that_a_part_does_not_have_do_not_wait_for_it_while_its_streams_are_idle() -> None:
+    """Rows of a and b come no more, so the watermark of the part stands still, and that of the whole follows c."""
+    now, made = 0, queries(WHOLE, PART, create=IDLE)
+    run, most = LocalPipeline(made, MemoryFilesystem(), clock=lambda: float(now)), 0
+    for number in range(30):
+        now = 2 * number
+        run.step(number, rows(now, "abc" if number < 3 else "c", 5))
+        slot = run.slot()
+        assert slot is not None
+        shown = (index.rows for key, index in slot.store.indexes.items() if str(key).startswith("c "))
+        most = max(most, slot.store.logs["c"].rows, *shown)
+    assert isinstance(slot.boxes["q0"], SharedBox)
+    assert most <= 35, "those of the seven batches in which a and b are not yet idle"
+
+
+def test_views_that_a_part_does_not_have_and_ways_to_other_plans_do_not_wait_for_it() -> None:
+    """Rows of c and d come, those of a and b do not: the view of c and d loses what has ended, and a parallel track ends."""
+    now, made = 0, queries(CHAIN, PART, create=IDLE)
+    run = LocalPipeline(made, MemoryFilesystem(), clock=lambda: float(now), plans={"q0": "((a b) (c d))"})
+    most, plan = 0, ""
+    for number in range(24):
+        now = 2 * number
+        run.step(number, rows(now, "abcd" if number < 3 else "cd", 5))
+        if number == 10:
+            run.change("q0", "(((a b) c) d)", Strategy.PARALLEL_TRACK)
+        slot = run.slot()
+        assert slot is not None
+        assert isinstance(slot.boxes["q0"], SharedBox)
+        most = max(most, *(view.rows for view in slot.store.views.values()))
+        plan = str(run.driver.queries["q0"].execution.plan)
+    assert most <= 60, "those of the seven batches in which a and b are not yet idle"
+    assert plan == "(((a b) c) d)"
+
+
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_a_part_gives_a_result_once_while_views_of_its_inputs_are_computed_anew(strategy: Strategy) -> None:
     run, found = Together(queries(WHOLE, PART), pa.table({})), Counter[tuple[object, ...]]()
