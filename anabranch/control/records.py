@@ -27,8 +27,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     passed: int = 0
     """The predicates that all rows have passed: a place in `SlotState.predicates`."""
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
-    """For the streams of each query for which some of the rows were late, as one text, the query's watermark: queries over
-    the same streams have the same."""
+    """For the streams of each query for which some of the rows were late (`anabranch.plan.identity.streams_key`), the
+    query's watermark: queries over the same streams have the same."""
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they can stay unique when a slot reads a segment that another one wrote, after its own. No

@@ -34,7 +34,17 @@ from anabranch.engine.slices import Keeping
 from anabranch.plan.demand import is_not_null
 from anabranch.plan.expression import Call, Column, Expr, columns_of
 from anabranch.plan.grid import Grid
-from anabranch.plan.identity import IndexKey, RowsKey, ViewKey, Wanted, input_rows, named, view_key, view_terms
+from anabranch.plan.identity import (
+    IndexKey,
+    RowsKey,
+    ViewKey,
+    Wanted,
+    input_rows,
+    named,
+    streams_key,
+    view_key,
+    view_terms,
+)
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.jtree import part_of
 from anabranch.plan.migration import Execution
@@ -167,9 +177,10 @@ class Reader:
         self._keepers: dict[str, tuple[Keeper, ...]] = {}
         self._lasting: dict[str, set[tuple[int, str]]] = {}
         """For how long rows of each input are of use, and by the watermark of which streams."""
-        self.streams = " ".join(sorted(accepted_by))
+        self.accepted_by = tuple(sorted(accepted_by))
+        self.streams = streams_key(self.accepted_by)
         """By whose watermark its rows count, as segments tell for whom rows were late."""
-        self.accepted_by, self.versions, self.spans = tuple(sorted(accepted_by)), dict(versions or {}), spans
+        self.versions, self.spans = dict(versions or {}), spans
         self.selects = execution.selects
         self.is_placed = graph.query.statement is not None
         """Whether a database runs the block: its rows are kept, and follow no routes."""

@@ -45,6 +45,16 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+def streams_key(streams: Iterable[str]) -> str:
+    """Some streams as one text, by which their watermark is known: queries over the same streams have the same. No name
+    holds what stands between two of them (`anabranch.plan.names`), while it may hold blanks.
+
+    >>> streams_key(["b", "a"]), streams_key(["a b"])
+    ('a, b', 'a b')
+    """
+    return ", ".join(sorted(streams))
+
+
 class Key:
     """What the keys of all states have. Keys are looked up all the time, and a text remembers its hash."""
 
