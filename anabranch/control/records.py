@@ -265,10 +265,14 @@ class Border(msgspec.Struct):
     """How long the database took, by the clock; of several slots, all of it."""
     failed: int = 0
     """Calls that failed, and whose groups the engine made instead."""
+    instants: int = 0
+    """The instants at which a block was run, several of which may be one call; of a join without groups the batch. Of
+    several slots, as many as in the one that had most: they run it at the same ones."""
 
-    def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float) -> None:
-        """Counts one call: the rows and the bytes that were sent, and that came back."""
+    def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float, instants: int = 0) -> None:
+        """Counts one call: the rows and the bytes that were sent, and that came back, and the instants that it was for."""
         self.add(Border(self.database, 1, *sent, *back, seconds))
+        self.instants += instants
 
     def __str__(self) -> str:
         sent = f"{self.rows_sent:,} rows ({self.bytes_sent:,} bytes) sent"
@@ -284,6 +288,7 @@ class Border(msgspec.Struct):
         self.bytes_back += other.bytes_back
         self.seconds += other.seconds
         self.failed += other.failed
+        self.instants = max(self.instants, other.instants)
 
 
 class Probed(msgspec.Struct):

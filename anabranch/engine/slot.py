@@ -56,7 +56,7 @@ from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
-from anabranch.errors import StateError
+from anabranch.errors import QueryError, StateError
 from anabranch.plan.distribution import ONE_SLOT, Distribution, grid_of, in_form, parted_sources
 from anabranch.plan.eager import Forms
 from anabranch.plan.identity import IndexKey, ViewKey
@@ -65,7 +65,7 @@ from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution, Folding
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.plan.shared_join import SharedJoin
-from anabranch.plan.statement import Embedded, Open, no_database
+from anabranch.plan.statement import Embedded, Open, StatementError, no_database
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -308,9 +308,14 @@ class Slot:
         return before
 
     def _database(self, name: str) -> Embedded:
-        """The database of a name: one for all blocks of the slot."""
+        """The database of a name: one for all blocks of the slot. Where it cannot be opened, its queries fail as by a
+        statement that fails."""
         if name not in self._databases:
-            self._databases[name] = self._open(name)
+            try:
+                self._databases[name] = self._open(name)
+            except StatementError as error:
+                hint = f": {error.hint}" if error.hint else ""
+                raise QueryError(f"a worker cannot open the database {name}: {error.message}{hint}") from None
         return self._databases[name]
 
     def _have_groups(self, tenant: Tenant, block: Block, box: Box, known: Mapping[str, Aggregator]) -> None:
