@@ -99,7 +99,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("place/databases/postgresql.py", SERVER,
             ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
             ('_execute(call, f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
-            ("cursor.execute(WATCH)", "cursor.execute(SIZE)")),
+            ("cursor.execute(WATCH)", "cursor.execute(SIZE)"), ("    _execute(call, HOLD)\n", "")),
         *of("place/databases/calls.py", CALLS,
             ("if self._is_left:\n                raise", "if False:\n                raise"),
             ("                failed.append(error)\n                self._close()", "                failed.append(error)"),

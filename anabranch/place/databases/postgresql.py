@@ -50,6 +50,13 @@ SELECT set_config(name, '{LOOK_S}s', false) FROM pg_catalog.pg_settings WHERE na
 
 BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
+HOLD = """
+SELECT set_config(name, '0', true) FROM pg_catalog.pg_settings
+WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+"""
+"""Has a transaction last for as long as it is held, whatever the server or the role has set: a batch may take longer. (The
+latter exists since PostgreSQL 17. `idle_session_timeout` is for sessions that are in no transaction.)"""
+
 GONE = ("08", "57P01", "57P02", "57P03", "53", "40001", "40P01", "55P03")
 """SQLSTATEs, or beginnings of them, of a connection that is gone, of a server that stops, starts or is at its limits, and of
 a statement that gave way to another one, as on a standby that catches up."""
@@ -337,6 +344,7 @@ def _rows(
 
 def _exported(call: Call) -> str:
     _execute(call, BEGIN)
+    _execute(call, HOLD)
     return str(_execute(call, "SELECT pg_export_snapshot()").column(0)[0].as_py())
 
 
