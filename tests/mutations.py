@@ -65,6 +65,7 @@ DRIVER = (
 LOOKUPS = "drive/test_shipped.py drive/test_lookups.py"
 VALUES = "place/test_postgresql_values.py"
 SERVER = "place/test_postgresql.py drive/test_lookup_faults.py"
+CALLS = "place/test_calls.py place/test_postgresql.py"
 
 MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "lookups": (
@@ -97,9 +98,13 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
         *of("place/databases/settings.py", "place/test_settings.py", ("if not _is_of_another(key)}", "}")),
         *of("place/databases/postgresql.py", SERVER,
             ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
-            ('self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
-            ("None, None  # closing it would wait, too", "None, self._connection"),
-            ("                self._leave()\n", ""), ("cursor.execute(WATCH)", "cursor.execute(SIZE)")),
+            ('_execute(call, f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
+            ("cursor.execute(WATCH)", "cursor.execute(SIZE)"), ("    _execute(call, HOLD)\n", "")),
+        *of("place/databases/calls.py", CALLS,
+            ("if self._is_left:\n                raise", "if False:\n                raise"),
+            ("                failed.append(error)\n                self._close()", "                failed.append(error)"),
+            ("if self._is_left:\n                self._close()", "if False:\n                self._close()"),
+            ("                self._cancel()\n", "                pass\n")),
         *of("place/databases/settings.py", "place/test_settings.py",
             ("for form in {secret, _quoted(secret)[1:-1], quote(secret, safe=\"\")}:", "for form in {secret}:"),
             ("ANY_DSN.sub(\"…\", text.replace(self.dsn, \"…\"))", "text")),

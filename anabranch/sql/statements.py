@@ -32,6 +32,7 @@ from anabranch.sql.syntax import (
     ColumnDef,
     CreateQuery,
     CreateSource,
+    DatabaseText,
     FromItem,
     Name,
     PlaceHint,
@@ -305,6 +306,7 @@ class StatementReader(OverloadReader):
         self._refuse_known()
         if at_database(self):
             text = read_database(self, self._read_window)
+            self._refuse_hints_in(text)
             alias = self._read_subquery_alias()
             return FromItem(alias, alias, None, text=text)
         source = self.need_name("a stream or table")
@@ -323,6 +325,13 @@ class StatementReader(OverloadReader):
                 self.fail(SyntaxSqlError, f"{alias.text} has two windows")
             window = self._read_window()
         return FromItem(source, alias, window)
+
+    def _refuse_hints_in(self, text: DatabaseText) -> None:
+        """The database decides how its words are run; to it a hint of ours is a comment."""
+        for at, (hint, *_) in self.hints.items():
+            if text.start <= at < text.end:
+                advice = f"leave it out: the block runs in {text.database.text}"
+                self.refuse("a hint in the words of a database", advice, (hint.alias or hint.place).at)
 
     def _read_subquery(self) -> FromItem:
         select = self._read_select(is_nested=True)

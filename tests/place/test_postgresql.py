@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from adbc_driver_postgresql import dbapi as driver
 
 from anabranch.errors import DatabaseError, DatabaseGoneError
 from anabranch.place.databases.postgresql import PostgreSQL
@@ -283,3 +285,35 @@ def test_a_service_file_and_a_passfile(postgres: Server, tmp_path: Path, monkeyp
     monkeypatch.setenv("PGPASSFILE", str(passes))
     postgres.sql("CREATE TABLE served (id int); GRANT SELECT ON served TO looker")
     assert PostgreSQL(settings_of("shop", {})).describe("served") == (("id", pa.int32()),)
+
+
+def ended(postgres: Server, name: str) -> bool:
+    """Whether the server soon ends all connections of a name."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if postgres.sql(f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'").strip() == "0":
+            return True
+    return False
+
+
+@pytest.mark.parametrize("setting", ["idle_in_transaction_session_timeout", "transaction_timeout"])
+def test_a_snapshot_is_held_for_longer_than_the_server_bears_transactions(
+    postgres: Server, shop: PostgreSQL, setting: str
+) -> None:
+    if not postgres.sql(f"SELECT 1 FROM pg_settings WHERE name = '{setting}'"):
+        pytest.skip(f"the server has no {setting}")
+    postgres.sql("CREATE TABLE IF NOT EXISTS long (id int, v int); DELETE FROM long; INSERT INTO long VALUES (1, 1);"
+                 "GRANT SELECT ON long TO looker")  # fmt: skip
+    asked, keys = wanted(shop, "long", "id"), pa.table({"k": [1]})
+    own = {"ANABRANCH_DATABASE_SHOP_APPLICATION_NAME": "witness"}
+    dsn = settings_of("shop", {**postgres.environment, **own}).dsn
+    postgres.sql(f"ALTER ROLE looker SET {setting} = '100ms'")
+    try:
+        with shop.export_snapshot() as snapshot:
+            with closing(driver.connect(dsn, autocommit=True)) as witness, witness.cursor() as cursor:
+                cursor.execute("BEGIN")
+                assert ended(postgres, "witness")
+            postgres.sql("UPDATE long SET v = 2")
+            assert shop.lookup(asked, keys, snapshot).to_pylist() == [{"id": 1, "v": 1}]
+    finally:
+        postgres.sql(f"ALTER ROLE looker RESET {setting}")

@@ -15,6 +15,7 @@ import pytest
 from anabranch.drive.local import LocalPipeline
 from anabranch.errors import DatabaseError, DatabaseGoneError
 from anabranch.place.databases import postgresql
+from anabranch.place.databases.calls import Call
 from anabranch.place.databases.postgresql import PostgreSQL
 from anabranch.place.databases.postgresql_types import Stored, key_array
 from anabranch.place.databases.protocol import Wanted
@@ -215,13 +216,13 @@ def test_many_keys_go_in_several_statements(
 ) -> None:
     create(postgres, "k text, v int", *(f"'k{n}', {n}" for n in range(40)))
     monkeypatch.setattr(postgresql, bound, 7 if bound == "KEYS_AT_ONCE" else 60)
-    asked, sent, inner = Wanted("held", ("k",), shop.describe("held")), list[int](), shop._rows
+    asked, sent, inner = Wanted("held", ("k",), shop.describe("held")), list[int](), postgresql._rows
 
-    def counted(sql: str, parameters: pa.RecordBatch, *more: Any) -> pa.Table:
+    def counted(call: Call, sql: str, parameters: pa.RecordBatch, *more: Any) -> pa.Table:
         sent.append(len(parameters.column(0).values))
-        return inner(sql, parameters, *more)
+        return inner(call, sql, parameters, *more)
 
-    monkeypatch.setattr(shop, "_rows", counted)
+    monkeypatch.setattr(postgresql, "_rows", counted)
     keys = pa.table({"k": [f"k{n}" for n in range(50)] + ["x" * 100]})
     with shop.export_snapshot() as snapshot:
         for seen in (None, snapshot):

@@ -122,3 +122,16 @@ def test_a_subquery_that_is_taken_apart_cannot_be_placed() -> None:
         bound("SELECT x.plug FROM (SELECT /*+ PLACE(duck) */ plug FROM plugs [NOW]) x")
     with pytest.raises(UnsupportedSqlError, match="a subquery without groups"):
         bound("SELECT /*+ PLACE(x, duck) */ x.plug FROM (SELECT plug FROM plugs [NOW]) x")
+
+
+@pytest.mark.parametrize(("text", "under"), [
+    ("SELECT /*+ PLACE(zzz, nowhere) */ plug FROM plugs [NOW]", "zzz"),
+    ("SELECT plug FROM (SELECT /*+ PLACE(engine) */ * FROM plugs [NOW])", "engine"),
+])  # fmt: skip
+def test_a_block_in_the_words_of_a_database_has_no_hints_inside(text: str, under: str) -> None:
+    sql = f"SELECT x.plug FROM DATABASE duck ({text}) x"
+    with pytest.raises(UnsupportedSqlError, match="a hint in the words of a database is not supported") as caught:
+        bound(sql)
+    error = caught.value
+    line = f"{SOURCES} CREATE QUERY q AS {sql};".splitlines()[error.line - 1]
+    assert line[error.column - 1 :].startswith(under)

@@ -5,8 +5,8 @@ key column, are joined with the table by its index, and the rows found come back
 takes longer (`python -m bench.keys`). Every statement runs in a transaction that may only read.
 
 ADBC has no deadline of its own. The server ends a statement after the timeout (`statement_timeout`); that does not help when
-the server itself hangs, or the network is cut. So a call runs in a thread of its own, and a connection whose call is not
-back in time is left to itself: the next call makes a new one.
+the server itself hangs, or the network is cut. So a call runs in a thread of its own, and one that is not back in time
+is left to itself, with its connection: the next call makes a new one (`calls.py` beside this).
 
 Nobody waits for a call that was left, because it took too long or because who asked was interrupted; so the server is told
 to cancel it. A worker that is killed tells nothing: the server itself looks whether its client is still there
@@ -15,7 +15,6 @@ to cancel it. A worker that is killed tells nothing: the server itself looks whe
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.errors import DatabaseError, DatabaseGoneError
+from anabranch.place.databases.calls import Call, LeftError
 from anabranch.place.databases.postgresql_types import OddValueError, Stored, fetched, key_array, stored_type
 from anabranch.place.databases.protocol import TableSize, Wanted
 from anabranch.place.databases.settings import Settings
@@ -41,15 +41,21 @@ T = TypeVar("T")
 GRACE_S = 2.0
 """How much longer we wait than the server is told to take: its own answer says more."""
 
-CANCEL_S = 1.0
-"""How long a call that is left waits for the server to hear that: it may be out of reach."""
-
 LOOK_S = 1
 """How often a server looks whether the client of a statement is still there."""
 
 WATCH = f"""
 SELECT set_config(name, '{LOOK_S}s', false) FROM pg_catalog.pg_settings WHERE name = 'client_connection_check_interval'
 """
+
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+HOLD = """
+SELECT set_config(name, '0', true) FROM pg_catalog.pg_settings
+WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')
+"""
+"""Has a transaction last for as long as it is held, whatever the server or the role has set: a batch may take longer. (The
+latter exists since PostgreSQL 17. `idle_session_timeout` is for sessions that are in no transaction.)"""
 
 GONE = ("08", "57P01", "57P02", "57P03", "53", "40001", "40P01", "55P03")
 """SQLSTATEs, or beginnings of them, of a connection that is gone, of a server that stops, starts or is at its limits, and of
@@ -109,8 +115,7 @@ class PostgreSQL:
     def __init__(self, settings: Settings) -> None:
         self.name, self._settings, self._limits = settings.name, settings, settings.limits
         self._connection: Any = None
-        self._cursor: Any = None
-        """That of the call under way."""
+        """That of the next call; None: it makes one."""
         self._stored: dict[str, dict[str, Stored]] = {}
 
     def describe(self, table: str) -> tuple[tuple[str, pa.DataType], ...]:
@@ -146,9 +151,8 @@ class PostgreSQL:
         )
         parameters = pa.RecordBatch.from_arrays(arrays, names=[f"k{place}" for place in range(1, len(arrays) + 1)])
         try:
-            rows = self._call(lambda: self._rows(sql, parameters, snapshot, MOST_FOUND))
+            rows = self._call(lambda call: _rows(call, sql, parameters, snapshot, MOST_FOUND))
         except TooMuchError:
-            self.close()
             raise DatabaseError(
                 f"the table {wanted.table} of the database {self.name} has more than {MOST_FOUND >> 20} MiB of rows for "
                 f"{keys.num_rows:,} keys of a batch: is {', '.join(wanted.keys)} what rows are to be found by? If so, take "
@@ -167,24 +171,19 @@ class PostgreSQL:
         self._require(table, known, [name for name, _ in columns])
         sql = f"SELECT {_selected(columns, known)} FROM {relation(table)} AS t"
         sql += f" LIMIT {int(most_rows)}" if most_rows is not None else ""
-        return self._typed(table, self._call(lambda: self._rows(sql, None, snapshot)), columns)
+        return self._typed(table, self._call(lambda call: _rows(call, sql, None, snapshot)), columns)
 
     def size(self, table: str) -> TableSize | None:
         named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
-        found = self._call(lambda: self._execute(SIZE, named)).to_pylist()
+        found = self._call(lambda call: _execute(call, SIZE, named)).to_pylist()
         return TableSize(found[0]["rows"], found[0]["bytes"]) if found and found[0]["rows"] >= 0 else None
 
     @contextmanager
     def export_snapshot(self) -> Iterator[str]:
         """On a connection of its own, which is idle in its transaction until the context ends."""
         holder = PostgreSQL(self._settings)
-        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
         try:
-            def exported() -> str:
-                holder._execute(begin)
-                return str(holder._execute("SELECT pg_export_snapshot()").column(0)[0].as_py())
-
-            yield holder._call(exported)
+            yield holder._call(_exported)
         finally:
             holder.close()
 
@@ -196,64 +195,26 @@ class PostgreSQL:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def _call(self, ask: Callable[[], T]) -> T:
+    def _call(self, ask: Callable[[Call], T]) -> T:
         """What a call gives, within the timeout; made again if its connection broke."""
         pause_s, left = self._limits.pause_s, self._limits.retries
         while True:
             try:
                 return self._in_time(ask)
+            except LeftError:
+                raise DatabaseGoneError(self._too_slow) from None
             except DriverError as error:
-                self.close()
                 if left <= 0 or not _may_pass(error):
                     raise self._told(error) from None
             left -= 1
             time.sleep(pause_s)
             pause_s *= 2
 
-    def _in_time(self, ask: Callable[[], T]) -> T:
-        found: list[T] = []
-        failed: list[BaseException] = []
-        is_left, is_over = threading.Event(), threading.Event()
-
-        def run() -> None:
-            try:
-                if self._connection is None:
-                    connection = self._connected()
-                    if is_left.is_set():
-                        return
-                    self._connection = connection
-                found.append(ask())
-            except BaseException as error:
-                failed.append(error)
-            finally:
-                is_over.set()
-
-        thread = threading.Thread(target=run, name=f"database {self.name}", daemon=True)
-        thread.start()
-        try:
-            is_over.wait(self._limits.timeout_s + GRACE_S)
-        finally:
-            if not is_over.is_set():  # it took too long, or whoever asked is interrupted
-                is_left.set()
-                self._leave()
-        if is_left.is_set():
-            raise DatabaseGoneError(self._too_slow)
-        if failed:
-            raise failed[0]
-        return found[0]
-
-    def _leave(self) -> None:
-        """Leaves the call under way, and its connection: what runs in the server is cancelled."""
-        cursor, self._cursor, self._connection = self._cursor, None, None  # closing it would wait, too
-
-        def cancel() -> None:
-            with suppress(DriverError):
-                cursor.adbc_cancel()
-
-        if cursor is not None:
-            thread = threading.Thread(target=cancel, name=f"database {self.name} cancel", daemon=True)
-            thread.start()
-            thread.join(CANCEL_S)
+    def _in_time(self, ask: Callable[[Call], T]) -> T:
+        connection, self._connection = self._connection, None
+        call = Call(self.name, self._connected, connection)
+        found, self._connection = call.result(ask, self._limits.timeout_s + GRACE_S)
+        return found
 
     def _connected(self) -> Any:
         options = dict(self._settings.options)
@@ -269,37 +230,11 @@ class PostgreSQL:
             cursor.fetchall()
         return connection
 
-    def _execute(
-        self, sql: str, parameters: pa.RecordBatch | None = None, most_bytes: int | None = None
-    ) -> pa.Table:
-        self._cursor = cursor = self._connection.cursor()
-        try:
-            cursor.execute(sql, parameters)
-            if most_bytes is not None:
-                return _up_to(most_bytes, cursor.fetch_record_batch())
-            return cursor.fetch_arrow_table() if cursor.description else pa.table({})
-        finally:
-            if self._cursor is cursor:
-                self._cursor = None
-            with suppress(DriverError):
-                cursor.close()
-
-    def _rows(
-        self, sql: str, parameters: pa.RecordBatch | None, snapshot: str | None, most_bytes: int | None = None
-    ) -> pa.Table:
-        if snapshot is None:
-            return self._execute(sql, parameters, most_bytes)
-        self._execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        self._execute(f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")
-        found = self._execute(sql, parameters, most_bytes)
-        self._execute("COMMIT")
-        return found
-
     def _columns(self, table: str, again: bool = False) -> dict[str, Stored]:
         """The columns of a table that we may read, as they were when it was first asked about."""
         if again or table not in self._stored:
             named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
-            rows = self._call(lambda: self._execute(DESCRIBE, named)).to_pylist()
+            rows = self._call(lambda call: _execute(call, DESCRIBE, named)).to_pylist()
             if not rows:
                 raise DatabaseError(
                     f"there is no table {table} in the database {self.name}, or we may not use its schema: "
@@ -383,6 +318,34 @@ def _may_pass(error: Exception) -> bool:
     text = str(error)
     is_passing = any(word in text for word in PASSING)
     return text.startswith("IO:") and (is_passing or not any(word in text for word in REFUSED))
+
+
+def _execute(
+    call: Call, sql: str, parameters: pa.RecordBatch | None = None, most_bytes: int | None = None
+) -> pa.Table:
+    with call.statement() as cursor:
+        cursor.execute(sql, parameters)
+        if most_bytes is not None:
+            return _up_to(most_bytes, cursor.fetch_record_batch())
+        return cursor.fetch_arrow_table() if cursor.description else pa.table({})
+
+
+def _rows(
+    call: Call, sql: str, parameters: pa.RecordBatch | None, snapshot: str | None, most_bytes: int | None = None
+) -> pa.Table:
+    if snapshot is None:
+        return _execute(call, sql, parameters, most_bytes)
+    _execute(call, BEGIN)
+    _execute(call, f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")
+    found = _execute(call, sql, parameters, most_bytes)
+    _execute(call, "COMMIT")
+    return found
+
+
+def _exported(call: Call) -> str:
+    _execute(call, BEGIN)
+    _execute(call, HOLD)
+    return str(_execute(call, "SELECT pg_export_snapshot()").column(0)[0].as_py())
 
 
 def _up_to(most_bytes: int, rows: pa.RecordBatchReader) -> pa.Table:
