@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.balance.partition import MOST_COPIED_BYTES
 from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
+from anabranch.control.ledger import commits_in
 from anabranch.control.overload_notes import changed_text, read_overload, write_overload
 from anabranch.control.pipelines import (
     COMING,
@@ -437,7 +438,7 @@ class Pipeline:
     def _store_table(self, table: Table, columns: tuple[str, ...], filesystem: Filesystem) -> str:
         """Writes the rows of a table to where tasks find them, until the first commit has taken them in."""
         path = table_file(table.name)
-        if not filesystem.list("commit"):
+        if not commits_in(filesystem).numbers():
             put_table(filesystem, path, self.ground.sources.read(table, columns))
         return path
 
