@@ -53,7 +53,6 @@ class Destination:
     sink: Sink
     filesystem: Filesystem
     """Where results are staged."""
-    slots: int
 
     @property
     def name(self) -> str:
@@ -138,7 +137,8 @@ class Frames:
         made, grouping = combine or Combine(query), query.grouping
         assert grouping is not None
         keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
-        together = rows.repartition(destination.slots, *keys).sortWithinPartitions(INSTANT)
+        # As many partitions as the commit names files: so each try brings a group to the same one.
+        together = rows.repartition(files, *keys).sortWithinPartitions(INSTANT)
         return together.mapInArrow(made, made.spark_schema)
 
 

@@ -119,7 +119,7 @@ def test_the_console_is_brought_pieces_and_keeps_what_it_shows(
             held.append((pa.total_allocated_bytes() - before) // copied.nbytes)
             del copied
 
-    destination = Destination(Readings(made, QueryTexts(disk)), False, console(rows=3, query="q"), disk, slots=1)
+    destination = Destination(Readings(made, QueryTexts(disk)), False, console(rows=3, query="q"), disk)
     with mock.patch("anabranch.drive.delivery.read_staged", watched):
         count = outlet_of(destination, None).take(Results("q", 0, "token", (name,), 1, text=text_of(made).digest))  # type: ignore[arg-type]
     assert count == 10_000
@@ -196,7 +196,7 @@ def test_a_job_brings_them_in_their_order(spark: SparkSession, tmp_path: Path) -
     names = tuple(staged_name(0, "token", slot, "a") for slot in range(len(slots)))
     for name, pieces in zip(names, slots, strict=True):
         Staging(disk).stage(name, [("q", piece) for piece in pieces])
-    destination = Destination(Readings(made, QueryTexts(disk)), True, arrow(print), disk, slots=2)
+    destination = Destination(Readings(made, QueryTexts(disk)), True, arrow(print), disk)
     results = Results("q", 0, "token", names, 1, text=text_of(made).digest)
     found = Frames(destination, spark).frame(results).toArrow()
     assert oracle.bag(found.cast(made.output_schema)) == combined(parts_of())
