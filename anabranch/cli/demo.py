@@ -116,4 +116,5 @@ def _last_rows(folder: str) -> str:
     if not rows.num_rows:
         return "none yet"
     rows = rows.drop_columns(["batch"]).sort_by("at")
-    return rows_text(rows.slice(max(0, rows.num_rows - SHOWN)), SHOWN)
+    shown = rows.slice(max(0, rows.num_rows - SHOWN))
+    return rows_text(shown, shown.num_rows)

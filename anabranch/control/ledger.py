@@ -169,6 +169,11 @@ class Ledger(Generic[T]):
         """Delete a record; one that was written under this epoch unless another is named."""
         self._filesystem.delete(self.path(number, epoch))
 
+    def clear(self) -> None:
+        """Delete all records."""
+        for number, epoch in self._written():
+            self._filesystem.delete(self.path(number, epoch))
+
     def drop_superseded(self) -> None:
         """Delete records of which a higher epoch has one that is whole: each driver may have left one."""
         for number, epochs in self.written().items():

@@ -1,4 +1,6 @@
-"""Where rows of stored tables are kept in a checkpoint: `tables/t.arrow`, and `tables/t@5.arrow` as batch 5 read it again.
+"""Where rows of stored tables are kept in a checkpoint: `tables/t.arrow`, and `tables/t@5-3.arrow` as the driver of epoch 3
+read it again for batch 5. A driver that has lost its lease, and does not know it yet, writes under another name than the one
+that has taken over: what that one's batch 5 found stays as it is.
 
 A file is an Arrow IPC stream in the envelope of a record: Arrow takes a stream that was cut between two batches for whole.
 
@@ -17,12 +19,12 @@ from anabranch.storage.filesystem import Filesystem, byte_view
 from anabranch.storage.record import damaged, first_line, unsealed
 
 FOLDER, KIND = "tables", "table"
-_VERSION = re.compile(r"[^@]+@([0-9]+)\.arrow")
+_VERSION = re.compile(r"[^@]+@([0-9]+)(?:-[0-9]+)?\.arrow")
 
 
-def table_file(table: str, batch: int | None = None) -> str:
-    """The file of a table as it was read before the first batch, or again in a later one."""
-    return f"{FOLDER}/{table}.arrow" if batch is None else f"{FOLDER}/{table}@{batch}.arrow"
+def table_file(table: str, batch: int | None = None, epoch: int = 0) -> str:
+    """The file of a table as it was read before the first batch, or again in a later one by the driver of an epoch."""
+    return f"{FOLDER}/{table}.arrow" if batch is None else f"{FOLDER}/{table}@{batch}-{epoch}.arrow"
 
 
 def release_versions(filesystem: Filesystem, named: Collection[str], before: int) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from anabranch.control.journal import FOLDER as JOURNALS
 from anabranch.control.journal import MOST_GONE, forget_journal
-from anabranch.control.ledger import DELIVERED, Ledger, commits_in, controls_in
+from anabranch.control.ledger import DELIVERED, Ledger, commits_in, controls_in, deliveries_in
 from anabranch.control.pipelines import (
     COMING,
     DROPPED,
@@ -86,11 +86,9 @@ def sweep_pipeline(filesystem: Filesystem, commits: Ledger[Commit], newest: Comm
         return
     kept = [commit for _, commit in commits.history()]
     for name in over:
-        folder = f"{DELIVERED}/{name}"
         if not any(commit.staged(name) for commit in kept):
-            for record in filesystem.list(folder):
-                filesystem.delete(f"{folder}/{record}")
-            filesystem.remove_empty(folder)
+            deliveries_in(filesystem, name).clear()
+            filesystem.remove_empty(f"{DELIVERED}/{name}")
 
 
 def sweep_checkpoint(checkpoint: Folder) -> None:

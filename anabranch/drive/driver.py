@@ -370,8 +370,8 @@ class Driver:
         return due
 
     def _read_again(self, name: str, batch: int) -> str:
-        """A table as it is now, once for all queries of a batch. A torn file of a driver that died does not count."""
-        path = table_file(name, batch)
+        """A table as it is now, once for all queries of a batch. A torn file does not count."""
+        path = table_file(name, batch, self.holder.epoch)
         if not holds_table(self.filesystem, path):
             put_table(self.filesystem, path, self.read_table[name]())
         return path

@@ -103,7 +103,10 @@ class Arrival:
                 seen = Seen(came.seen, late, came.early, came.untimed, stale)
                 i = reader.inputs_over(source.name)[0]
                 known[key] = own_rows(reader, i, given, seen, limit_us, early_us, own_us)
-            self.counts[query, source.name] = SourceStatistics(*known[key], largest_time_us=largest_us)
+            counts = SourceStatistics(*known[key], largest_time_us=largest_us)
+            if isinstance(source, Derived) and (before := self.counts.get((query, source.name))) is not None:
+                counts.rows, counts.stored_rows = counts.rows + before.rows, before.stored_rows  # they come in pieces
+            self.counts[query, source.name] = counts
         if useful_us > least_us and not (useful := starts >= useful_us).all():
             stored, starts = stored.filter(pa.array(useful)), starts[useful]
         self._admit(store, source, stored, starts, readers, limits, began)
@@ -332,7 +335,8 @@ class Arrival:
         """Rows that are of no use after their batch."""
         if i.source.name in reader.place.parted:
             rows = rows.filter(pa.array(members_of(reader, i, rows)))
-        self.counts[reader.query, i.source.name].stored_rows = rows.num_rows
+        counts = self.counts[reader.query, i.source.name]
+        counts.stored_rows = rows.num_rows + (counts.stored_rows if isinstance(i.source, Derived) else 0)
         if not rows.num_rows:
             return
         needed = reader.stored_columns(i.source) | ({i.source.time} if isinstance(i.source, Stream) else set())

@@ -139,18 +139,24 @@ class Box:
         statistics and state are those behind it, when the last piece was taken."""
         clock_us = self.arrival.clocks_us.get(self.reader.query, BEGINNING_US)
         self._oldest = oldest_times(self.reader.graph.query, clock_us, watermark_us)
-        for query, piece in self._run(emit=True):
-            self.statistics.results += piece.num_rows
-            yield query, piece
+        yield from self.go_on()
         if self.aggregator is not None:
             for piece in advance(self.aggregator, self.statistics, self.arrival.batch, watermark_us, self.gives_parts):
                 yield self.reader.query, piece
+
+    def go_on(self) -> Iterator[Found]:
+        """Takes the rows that have come so far along their routes; others of the batch may come yet."""
+        for query, piece in self._run(emit=True):
+            self.statistics.results += piece.num_rows
+            yield query, piece
+        for i in self.reader.inputs:
+            self.arrival.deltas.pop((self.name, i.alias), None)
 
     def fold(self, batch: int, delta: Delta) -> None:
         """Takes stored rows of a batch that is over into groups; nothing is emitted."""
         assert self.aggregator is not None
         self.begin(Arrival(batch, deltas={(self.name, delta.alias): delta}))
-        for _ in self._run(emit=True):
+        for _ in self.go_on():
             raise AssertionError("groups give results before the watermark has passed them")
         self.aggregator.settle(batch)
 

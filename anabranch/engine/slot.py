@@ -522,9 +522,9 @@ class Slot:
     ) -> Iterator[Found]:
         """Processes one batch and gives the results of each query as they are found: partial values of groups, if slots
         share them. The batch is done when the last piece was taken; a slot whose batch was not is of no more use.
-        `planned_us` is the driver's clock by which rows are early. The groups of a subquery are taken in whole, and so is
-        what two forms have of the same groups. `limits` are what the batch may lose. `brought` are the rows as they came, of
-        sources whose rows were made of others: these are counted."""
+        `planned_us` is the driver's clock by which rows are early. The groups of a subquery are taken in whole if the
+        block above keeps them, and so is what two forms have of the same groups. `limits` are what the batch may lose.
+        `brought` are the rows as they came, of sources whose rows were made of others: these are counted."""
         arrival = self._begin(rows, times, Arrival(batch, planned_us, limits, brought=brought))
         for name, tenant in self.tenants.items():
             if self._lead(name) != name:
@@ -543,9 +543,16 @@ class Slot:
         for name, box in self.boxes.items():
             if box.reader.query != tenant.name or name in (tenant.main, tenant.left):
                 continue
-            if groups := [piece for _, piece in box.step(watermark_us)]:
-                derived = next(s for b in self.boxes.values() for s in b.reader.sources if s.name == name)
-                arrival.take(self.store, derived, pa.Table.from_batches(groups), {tenant.name: watermark_us})
+            above = [b for b in self.boxes.values() if any(s.name == name for s in b.reader.sources)]
+            derived = next(s for s in above[0].reader.sources if s.name == name)
+            groups: Iterator[Rows] = (piece for _, piece in box.step(watermark_us))
+            goes_on = not any(b.reader.keeps_rows or (b.aggregator is None and b.name != tenant.main) for b in above)
+            if not goes_on and (whole := [*groups]):  # a box has the rows of a batch in one segment
+                groups = iter([pa.Table.from_batches(whole)])
+            for rows in groups:
+                arrival.take(self.store, derived, rows, {tenant.name: watermark_us})
+                for each in above if goes_on else ():
+                    yield from each.go_on()
         main, spans, execution = self.boxes[tenant.main], tenant.distribution.groups_span_slots, tenant.execution
         if isinstance(main, SharedBox) or (execution.leaving is None and not spans):
             yield from main.step(watermark_us)

@@ -1,8 +1,8 @@
 """Staged results, in the form in which sinks take them.
 
 A parquet sink gets the files that tasks have written for it. Memory and `sinks.arrow` get a table that the driver reads from
-the files of all. A callable gets a DataFrame made of the names of these files and of a `mapInArrow` that reads them through
-our own filesystem, so that it works where Spark itself cannot read the checkpoint.
+the files of all; the console gets the same piece by piece. A callable gets a DataFrame made of the names of these files and
+of a `mapInArrow` that reads them through our own filesystem, so that it works where Spark itself cannot read the checkpoint.
 
 Groups that span slots are staged as partial rows. A table of them is put together in the driver; for a DataFrame, and for
 files, a job reads the partial rows, brings those of a group together, and combines them. It can be repeated.
@@ -53,7 +53,6 @@ class Destination:
     sink: Sink
     filesystem: Filesystem
     """Where results are staged."""
-    slots: int
 
     @property
     def name(self) -> str:
@@ -78,8 +77,8 @@ class Destination:
 
 def outlet_of(destination: Destination, spark: SparkSession) -> Outlet:
     """What delivers the results of a query."""
-    if destination.sink.takes is Takes.ARROW:
-        return TableOutlet(destination)
+    if destination.sink.takes in (Takes.ARROW, Takes.PIECES):
+        return DriverOutlet(destination)
     frames = Frames(destination, spark)
     return FrameOutlet(destination, frames) if destination.sink.takes is Takes.FRAME else FilesOutlet(destination, frames)
 
@@ -96,18 +95,24 @@ class ToSink:
 
 
 @dataclass(frozen=True)
-class TableOutlet(ToSink):
+class DriverOutlet(ToSink):
     """Reads results in the driver."""
 
     takes_files = False
 
     def take(self, results: Results) -> int:
         query, sink = self.destination.queries(results.text), self.destination.sink
-        found = rows_of(self.destination.filesystem, query, self.destination.groups_span_slots, results)
-        schema = outward_schema(query)
-        table = pa.Table.from_batches([_outward(piece, schema) for piece in found], schema)
-        sink.deliver(table, results.batch)
-        return int(table.num_rows)
+        schema, count = outward_schema(query), 0
+
+        def pieces() -> Iterator[pa.RecordBatch]:
+            nonlocal count
+            for piece in rows_of(self.destination.filesystem, query, self.destination.groups_span_slots, results):
+                count += piece.num_rows
+                yield _outward(piece, schema)
+
+        found = pa.RecordBatchReader.from_batches(schema, pieces())
+        sink.deliver(found if sink.takes is Takes.PIECES else found.read_all(), results.batch)
+        return count
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,8 @@ class Frames:
         made, grouping = combine or Combine(query), query.grouping
         assert grouping is not None
         keys = [F.col(INSTANT), *(F.col(f"key{i}") for i in range(grouping.keys))]
-        together = rows.repartition(destination.slots, *keys).sortWithinPartitions(INSTANT)
+        # As many partitions as the commit names files: so each try brings a group to the same one.
+        together = rows.repartition(files, *keys).sortWithinPartitions(INSTANT)
         return together.mapInArrow(made, made.spark_schema)
 
 

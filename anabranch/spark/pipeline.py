@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from anabranch.balance.partition import MOST_COPIED_BYTES
 from anabranch.balance.together import choose_together, join_others, restored
 from anabranch.control.journal import Journal
+from anabranch.control.ledger import commits_in
 from anabranch.control.overload_notes import changed_text, read_overload, write_overload
 from anabranch.control.pipelines import (
     COMING,
@@ -183,7 +184,7 @@ class Pipeline:
         self._open_sinks({name: member.sink for name, member in self._everyone.items()} | self._aside)
         for name, member in self._everyone.items():
             write_sink(ground.checkpoint, name, note_of(member.sink))
-        delivery = self._delivery(filesystem, driver.slots, {**comes, **spread})
+        delivery = self._delivery(filesystem, {**comes, **spread})
         task = self._task({**comes, **spread}, packing, filesystem)
         for query in (*driver.queries.values(), *(each.query for each in driver.coming.values())):
             query.has_own_files = query.name in task.staging.own_files
@@ -269,7 +270,7 @@ class Pipeline:
         if coming.query.has_own_files and isinstance(folder := member.sink.staging(), LocalFilesystem):
             coming.query.own_folder = folder.root
         if lacking is None:
-            self.host.delivery.add(name, self._outlet(member, distribution.groups_span_slots, self.host.driver.slots))
+            self.host.delivery.add(name, self._outlet(member, distribution.groups_span_slots))
             self.host.pushdown.add_reader(member.query)
         self.host.runner.add(coming, arriving.note, lacking is None)
         if lacking is None:
@@ -383,21 +384,19 @@ class Pipeline:
         """How rows are spread of the queries that the checkpoint knows, also of those that have left."""
         return {**self.known.ended, **self.known.layouts} if self.known is not None else {}
 
-    def _delivery(self, filesystem: Filesystem, slots: int, spread: Mapping[str, Distribution]) -> Delivery:
+    def _delivery(self, filesystem: Filesystem, spread: Mapping[str, Distribution]) -> Delivery:
         ground, outlets = self.ground, dict[str, Outlet]()
         for name, member in self._everyone.items():
-            outlets[name] = self._outlet(member, spread[name].groups_span_slots, slots, filesystem)
+            outlets[name] = self._outlet(member, spread[name].groups_span_slots, filesystem)
         outlets |= {name: SetAsideOutlet(sink) for name, sink in self._aside.items()}
         leaves = [name for name, member in self._everyone.items() if member.leaves]
         held = ground.holder.require_held
         return Delivery(filesystem, outlets, self.patience_s, ground.most_staged_bytes, held, leaves, ground.calls)
 
-    def _outlet(
-        self, member: Member, groups_span_slots: bool, slots: int, filesystem: Filesystem | None = None
-    ) -> Outlet:
+    def _outlet(self, member: Member, groups_span_slots: bool, filesystem: Filesystem | None = None) -> Outlet:
         queries = Readings(member.query, QueryTexts(self.ground.checkpoint))
         folder = filesystem or self.host.delivery.filesystem
-        return outlet_of(Destination(queries, groups_span_slots, member.sink, folder, slots), self.ground.spark)
+        return outlet_of(Destination(queries, groups_span_slots, member.sink, folder), self.ground.spark)
 
     @property
     def _everyone(self) -> dict[str, Member]:
@@ -437,7 +436,7 @@ class Pipeline:
     def _store_table(self, table: Table, columns: tuple[str, ...], filesystem: Filesystem) -> str:
         """Writes the rows of a table to where tasks find them, until the first commit has taken them in."""
         path = table_file(table.name)
-        if not filesystem.list("commit"):
+        if not commits_in(filesystem).numbers():
             put_table(filesystem, path, self.ground.sources.read(table, columns))
         return path
 

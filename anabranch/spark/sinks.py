@@ -61,7 +61,7 @@ class Sink(Protocol):
         """Where tasks write files (sinks that take files)."""
 
     def deliver(self, results: Any, number: int) -> None:
-        """Takes the results of a batch as a DataFrame, or as an Arrow table (sinks that take these)."""
+        """Takes the results of a batch as a DataFrame, or as a table or a reader of pyarrow's (sinks that take these)."""
 
     def publish(self, files: Sequence[str], number: int, token: str) -> None:
         """Makes staged files visible, all at once (sinks that take files). The token tells a batch that is delivered again
@@ -107,15 +107,37 @@ class ArrowSink(Called):
 
     function: Callable[[pa.Table, int], None]
     guarantee: str = "at least once, with the same number and the same multiset each time"
-    name: str = ""
-    """How errors call it; without a name, as the function is called."""
     takes = Takes.ARROW
 
     def __str__(self) -> str:
-        return self.name or _called(self.function)
+        return _called(self.function)
 
     def deliver(self, results: pa.Table, number: int) -> None:
         self.function(results, number)
+
+
+@dataclass(frozen=True)
+class ConsoleSink(Called):
+    """Prints the first rows of each batch, and how many there are. No more than these are kept meanwhile."""
+
+    rows: int = 20
+    query: str = ""
+    guarantee: str = "at least once, with the same number and the same multiset each time"
+    takes = Takes.PIECES
+
+    def __str__(self) -> str:
+        return "console"
+
+    def deliver(self, results: pa.RecordBatchReader, number: int) -> None:
+        first, count = list[pa.RecordBatch](), 0
+        for piece in results:
+            if count < self.rows:
+                first.append(piece.slice(0, self.rows - count))
+            count += piece.num_rows
+        title = f"{self.query}, batch {number}" if self.query else f"batch {number}"
+        shown = rows_text(pa.Table.from_batches(first, results.schema), count)
+        # In one go: other queries print, too.
+        print(f"{title}: {count:,} results\n{shown}\n\n", end="", flush=True)
 
 
 @dataclass(frozen=True)
@@ -246,15 +268,9 @@ def arrow(function: Callable[[pa.Table, int], None]) -> ArrowSink:
     return ArrowSink(function)
 
 
-def console(rows: int = 20, query: str = "") -> ArrowSink:
+def console(rows: int = 20, query: str = "") -> ConsoleSink:
     """Prints up to so many rows of each batch, under the name of a query."""
-
-    def show(results: pa.Table, number: int) -> None:
-        title = f"{query}, batch {number}" if query else f"batch {number}"
-        # In one go: other queries print, too.
-        print(f"{title}: {results.num_rows:,} results\n{rows_text(results, rows)}\n\n", end="", flush=True)
-
-    return ArrowSink(show, name="console")
+    return ConsoleSink(rows, query)
 
 
 def table(name: str) -> CallableSink:
@@ -280,7 +296,7 @@ def note_of(sink: Sink) -> SinkNote:
     if isinstance(sink, RemoteParquetSink):
         return SinkNote("store", str(sink.folder))  # how it is reached is not written down: that may be a secret
     name = getattr(sink, "name", "")
-    if isinstance(sink, ArrowSink) and name == "console":
+    if isinstance(sink, ConsoleSink):
         return SinkNote("console")
     if isinstance(sink, CallableSink) and name.startswith("table "):
         return SinkNote("table", name.removeprefix("table "))

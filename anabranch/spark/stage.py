@@ -47,6 +47,7 @@ class Takes(Enum):
 
     FILES = "files that tasks have written for it"
     ARROW = "a table of pyarrow's, in the driver"
+    PIECES = "a reader of pyarrow's, in the driver, which gives them piece by piece"
     FRAME = "a DataFrame"
 
 

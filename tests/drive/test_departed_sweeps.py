@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.control.journal import FOLDER as JOURNALS
-from anabranch.control.ledger import DELIVERED, commits_in
+from anabranch.control.ledger import DELIVERED, commits_in, deliveries_in
 from anabranch.control.pipelines import ComingNote, KnownPipeline, write_coming
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.control.records import Commit, Ended
@@ -44,16 +44,17 @@ def test_what_was_delivered_of_who_left_is_known_for_as_long_as_a_commit_has_res
     commits = commits_in(disk)
     commits.write(1, without(commits.read(1), "gone"))
     for name in ("stays", "gone"):
-        disk.put(f"{DELIVERED}/{name}/0", [b"arrived"])
+        disk.put(deliveries_in(disk, name).path(0), [b"arrived"])
+    disk.put(f"{DELIVERED}/another/notes.txt", [b"mine"])
     sweep_pipeline(disk, commits, commits.read(1))
-    assert set(disk.folders(DELIVERED)) == {"stays", "gone"}
+    assert set(disk.folders(DELIVERED)) == {"stays", "gone", "another"}
     commits.prune(1)
     disk.put(commits.path(2), [b"anabranch"])
     sweep_pipeline(disk, commits, commits.read(1))
-    assert set(disk.folders(DELIVERED)) == {"stays", "gone"}, "a commit that cannot be read may be restored"
+    assert set(disk.folders(DELIVERED)) == {"stays", "gone", "another"}, "a commit that cannot be read may be restored"
     commits.drop(2)
     sweep_pipeline(disk, commits, commits.read(1))
-    assert set(disk.folders(DELIVERED)) == {"stays"}
+    assert set(disk.folders(DELIVERED)) == {"stays", "another"}, "a file of somebody else stays"
 
 
 def test_texts_and_sinks_of_who_has_gone_go(tmp_path: Path) -> None:

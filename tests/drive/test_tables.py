@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from anabranch.control.lease import Unshared
+from anabranch.control.table_files import get_table, put_table, table_file
 from anabranch.drive.local import LocalPipeline, LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
@@ -84,7 +86,7 @@ def test_a_reading_that_is_torn_is_made_again() -> None:
     """The driver dies while it writes what it has read for batch 3, which it has not begun yet."""
     probe = FaultyFilesystem(MemoryFilesystem())
     stepped(run_of(JOIN, probe, Versions()))
-    fault = probe.puts.index("tables/t@3.arrow")
+    fault = probe.puts.index(table_file("t", 3))
     disk, versions = FaultyFilesystem(MemoryFilesystem(), {fault: Fault("tear")}), Versions()
     run = run_of(JOIN, disk, versions)
     found = stepped(run, 3)
@@ -92,6 +94,21 @@ def test_a_reading_that_is_torn_is_made_again() -> None:
         run.step(3, rows(3))
     found += stepped(run_of(JOIN, disk, versions), SECONDS - 3)
     assert [row["n"] for row in sorted(found, key=lambda row: row["n"])] == list(range(2 * SECONDS))
+
+
+def test_a_reading_is_that_of_one_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has lost its lease may write late what it has read for batch 3, which another driver has committed."""
+    disk, versions = MemoryFilesystem(), Versions()
+    for epoch in (1, 2):
+        monkeypatch.setattr("anabranch.drive.local.Unshared", lambda epoch=epoch: Unshared(epoch))
+        run = run_of(JOIN, disk, versions)
+        stepped(run, 3 if epoch == 1 else 1)
+    taken = {name: get_table(disk, f"tables/{name}") for name in disk.list("tables")}
+    put_table(disk, table_file("t", 3, epoch=1), disk.get(table_file("t")))
+    assert {name: get_table(disk, f"tables/{name}") for name in taken} == taken
+    assert table_file("t", 3, epoch=2).removeprefix("tables/") in taken
+    stepped(run, SECONDS)
+    assert table_file("t", 3, epoch=1).removeprefix("tables/") not in disk.list("tables"), "no batch has found it"
 
 
 def test_a_table_is_not_a_reading_of_another() -> None:
@@ -117,4 +134,4 @@ def test_files_of_others_beside_ours_stay(tmp_path: Path) -> None:
             if path != foreign[0]:
                 os.utime(path, (1000, 1000))
     assert [path.read_bytes() for path in foreign] == [b"mine"] * 3
-    assert sorted(os.listdir(tmp_path / "tables")) == ["t-0.arrow", "t.arrow", "t@7.arrow"], "old readings are deleted"
+    assert sorted(os.listdir(tmp_path / "tables")) == ["t-0.arrow", "t.arrow", "t@7-0.arrow"], "old readings are deleted"

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -23,12 +23,14 @@ from anabranch.control.records import Manifest, SlotState
 from anabranch.drive.kept import Kept
 from anabranch.drive.local import SLOT, LocalRun
 from anabranch.engine.aggregation import Partials, PartialTable
+from anabranch.engine.arrival import Arrival
 from anabranch.engine.columns import AddressTables, row_bytes
 from anabranch.engine.log import Log
+from anabranch.engine.store import Store
 from anabranch.engine.view import View
 from anabranch.errors import DamagedStateError, MissingRowError, StateError, TooManyResultsError, ValueTooLargeError
 from anabranch.plan.migration import Strategy
-from anabranch.plan.query import Query
+from anabranch.plan.query import Derived, Query, Stream
 from anabranch.sql import parse_script
 from anabranch.storage.container import ContainerWriter
 from anabranch.storage.filesystem import MemoryFilesystem
@@ -193,6 +195,33 @@ def test_instants_leave_in_pieces_too() -> None:
     wide = [{"a": rows_of(["x" * 1000, "y", "z"])}, *rows[1:]]
     with mock.patch("anabranch.engine.bounds.RESULT_BYTES", 5000):
         assert max(p.num_rows for p in results_of(query, *wide)) < 30
+
+
+@pytest.mark.parametrize(
+    "above",
+    ["SELECT g.n, COUNT(*) AS c FROM ({}) g GROUP BY g.n", "SELECT g.s, SUM(g.n) AS c FROM ({}) g GROUP BY g.s",
+     "SELECT g.s FROM ({}) g WHERE g.n > 1"],
+)  # fmt: skip
+def test_groups_of_a_subquery_that_nobody_keeps_are_never_held_together(above: str) -> None:
+    """The watermark jumps over 90 instants at which ten groups have rows; the block above takes them 30 at a time."""
+    query = query_of(above.format("SELECT a.s, COUNT(*) AS n FROM a [RANGE 90 SECONDS] GROUP BY a.s"))
+    came = list[int]()
+    texts = [f"x{number}" for number in range(10)]
+    batches = [{"a": rows_of([*texts, "x1"])}, {"a": rows_of(["x1"], 100 * SECOND_US)}, {}]
+    take = Arrival.take
+
+    def watched(self: Arrival, store: Store, source: Stream, rows: pa.Table, watermarks: Mapping[str, int]) -> None:
+        came.extend([rows.num_rows] * isinstance(source, Derived))
+        take(self, store, source, rows, watermarks)
+
+    run, whole, found = LocalRun(query, MemoryFilesystem()), LocalRun(query, MemoryFilesystem()), Counter[Any]()
+    for number, rows in enumerate(batches):
+        with mock.patch("anabranch.engine.bounds.RESULT_ROWS", 30), mock.patch.object(Arrival, "take", watched):
+            step = run.step(number, rows)
+        found += oracle.bag(step.results)
+        assert step.statistics.sources == whole.step(number, rows).statistics.sources
+    assert found == oracle.expected(query, batches, {})
+    assert (sum(came), max(came)) == (900, 30)
 
 
 def test_many_parts_of_a_batch_are_folded_into_few_rows() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -21,14 +22,14 @@ from pyspark.sql import SparkSession
 from anabranch.control.query_texts import QueryTexts, text_of
 from anabranch.drive.delivery import Results
 from anabranch.drive.queries import Readings
-from anabranch.drive.staging import Staging, staged_name
+from anabranch.drive.staging import Staging, read_staged, staged_name
 from anabranch.engine.aggregation import Aggregator
 from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import INSTANT, Query
 from anabranch.spark import deliver
-from anabranch.spark.deliver import NAME, ROWS, Combine, Destination, Frames, whole_instants
+from anabranch.spark.deliver import NAME, ROWS, Combine, Destination, Frames, outlet_of, whole_instants
 from anabranch.spark.remote_parquet import RemoteParquetSink
-from anabranch.spark.sinks import arrow
+from anabranch.spark.sinks import arrow, console
 from anabranch.spark.stage import ParquetStaging, staged_path
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
@@ -98,6 +99,36 @@ def test_groups_of_many_instants_are_never_held_together(tmp_path: Path, rows: i
     assert max(held) <= 50 + 3 * 3 + rows, "a portion, the groups of an instant in each slot, and what came last"
 
 
+def test_the_console_is_brought_pieces_and_keeps_what_it_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10,000 results in 100 pieces are never together in the driver."""
+    made = parse_script(f"{STREAM} CREATE QUERY q AS SELECT k, x FROM s [NOW]").queries[0].query
+    disk, name = LocalFilesystem(str(tmp_path)), staged_name(0, "token", 0, "a")
+    numbers = np.arange(10_000, dtype=np.float64)
+    rows = pa.table({"k": ["a"] * 10_000, "x": numbers}).cast(made.output_schema)
+    with mock.patch("anabranch.engine.bounds.RESULT_ROWS", 100):
+        Staging(disk).stage(name, [("q", piece) for piece in rows.to_batches(max_chunksize=100)])
+    held, read = list[int](), read_staged
+
+    def watched(*staged: Any) -> Iterator[pa.RecordBatch]:
+        before = pa.total_allocated_bytes()
+        for piece in read(*staged):
+            copied = piece.take(pa.array(range(piece.num_rows)))
+            yield copied
+            held.append((pa.total_allocated_bytes() - before) // copied.nbytes)
+            del copied
+
+    destination = Destination(Readings(made, QueryTexts(disk)), False, console(rows=3, query="q"), disk)
+    with mock.patch("anabranch.drive.delivery.read_staged", watched):
+        count = outlet_of(destination, None).take(Results("q", 0, "token", (name,), 1, text=text_of(made).digest))  # type: ignore[arg-type]
+    assert count == 10_000
+    told = ["q, batch 0: 10,000 results", "k    x", "-  ---", "a  0.0", "a  1.0", "a  2.0", "… and 9,997 more", ""]
+    assert capsys.readouterr().out.splitlines() == told
+    assert len(held) == 100
+    assert max(held) < 10
+
+
 def test_nothing_gives_nothing(tmp_path: Path) -> None:
     made = query()
     write = ParquetStaging(LocalFilesystem(str(tmp_path)), outward_schema(made))
@@ -165,7 +196,7 @@ def test_a_job_brings_them_in_their_order(spark: SparkSession, tmp_path: Path) -
     names = tuple(staged_name(0, "token", slot, "a") for slot in range(len(slots)))
     for name, pieces in zip(names, slots, strict=True):
         Staging(disk).stage(name, [("q", piece) for piece in pieces])
-    destination = Destination(Readings(made, QueryTexts(disk)), True, arrow(print), disk, slots=2)
+    destination = Destination(Readings(made, QueryTexts(disk)), True, arrow(print), disk)
     results = Results("q", 0, "token", names, 1, text=text_of(made).digest)
     found = Frames(destination, spark).frame(results).toArrow()
     assert oracle.bag(found.cast(made.output_schema)) == combined(parts_of())

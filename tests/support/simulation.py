@@ -168,7 +168,7 @@ class Files:
 
     def take(self, results: Results) -> None:
         if not self.groups_span_slots:
-            delivered = Destination(Readings(self.query, QueryTexts(self.checkpoint)), False, self.sink, self.checkpoint, 1)
+            delivered = Destination(Readings(self.query, QueryTexts(self.checkpoint)), False, self.sink, self.checkpoint)
             FilesOutlet(delivered, None).take(results)  # type: ignore[arg-type]
             return
         names = [f"{results.batch:010d}-{results.token}-{uuid.uuid4().hex[:12]}"]
