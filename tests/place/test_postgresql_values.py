@@ -249,6 +249,18 @@ def test_no_more_is_found_than_a_worker_bears(
             assert shop.lookup(asked, keys, seen).num_rows == 2000
 
 
+def test_no_more_is_read_than_a_worker_has_room_for(postgres: Server, shop: PostgreSQL) -> None:
+    """A text is compressed there."""
+    create(postgres, "k int, v text")
+    postgres.sql("INSERT INTO held SELECT n, repeat('x', 100000) FROM generate_series(1, 200) n; ANALYZE held")
+    columns, size = shop.describe("held"), shop.size("held")
+    assert size is not None
+    assert size.bytes < 1 << 20
+    with pytest.raises(DatabaseError, match="the table held of the database shop has more than 16 MiB"):
+        shop.read("held", columns, most_bytes=1 << 24)
+    assert shop.read("held", columns, most_bytes=1 << 25).num_rows == 200
+
+
 def test_a_server_at_its_limits_may_answer_later(postgres: Server, shop: PostgreSQL) -> None:
     """Whoever waits for a database that is gone (`lookup_failure`) waits for this, too."""
     create(postgres, "k int")

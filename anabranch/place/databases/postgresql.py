@@ -166,12 +166,19 @@ class PostgreSQL:
         columns: tuple[tuple[str, pa.DataType], ...],
         snapshot: str | None = None,
         most_rows: int | None = None,
+        most_bytes: int | None = None,
     ) -> pa.Table:
         known = self._columns(table)
         self._require(table, known, [name for name, _ in columns])
         sql = f"SELECT {_selected(columns, known)} FROM {relation(table)} AS t"
         sql += f" LIMIT {int(most_rows)}" if most_rows is not None else ""
-        return self._typed(table, self._call(lambda call: _rows(call, sql, None, snapshot)), columns)
+        try:
+            rows = self._call(lambda call: _rows(call, sql, None, snapshot, most_bytes))
+        except TooMuchError:
+            raise DatabaseError(
+                f"the table {table} of the database {self.name} has more than {(most_bytes or 0) >> 20} MiB of rows"
+            ) from None
+        return self._typed(table, rows, columns)
 
     def size(self, table: str) -> TableSize | None:
         named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
