@@ -102,6 +102,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("if left <= 0 or not _may_pass(error):", "if True:"), ("if not ours:", "if False:"),
             ('_execute(call, f"SET TRANSACTION SNAPSHOT {_literal(snapshot)}")', "pass"),
             ("cursor.execute(WATCH)", "cursor.execute(SIZE)"), ("    _execute(call, HOLD)\n", "")),
+        *of("place/databases/postgresql.py", VALUES, ("                left -= found[-1].nbytes\n", "")),
+        *of("place/databases/settings.py", "place/test_settings.py", ("if not _is_text(value):", "if False:")),
         *of("place/databases/calls.py", CALLS,
             ("if self._is_left:\n                raise", "if False:\n                raise"),
             ("                failed.append(error)\n                self._close()", "                failed.append(error)"),

@@ -206,16 +206,16 @@ def test_a_table_that_is_too_large_or_of_unknown_size_is_looked_up(monkeypatch: 
         assert not database.reads, size
 
 
-@pytest.mark.parametrize("name", ["one stream", "a table that does not change"])
-def test_a_table_that_is_larger_than_its_database_says_is_looked_up(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(("name", "bound_in"), [("one stream", "lookups"), ("a table that does not change", "shipped")])
+def test_a_table_that_is_larger_than_its_database_says_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch, name: str, bound_in: str
+) -> None:
     """It has grown, or is compressed there. A worker reads no more of it than it has room for."""
     sql = "SELECT o.id, r.rate FROM orders [NOW] o, regions r WHERE o.place = r.code"
     case, rng, found = CASES.get(name, Case(sql, {"r": "o"})), np.random.default_rng(1), Counter[tuple[object, ...]]()
     query, database, given = bound(case), FakeDatabase("crm", table_rows(rng)), batches(rng, 3, 30)
     monkeypatch.setattr(database, "size", lambda table: TableSize(1, 1))
-    monkeypatch.setattr("anabranch.place.reading.MOST_BYTES", 16)
-    monkeypatch.setattr("anabranch.drive.shipped.MOST_BYTES", 16)
-    monkeypatch.setattr("anabranch.drive.lookups.MOST_BYTES", 16)
+    monkeypatch.setattr(f"anabranch.drive.{bound_in}.MOST_BYTES", 16)
     costs = {"crm": COSTS["tables are read whole at once"]}
     pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database, lookup_costs=costs)
     for batch, rows in enumerate(given):

@@ -28,11 +28,13 @@ class Driver:
 
     def __init__(self) -> None:
         self.said: list[list[str]] = []
+        self.dsn = ""
         self.meanwhile: Callable[[int, str], None] = lambda number, sql: None
         self.connecting: Callable[[int], None] = lambda number: None
 
     def connect(self, dsn: str, autocommit: bool) -> Connection:
         self.said.append([])
+        self.dsn = dsn
         number = len(self.said) - 1
         self.connecting(number)
         return Connection(self, number)
@@ -173,3 +175,13 @@ def test_a_call_that_fails_in_a_transaction_leaves_it_to_nobody(driver: Driver, 
     assert shop.read("t", COLUMNS).num_rows == 1
     assert driver.said[0][1:] == [BEGIN, IMPORT, SELECT, "closed"]
     assert driver.said[1:] == [[SELECT]]
+
+
+def test_a_connection_that_is_cut_soon_ends_so_that_a_call_that_was_left_does_not_wait_for_hours(driver: Driver) -> None:
+    shop = PostgreSQL(Settings("shop", {"host": "h", "tcp_user_timeout": "0"}, Limits(timeout_s=7.0)))
+    shop.describe("t")
+    assert "keepalives_idle='9'" in driver.dsn
+    assert "tcp_user_timeout='0'" in driver.dsn, "who sets it means it"
+    shop = PostgreSQL(Settings("shop", {"host": "h"}, Limits(timeout_s=7.0)))
+    shop.describe("t")
+    assert "tcp_user_timeout='9000'" in driver.dsn
