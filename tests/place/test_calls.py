@@ -185,3 +185,17 @@ def test_a_connection_that_is_cut_soon_ends_so_that_a_call_that_was_left_does_no
     shop = PostgreSQL(Settings("shop", {"host": "h"}, Limits(timeout_s=7.0)))
     shop.describe("t")
     assert "tcp_user_timeout='9000'" in driver.dsn
+
+
+def test_a_process_that_has_no_thread_left_for_a_call_leaves_no_connection_behind(
+    driver: Driver, shop: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError):
+            shop.read("t", COLUMNS)
+    assert driver.said[0][-1] == "closed"
+    assert shop.read("t", COLUMNS).num_rows == 1

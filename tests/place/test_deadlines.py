@@ -73,9 +73,9 @@ def test_a_process_that_has_no_thread_left_for_it_says_so_and_has_one_later(monk
     def fails(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+    with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fails)
-        with deadlines.within(WAIT_S, ended.set):
+        with pytest.raises(RuntimeError), deadlines.within(WAIT_S, ended.set):
             pass
     with deadlines.within(0.001, ended.set):
         assert ended.wait(5)
