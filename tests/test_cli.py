@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +33,7 @@ from anabranch.errors import SourcePathError
 from anabranch.spark.published import read
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
+from tests.support.feeding import wait_until
 from tests.support.simulation import Simulation
 from tests.support.stream_files import write_batch
 
@@ -466,7 +468,7 @@ def test_files_of_no_stream_cannot_be_skipped(script: Path, capsys: pytest.Captu
 
 @on_spark
 def test_interrupted(script: Path) -> None:
-    """Ctrl-C while Spark starts, and in the middle of a batch: a word, no trace, and nothing is lost."""
+    """Ctrl-C while Spark starts, and in the middle of a batch: a word, no trace, no process stays, nothing is lost."""
     assert "batch" not in interrupted_run(script, lambda told: "starting Spark" in told)
     script.write_text(script.read_text() + SECOND)
     folder = script.parent
@@ -492,7 +494,8 @@ def interrupted_run(script: Path, is_time: Callable[[str], bool], *options: str)
     command += ["--checkpoint", str(script.parent / "checkpoint"), str(script)]
     path = script.parent / "stderr"
     with open(path, "wb") as errors:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors)
+        marked = {**os.environ, "INTERRUPTED": str(path)}
+        process = subprocess.Popen(command, cwd=ROOT, stdout=errors, stderr=errors, env=marked)
         try:
             deadline = time.monotonic() + WAIT_S
             while not is_time(path.read_text()) and process.poll() is None and time.monotonic() < deadline:
@@ -506,7 +509,15 @@ def interrupted_run(script: Path, is_time: Callable[[str], bool], *options: str)
     told = path.read_text()
     assert "\nstopped" in told, told[-2000:]
     assert_no_trace(told)
+    wait_until(lambda: not any(f"INTERRUPTED={path}".encode() in environment for environment in environments()))
     return told
+
+
+def environments() -> Iterator[bytes]:
+    """Of all processes, on a system that shows them."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes()
 
 
 # demo

@@ -112,7 +112,7 @@ class PlacingLoop:
         for block, call in self.calls.items():
             border = observed.statistics.borders.get(block)
             if border is not None and not border.failed:
-                found[block] = Took(border.seconds, call.seconds(border.calls, border.rows_sent), call.round_trip_s)
+                found[block] = Took(border.seconds, call.seconds(border.instants, border.rows_sent), call.round_trip_s)
         return found
 
     def _better(self, execution: Execution, paces: Mapping[str, Pace]) -> Proposal | None:

@@ -280,15 +280,8 @@ def _looks_back(
 
 
 def _indexes(source: str, batch: Seen) -> int:
-    names = {state.name for own in batch.queries.values() for state in own.states if is_index_over(state.name, source)
-             and state.kind == "index" and state.inputs == 1}  # fmt: skip
-    return len(names)
-
-
-def is_index_over(name: str, source: str) -> bool:
-    """Whether an index is over the rows of a source, by its name (`anabranch.plan.identity`)."""
-    rest = name.removeprefix(source)
-    return rest != name and rest.startswith((" by (", " ordered by (", "@"))
+    own = (state for each in batch.queries.values() for state in each.states)
+    return len({state.name for state in own if state.is_index_over(source)})
 
 
 def _match(load: SourceLoad, batches: Sequence[Seen], candidates_per_s: float, slack_s: float) -> float:
@@ -315,7 +308,7 @@ def state_bytes(batch: Seen) -> int:
 def kept_bytes(batch: Seen, source: str) -> int:
     """What the log of a source and the indexes over it take."""
     own = [each for each in batch.queries.values() if source in each.sources]
-    states = {state.name: state.bytes for each in own for state in each.states if is_index_over(state.name, source)}
+    states = {state.name: state.bytes for each in own for state in each.states if state.is_index_over(source)}
     return max((each.sources[source].state_bytes for each in own), default=0) + sum(states.values())
 
 

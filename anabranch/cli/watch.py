@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -18,6 +15,7 @@ from rich.live import Live
 from anabranch.cli.waits import saying
 from anabranch.show.journal import last_decision
 from anabranch.show.progress import block, json_line, logfmt, logfmt_line
+from anabranch.spark.interrupts import interrupts_kept
 
 if TYPE_CHECKING:
     from anabranch.run import Run
@@ -52,7 +50,7 @@ def warm_up_visibly() -> None:
 def watch(start: Callable[[], Run], show: As, again: str = "") -> Run:
     """Starts queries and shows their progress until all have ended. `again` is the command that goes on with them, told when
     they are interrupted."""
-    with _interrupts_kept() as interrupted:
+    with interrupts_kept() as interrupted:
         with saying("starting the queries"):
             run = start()
         shown = _Blocks(run) if show is As.BLOCKS else _Lines(run, show is As.JSON)
@@ -177,24 +175,3 @@ class _Lines:
         for name, text in sorted(waits - self._told):
             print(logfmt({"query": name, "waits": text}), file=sys.stderr, flush=True)
         self._told = waits
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[threading.Event]:
-    """Ctrl-C only sets a mark; a second one interrupts. PySpark's way, to call Java from within the signal, fails if the
-    signal comes while Java is being called, and says so at length."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # signals are not ours to handle
-        yield interrupted
-        return
-
-    def mark(number: int, frame: object) -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    before = signal.signal(signal.SIGINT, mark)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)

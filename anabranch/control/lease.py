@@ -7,7 +7,8 @@ claim from a thread; a claim that has expired, or whose process on this host is 
 Each taking of the lease has an *epoch*: one more than the largest in the names of claims and of *marks*. A driver that has
 taken the lease leaves a mark of its epoch, which stays when the claim is gone. Names of the records that it writes end in
 the epoch. A driver that was thought dead and wakes up is fenced by that, without conditional writes, which not every store
-has. It looks (`require_held`) after it has written a commit and before it delivers:
+has. It looks (`require_held`) after it has written a commit and before it delivers; its reader of files, a process that
+Spark asks for rows before the driver has a batch, looks for marks before it writes (`Marked`):
 
     old driver:  write commit 7 of epoch 1   look for claims and marks of a higher epoch   deliver batch 7
     new driver:  write a claim of epoch 2    look for the newest commit                    go on from there
@@ -24,11 +25,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +42,8 @@ from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
 
 FOLDER, MARKS = "lease", "epochs"
+_MARK = re.compile(rf"[0-9]{{{EPOCH_DIGITS}}}")
+_CLAIM = re.compile(rf"[0-9a-z]+-[0-9]{{{EPOCH_DIGITS}}}")
 EXPIRES_S = 60.0
 """A claim that was not renewed for so long is free."""
 RENEWALS = 4
@@ -76,6 +80,18 @@ class Unshared:
 
     def require_held(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The lease of a driver as a process sees it that the driver has started: by the marks of later drivers."""
+
+    filesystem: Filesystem
+    epoch: int
+
+    def require_held(self) -> None:
+        if max(marked_epochs(self.filesystem), default=0) > self.epoch:
+            raise _taken_over(self.epoch, EXPIRES_S)
 
 
 class Holder:
@@ -117,7 +133,7 @@ class Holder:
 
     def _look_for_others(self) -> None:
         """Sweeps aside claims of drivers that are gone; withdraws if one is alive."""
-        for name in self.filesystem.list(FOLDER):
+        for name in claims_in(self.filesystem):
             if name == self.claim:
                 continue
             other = self._read(name)
@@ -138,10 +154,12 @@ class Holder:
         if self.claim not in self.filesystem.list(FOLDER):
             self._write_again()
         if self._is_superseded():
-            raise CheckpointBusyError(
-                f"another run has taken the checkpoint over from this one (epoch {self.epoch}), which had not renewed its "
-                f"lease for {self.expires_s:.0f} s: this one stops, the other goes on"
-            )
+            raise _taken_over(self.epoch, self.expires_s)
+
+    @property
+    def marked(self) -> Marked:
+        """Its lease for another process."""
+        return Marked(self.filesystem, self.epoch)
 
     def _write_again(self) -> None:
         """The claim was swept aside, or a renewal failed half-way: whoever comes now is to see it. One that was given back
@@ -194,9 +212,16 @@ class Holder:
         return is_free(claim, self.clock())
 
 
+def _taken_over(epoch: int, expires_s: float) -> CheckpointBusyError:
+    return CheckpointBusyError(
+        f"another run has taken the checkpoint over from this one (epoch {epoch}), which had not renewed its lease for "
+        f"{expires_s:.0f} s: this one stops, the other goes on"
+    )
+
+
 def in_use_by(filesystem: Filesystem, clock: Callable[[], float] = time.time) -> Claim | None:
     """Who has the lease of a checkpoint, or is about to; None if it is free. Nothing is changed."""
-    claims = [_claim(filesystem, name) for name in filesystem.list(FOLDER)]
+    claims = [_claim(filesystem, name) for name in claims_in(filesystem)]
     return next((claim for claim in claims if claim is not None and not is_free(claim, clock())), None)
 
 
@@ -220,18 +245,19 @@ def highest_epoch(filesystem: Filesystem, but: str = "") -> int:
     return max([0, *claimed_epochs(filesystem, but), *marked_epochs(filesystem)])
 
 
+def claims_in(filesystem: Filesystem) -> list[str]:
+    """The names of all claims; a file that is called otherwise is somebody else's."""
+    return [name for name in filesystem.list(FOLDER) if _CLAIM.fullmatch(name)]
+
+
 def claimed_epochs(filesystem: Filesystem, but: str) -> list[int]:
     """The epochs in the names of all claims but one."""
-    return _numbers(name.rpartition("-")[2] for name in filesystem.list(FOLDER) if name != but)
+    return [int(name.rpartition("-")[2]) for name in claims_in(filesystem) if name != but]
 
 
 def marked_epochs(filesystem: Filesystem) -> list[int]:
     """The epochs of the marks that there are."""
-    return _numbers(filesystem.list(MARKS))
-
-
-def _numbers(texts: Iterable[str]) -> list[int]:
-    return [int(text) for text in texts if text.isascii() and text.isdigit()]
+    return [int(name) for name in filesystem.list(MARKS) if _MARK.fullmatch(name)]
 
 
 def _is_alive(process: int) -> bool:

@@ -18,7 +18,7 @@ been delivered on its strength, and to fall back behind it in silence would repe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -84,13 +84,11 @@ class Ledger(Generic[T]):
 
     def _read(self, number: int, found: list[int]) -> T:
         """The record of a number, of the highest of some epochs that is whole."""
-        for above in found[:-1]:
-            try:
-                self._payload(self.path(number, above))
-            except DamagedStateError:
-                continue
-            return self._decode(self.path(number, above))
-        return self._decode(self.path(number, found[-1] if found else None))
+        return self._decode(self.path(number, self.whole_of(number, found) if found else None))
+
+    def whole_of(self, number: int, epochs: Sequence[int]) -> int:
+        """Of some epochs, highest first, the first whose record of a number is whole; the last if none is."""
+        return next((epoch for epoch in epochs[:-1] if self._is_whole(self.path(number, epoch))), epochs[-1])
 
     def find(self, number: int) -> T | None:
         """Return the record of a number if there is one that is whole."""
@@ -167,18 +165,22 @@ class Ledger(Generic[T]):
             if number < keep_from:
                 self._filesystem.delete(self.path(number, epoch))
 
-    def drop(self, number: int) -> None:
-        """Delete a record that was written under this epoch."""
-        self._filesystem.delete(self.path(number))
+    def drop(self, number: int, epoch: int | None = None) -> None:
+        """Delete a record; one that was written under this epoch unless another is named."""
+        self._filesystem.delete(self.path(number, epoch))
 
     def drop_superseded(self) -> None:
         """Delete records of which a higher epoch has one that is whole: each driver may have left one."""
-        for number, epochs in _by_number(self._written()).items():
+        for number, epochs in self.written().items():
             above = epochs[:-1]  # of one epoch alone nothing is superseded
             whole = next((epoch for epoch in above if self._is_whole(self.path(number, epoch))), None)
             for epoch in epochs:
                 if whole is not None and epoch < whole:
                     self._filesystem.delete(self.path(number, epoch))
+
+    def written(self) -> dict[int, list[int]]:
+        """The epochs of each number, highest first, of all records, whether they count or not; numbers ascend."""
+        return _by_number(self._written())
 
     def _written(self) -> list[tuple[int, int]]:
         """The numbers and epochs of all records."""

@@ -27,8 +27,8 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True):
     passed: int = 0
     """The predicates that all rows have passed: a place in `SlotState.predicates`."""
     watermarks: dict[str, int] = msgspec.field(default_factory=dict)
-    """For the streams of each query for which some of the rows were late, as one text, the query's watermark: queries over
-    the same streams have the same."""
+    """For the streams of each query for which some of the rows were late (`anabranch.plan.identity.streams_key`), the
+    query's watermark: queries over the same streams have the same."""
     first: int = 0
     """The position of the first row among the rows that the slot has of the source and batch. Row ids are made of the batch
     and the position, so that they can stay unique when a slot reads a segment that another one wrote, after its own. No
@@ -196,8 +196,17 @@ class StateStatistics(msgspec.Struct):
     rows: int = 0
     bytes: int = 0
     runs: int = 0
-    inputs: int = 1
-    """So many inputs' rows are combined in it."""
+    sources: tuple[str, ...] = ()
+    """Whose rows it has: the source of each input that is combined in it; of groups nothing is told."""
+
+    @property
+    def inputs(self) -> int:
+        """So many inputs' rows are combined in it."""
+        return len(self.sources)
+
+    def is_index_over(self, source: str) -> bool:
+        """Whether it is an index over the rows of a source."""
+        return self.kind == "index" and self.sources == (source,)
 
 
 class Preparing(msgspec.Struct):
@@ -256,10 +265,14 @@ class Border(msgspec.Struct):
     """How long the database took, by the clock; of several slots, all of it."""
     failed: int = 0
     """Calls that failed, and whose groups the engine made instead."""
+    instants: int = 0
+    """The instants at which a block was run, several of which may be one call; of a join without groups the batch. Of
+    several slots, as many as in the one that had most: they run it at the same ones."""
 
-    def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float) -> None:
-        """Counts one call: the rows and the bytes that were sent, and that came back."""
+    def count(self, sent: tuple[int, int], back: tuple[int, int], seconds: float, instants: int = 0) -> None:
+        """Counts one call: the rows and the bytes that were sent, and that came back, and the instants that it was for."""
         self.add(Border(self.database, 1, *sent, *back, seconds))
+        self.instants += instants
 
     def __str__(self) -> str:
         sent = f"{self.rows_sent:,} rows ({self.bytes_sent:,} bytes) sent"
@@ -275,6 +288,7 @@ class Border(msgspec.Struct):
         self.bytes_back += other.bytes_back
         self.seconds += other.seconds
         self.failed += other.failed
+        self.instants = max(self.instants, other.instants)
 
 
 class Probed(msgspec.Struct):

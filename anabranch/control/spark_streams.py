@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from anabranch.errors import DamagedStateError, SessionError
+from anabranch.plan.lookups import root_name
+from anabranch.plan.names import why_not_a_name
 from anabranch.storage.filesystem import Filesystem
 from anabranch.storage.record import seal, unseal
 
@@ -119,7 +121,7 @@ def add_streams(filesystem: Filesystem, names: Names) -> None:
 
 def forget_added(filesystem: Filesystem, counted: SparkStreams) -> None:
     """Takes the notes of streams back that were to be added to some, and that Spark has not begun to count."""
-    for stream in filesystem.list(ADDED):
+    for stream in _noted(filesystem):
         if stream not in counted.streams:
             filesystem.delete(f"{ADDED}/{stream}")
 
@@ -145,8 +147,13 @@ def read_streams(filesystem: Filesystem) -> SparkStreams | None:
     return found.with_more(dict(_added(filesystem)))
 
 
+def _noted(filesystem: Filesystem) -> list[str]:
+    """The streams that there are notes of; a file that is not called like a stream is somebody else's."""
+    return [name for name in filesystem.list(ADDED) if why_not_a_name(root_name(name)) is None]
+
+
 def _added(filesystem: Filesystem) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for stream in filesystem.list(ADDED):
+    for stream in _noted(filesystem):
         path = f"{ADDED}/{stream}"
         with contextlib.suppress(DamagedStateError, FileNotFoundError):
             payload = unseal(ADDED, memoryview(filesystem.get(path)), path)

@@ -33,7 +33,7 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
             whole.blocks.setdefault(block, Probed()).samples += probed.samples
         for state in slot.states:
             known = states.setdefault(
-                (state.kind, state.name), StateStatistics(state.name, state.kind, inputs=state.inputs)
+                (state.kind, state.name), StateStatistics(state.name, state.kind, sources=state.sources)
             )
             known.rows += state.rows
             known.bytes += state.bytes

@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
+from anabranch.errors import DamagedStateError
 from anabranch.storage.filesystem import Filesystem, byte_view
 from anabranch.storage.record import damaged, first_line, unsealed
 
@@ -38,6 +39,15 @@ def put_table(filesystem: Filesystem, path: str, rows: pa.Buffer) -> None:
     filesystem.put(path, [first_line(KIND, view), view])
 
 
+def holds_table(filesystem: Filesystem, path: str) -> bool:
+    """Whether a file is there and whole."""
+    try:
+        _rows(filesystem, path)
+    except DamagedStateError:
+        return False
+    return True
+
+
 def get_table(filesystem: Filesystem, path: str) -> pa.Table:
     """The rows of a table; DamagedStateError if the file is missing, torn or changed.
 
@@ -49,9 +59,13 @@ def get_table(filesystem: Filesystem, path: str) -> pa.Table:
     >>> get_table(disk, "tables/t.arrow").to_pydict()
     {'k': [1, 2]}
     """
+    # Arrow wants its buffers aligned, and the first line is of any length: a copy is.
+    return pa.ipc.open_stream(pa.py_buffer(bytes(_rows(filesystem, path)))).read_all()
+
+
+def _rows(filesystem: Filesystem, path: str) -> memoryview:
     try:
         data = filesystem.get(path)
     except FileNotFoundError:
         raise damaged(path, "it is missing although a record names it") from None
-    # Arrow wants its buffers aligned, and the first line is of any length: a copy is.
-    return pa.ipc.open_stream(pa.py_buffer(bytes(unsealed(KIND, memoryview(data), path)))).read_all()
+    return unsealed(KIND, memoryview(data), path)

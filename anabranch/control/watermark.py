@@ -28,8 +28,8 @@ def watermark_of(query: Query, seen: Mapping[str, int], idle: Collection[str] = 
 
 def next_watermark(query: Query, base: Commit | None, planned_us: int, alike: Collection[str]) -> int:
     """The watermark of a query in the batch after a commit, planned at some time of the driver's clock. It never goes back.
-    Queries over the same streams have one watermark (`alike` are their names, this one's among them), also one that comes
-    while others run."""
+    Queries over the same streams have one watermark, also one that comes while others run: `alike` are the names of those
+    that the commit has over these streams. (One that is altered to read other streams has none of its own so far.)"""
     if base is None:
         return BEGINNING_US
     streams = [s for s in query.base_sources if isinstance(s, Stream)]

@@ -98,7 +98,7 @@ def sweep_checkpoint(checkpoint: Folder) -> None:
     known = known_pipelines(checkpoint)
     sweep_texts(QueryTexts(checkpoint), [checkpoint.below(each.name) for each in known])
     there = set[str]().union(*(each.names for each in known))
-    for name in checkpoint.list(SINKS):
+    for name in noted(checkpoint, SINKS):
         if name not in there:
             forget_sink(checkpoint, name)
     trim_journals(checkpoint, known)

@@ -48,7 +48,7 @@ from anabranch.control.records import (
 )
 from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.statistics import summed
-from anabranch.control.table_files import put_table, table_file
+from anabranch.control.table_files import holds_table, put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
 from anabranch.drive.coming import Coming, admission
 from anabranch.drive.departed import TextsInUse, sweep_pipeline
@@ -125,6 +125,8 @@ class Driver:
         self.standing = Standing()
         self._led: tuple[list[Running], set[str]] = [], set()
         """The queries as they ran when it was last seen who leads whom, and those that are led."""
+        self._read: dict[str, frozenset[str]] = {}
+        """The streams of the queries of the newest commit: one that is altered since may read others."""
 
     @property
     def newest(self) -> Commit | None:
@@ -152,6 +154,7 @@ class Driver:
                 raise StateError(f"the checkpoint runs {', '.join(missing)} too: declare what it runs")
             for name, query in self.queries.items():
                 query.require_same(commit.queries[name])
+            self._read = self._streams
         if begun is not None and commit is not None:
             come = self._take_in(begun)
             # A query that left in the batch that was begun, or is dropped now, is not in it.
@@ -167,8 +170,7 @@ class Driver:
             sweep_pipeline(self.filesystem, self.commits, commit)
         self.commits.drop_superseded()
         self.controls.drop_superseded()
-        slots = max(self.slots, len(commit.slots)) if commit is not None else self.slots
-        sweep_unnamed(self.filesystem, self.commits, slots, commit, self.sweep_grace_s)
+        sweep_unnamed(self.filesystem, self.commits, commit, self.sweep_grace_s)
         if commit is not None:
             self._retention.won(commit)
         for name, query in self.queries.items():
@@ -204,15 +206,20 @@ class Driver:
         same = begun.queries.keys() == self.queries.keys()
         return same and all(query.is_begun_by(begun.queries[name]) for name, query in self.queries.items())
 
+    @property
+    def _streams(self) -> dict[str, frozenset[str]]:
+        """The streams of each query."""
+        return {name: frozenset(query.streams) for name, query in self.queries.items()}
+
     def watermarks(self, base: Commit | None, planned_us: int) -> dict[str, int]:
         """The watermark of each query in the batch after a commit."""
-        alike: dict[frozenset[str], dict[str, Steering]] = {}
-        for name, query in self.queries.items():
-            alike.setdefault(frozenset(query.streams), {})[name] = query
+        alike: dict[frozenset[str], list[str]] = {}
+        for name, streams in self._streams.items():
+            alike.setdefault(streams, []).append(name)
         found: dict[str, int] = {}
-        for queries in alike.values():
-            first = next(iter(queries.values())).query
-            found |= dict.fromkeys(queries, next_watermark(first, base, planned_us, queries))
+        for streams, names in alike.items():
+            ran = [name for name in names if self._read.get(name) == streams]
+            found |= dict.fromkeys(names, next_watermark(self.queries[names[0]].query, base, planned_us, ran))
         return found
 
     # -- a batch -----------------------------------------------------------------------------------------------------
@@ -271,7 +278,8 @@ class Driver:
             each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
         self.left.forget(name for name in self.coming if name in self.queries)
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
-        self.slots = max(q.distribution.grid.cells for q in self.queries.values())
+        # Never fewer: the dataflow of Spark's has so many for as long as it runs.
+        self.slots = max(self.slots, *(q.distribution.grid.cells for q in self.queries.values()))
         self.coming = {}
         self._serve(batch - 1)
 
@@ -362,9 +370,9 @@ class Driver:
         return due
 
     def _read_again(self, name: str, batch: int) -> str:
-        """A table as it is now. A batch that runs again takes what it took before."""
+        """A table as it is now, once for all queries of a batch. A torn file of a driver that died does not count."""
         path = table_file(name, batch)
-        if path.rpartition("/")[2] not in self.filesystem.list("tables"):
+        if not holds_table(self.filesystem, path):
             put_table(self.filesystem, path, self.read_table[name]())
         return path
 
@@ -394,7 +402,7 @@ class Driver:
             control.parted, control.slices, control.shed, dict(waits_from or {}),
         )  # fmt: skip
         self.commits.write(commit.batch, commit)
-        self.standing = replace(self.standing, commit=commit, begun=None)
+        self.standing, self._read = replace(self.standing, commit=commit, begun=None), self._streams
         self.texts.name(commit.batch, [(query.texts, query.text) for query in self.queries.values()])
         # Whoever took the checkpoint over has seen this commit, or is seen now.
         self.holder.require_held()

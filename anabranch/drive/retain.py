@@ -9,6 +9,8 @@ a commit these go when the commit after it is written. So nobody reads manifests
 lost are known by their names, which have the batch and the token of the attempt: only the token that won stays. What a
 driver that died was about to delete is found at the next start, by the manifests (`sweep_unnamed`).
 
+A slot in which no query has a cell any more drops all that it held.
+
 Example: batch 7 merges the runs of batches 4 to 7, and no longer needs the file of batch 5, which held one of them. Commit 7
 has it as dropped. When commit 8 is written, commits 7 and 8 are kept, and neither needs it: it goes.
 """
@@ -153,10 +155,11 @@ class Retention:
 
 
 def sweep_unnamed(
-    filesystem: Filesystem, commits: Ledger[Commit], slots: int, commit: Commit | None, grace_s: float = SWEEP_GRACE_S
+    filesystem: Filesystem, commits: Ledger[Commit], commit: Commit | None, grace_s: float = SWEEP_GRACE_S
 ) -> None:
-    """Deletes state files that no commit names, before anything runs. If there are commits that cannot tell any more what
-    they need, nothing is deleted: whoever goes on may not need it, and a commit may be restored."""
+    """Deletes state files that no commit names, before anything runs, also those of slots that there are no more. If there
+    are commits that cannot tell any more what they need, nothing is deleted: whoever goes on may not need it, and a commit
+    may be restored."""
     if commits.torn():
         return
     named: frozenset[str] = frozenset()
@@ -169,5 +172,5 @@ def sweep_unnamed(
                 named |= files_of((slot.manifest for slot in before.slots.values()), reader)
             except StateError:
                 return
-    for slot in range(slots):
+    for slot in filesystem.folders("state"):
         sweep(filesystem, f"state/{slot}", named, grace_s)

@@ -208,7 +208,10 @@ class SlotWork:
         asking: Asking = NOT_ASKING,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Has the boxes process a batch; the results of each query, as they are found. What was `dropped` of streams before
-        it came to a slot is counted in one of them. `asking` is what the batch is told about databases."""
+        it came to a slot is counted in one of them. `asking` is what the batch is told about databases. A slot in
+        which no query has a cell, because those that had one have left, has nothing to do."""
+        if not boxes.tenants:
+            return
         own = {name: query for name, (query, _) in self.queries.items() if name in boxes.tenants}
         paces = {what: pace for name in own for what, pace in order.queries[name].paces.items()}
         lookups = Lookups(self.run, own, self.databases, asking, self.kept.shelf, paces)
@@ -238,7 +241,7 @@ class SlotWork:
         to report, but for the results."""
         manifest, dropped = None, frozenset[str]()
         if not boxes.tenants:
-            return Attempt(slot, token, None, {})
+            return Attempt(slot, token, None, {}, dropped=tuple(sorted(boxes.checkpoint.files)))
         if not self.needs_no_exchange:
             manifest, dropped = boxes.save(order.batch, token)
             boxes.relocate()

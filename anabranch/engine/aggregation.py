@@ -36,6 +36,11 @@ LEAST_DEAD = 4096
 """Below so many groups and values none is forgotten."""
 
 
+def part_column(place: int, name: str) -> str:
+    """What the column of a partial value of an aggregate is called, in files and on the way to other slots."""
+    return f"{place} {name}"
+
+
 def instant_of(time_us: int, slide_us: int) -> int:
     """The first instant at or after a time.
 
@@ -68,7 +73,7 @@ class Partials:
         columns: dict[str, Any] = {f"key{i}": key for i, key in enumerate(self.keys)}
         columns |= {"first": self.firsts, "last": self.lasts}
         for place, parts in enumerate(self.parts):
-            columns |= {f"{place} {name}": values for name, values in parts.items()}
+            columns |= {part_column(place, name): values for name, values in parts.items()}
         batch = pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -76,16 +81,24 @@ class Partials:
         return sink.getvalue()
 
 
-def decode(data: pa.Buffer, keys: int, accumulators: int) -> Partials:
+def decode(data: pa.Buffer, keys: int, names: Sequence[Sequence[str]]) -> Partials:
+    """Partial rows, given the `names` of the partial values that each accumulator may have."""
     batch = pa.ipc.open_stream(data).read_next_batch()
-    parts: list[Parts] = [{} for _ in range(accumulators)]
-    for name in batch.schema.names[keys + 2 :]:
-        place, column = name.split(" ")
-        values = batch.column(name)
-        fixed = pa.types.is_primitive(values.type) and column != "value"
-        parts[int(place)][column] = values.to_numpy() if fixed else values
+    parts: list[Parts] = [{} for _ in names]
+    known = set(batch.schema.names)
+    for place, of_one in enumerate(names):
+        for name in of_one:
+            if (column := part_column(place, name)) in known:  # rare ones are left out
+                values = batch.column(column)
+                fixed = pa.types.is_primitive(values.type) and name != "value"
+                parts[place][name] = values.to_numpy() if fixed else values
     firsts, lasts = batch.column("first").to_numpy(), batch.column("last").to_numpy()
     return Partials([batch.column(i) for i in range(keys)], firsts, lasts, parts, data)
+
+
+def names_of(each: Accumulator) -> tuple[str, ...]:
+    """The names of all partial values that an accumulator has."""
+    return tuple(each.parts(np.empty(0, np.int64), 0))
 
 
 class PartialTable:
@@ -94,6 +107,7 @@ class PartialTable:
     def __init__(self, name: str, types: Sequence[pa.DataType], makers: Sequence[Callable[[], Accumulator]]) -> None:
         self.name, self.types, self._makers = name, tuple(types), tuple(makers)
         self.accumulators = tuple(make() for make in makers)
+        self.part_names = tuple(names_of(each) for each in self.accumulators)
         self.batches: dict[int, Partials] = {}
         self.entering: dict[int, list[tuple[Partials, Ids]]] = {}
         self.leaving: dict[int, list[tuple[Partials, Ids]]] = {}
@@ -392,9 +406,9 @@ class Aggregator:
         found: dict[str, pa.Array] = {}
         for place, each in self._accumulators.items():
             for name, values in each.parts(groups, instant).items():
-                found[f"{place} {name}"] = _signed(values)
+                found[part_column(place, name)] = _signed(values)
         for place, distinct in self._distinct.items():
-            found[f"{place} values"] = distinct.values_of(groups)
+            found[part_column(place, "values")] = distinct.values_of(groups)
         return found
 
     @property
@@ -418,12 +432,11 @@ class Aggregator:
         columns = dict(zip(parts.schema.names, together.keys, strict=False))
         for place in range(len(self.grouping.aggregates)):
             if place in self._distinct:
-                columns[f"agg{place}"] = self._distinct[place].combined(numbers, rows.column(f"{place} values"), groups)
+                lists = rows.column(part_column(place, "values"))
+                columns[f"agg{place}"] = self._distinct[place].combined(numbers, lists, groups)
                 continue
-            each, prefix = self._accumulators[place], f"{place} "
-            taken = {
-                n.removeprefix(prefix): _unsigned(n, rows.column(n)) for n in rows.schema.names if n.startswith(prefix)
-            }
+            each = self._accumulators[place]
+            taken = {name: _unsigned(name, rows.column(part_column(place, name))) for name in names_of(each)}
             each.grow(together.count)
             each.take(numbers, taken, every, lasts)
             columns[f"agg{place}"] = each.value(groups, 0)
@@ -441,7 +454,7 @@ class Aggregator:
 
     def add_stored(self, record: PartialSegment, data: pa.Buffer) -> None:
         table = self.tables[record.table]
-        partials = decode(data, len(table.types), len(table.accumulators))
+        partials = decode(data, len(table.types), table.part_names)
         partials.record = record
         self.add(record.batch, record.table, partials)
 
@@ -504,11 +517,10 @@ def _signed(values: Any) -> pa.Array:
 
 def _unsigned(name: str, values: pa.Array) -> Any:
     """The reverse."""
-    column = name.split(" ")[1]
-    if column == "value":
+    if name == "value":
         return values
     plain = values.to_numpy(zero_copy_only=False)
-    return plain.view(np.uint64) if column in ("low", "word") else plain
+    return plain.view(np.uint64) if name in ("low", "word") else plain
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

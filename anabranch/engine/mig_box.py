@@ -265,7 +265,7 @@ class MigBox(Box):
 
     def _run_there(self, windows: Sequence[Windows]) -> list[pa.Table]:
         """What the database gives, over the windows of some instants; what went over the border is counted."""
-        asked, back = self.reader.graph.query.statement, (0, 0)
+        asked, back, given = self.reader.graph.query.statement, (0, 0), list[pa.Table]()
         assert asked is not None, "a block of a database has a statement"
         border = self.statistics.borders.setdefault(self.name, Border(asked.database))
         database, began = self._database(), perf_counter()
@@ -274,7 +274,7 @@ class MigBox(Box):
             given = _given_over(database, [each.relations for each in windows], asked.sql)
             back = sum(each.num_rows for each in given), sum(each.nbytes for each in given)
         finally:
-            border.count((rows, nbytes), back, perf_counter() - began)
+            border.count((rows, nbytes), back, perf_counter() - began, len(given))
         if given[0].num_columns < len(asked.types):
             raise QueryError(f"DATABASE {asked.database} gives {given[0].num_columns} columns: start the query anew")
         return [each.combine_chunks() for each in given]
@@ -464,7 +464,7 @@ class JoinMigBox(MigBox):
                 yield self.reader.query, pa.RecordBatch.from_arrays(columns, schema=schema)
                 began, began_ns = perf_counter(), thread_time_ns()
         finally:
-            border.count(sent, (rows, nbytes), seconds + perf_counter() - began)
+            border.count(sent, (rows, nbytes), seconds + perf_counter() - began, 1 - border.instants)
             self._spent("database", began_ns)
 
 

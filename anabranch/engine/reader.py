@@ -34,8 +34,19 @@ from anabranch.engine.slices import Keeping
 from anabranch.plan.demand import is_not_null
 from anabranch.plan.expression import Call, Column, Expr, columns_of
 from anabranch.plan.grid import Grid
-from anabranch.plan.identity import IndexKey, RowsKey, ViewKey, Wanted, input_rows, named, view_key, view_terms
+from anabranch.plan.identity import (
+    IndexKey,
+    RowsKey,
+    ViewKey,
+    Wanted,
+    input_rows,
+    named,
+    streams_key,
+    view_key,
+    view_terms,
+)
 from anabranch.plan.join_graph import Aliases, JoinGraph
+from anabranch.plan.jtree import part_of
 from anabranch.plan.migration import Execution
 from anabranch.plan.query import BEGINNING_US, Derived, Input, Stream, Table
 from anabranch.plan.routes import Index, Probe, indexes, routes, views
@@ -166,9 +177,10 @@ class Reader:
         self._keepers: dict[str, tuple[Keeper, ...]] = {}
         self._lasting: dict[str, set[tuple[int, str]]] = {}
         """For how long rows of each input are of use, and by the watermark of which streams."""
-        self.streams = " ".join(sorted(accepted_by))
+        self.accepted_by = tuple(sorted(accepted_by))
+        self.streams = streams_key(self.accepted_by)
         """By whose watermark its rows count, as segments tell for whom rows were late."""
-        self.accepted_by, self.versions, self.spans = tuple(sorted(accepted_by)), dict(versions or {}), spans
+        self.versions, self.spans = dict(versions or {}), spans
         self.selects = execution.selects
         self.is_placed = graph.query.statement is not None
         """Whether a database runs the block: its rows are kept, and follow no routes."""
@@ -237,12 +249,32 @@ class Reader:
                 found = (Keeper(self.name, i.window_us, self.streams),)
             else:
                 shared = self.lineage.shared
-                names, windows = (self.name, *shared.names[1:]), shared.windows_us(i.alias)
-                over = shared.members_over(i.alias)
-                found = tuple(Keeper(names[place], windows[place], shared.streams[place]) for place in over)
+                windows, over = shared.windows_us(i.alias), shared.members_over(i.alias)
+                found = tuple(Keeper(self._name_of(n), windows[n], shared.streams[n]) for n in over)
             self._keepers[i.alias] = found
             self._lasting[i.alias] = {(each.window_us, each.streams) for each in found}
         return found
+
+    def viewers(self, aliases: Aliases) -> tuple[str, ...]:
+        """Who has a use for combinations of some inputs that are kept: members of a shared join that have others, too."""
+        if self.lineage is None:
+            return (self.name,)
+        return tuple(self._name_of(place) for place in self.lineage.shared.beyond(set(aliases)))
+
+    @cached_property
+    def going(self) -> frozenset[str]:
+        """Who goes to the plan that a migration goes to: a member of a shared join over some of the inputs stays as it is if
+        both plans bring these together in the same way."""
+        if self.lineage is None:
+            return frozenset([self.name])
+        plan, target, members = self.execution.plan, self.execution.target, self.lineage.shared.members
+        inputs = [set(member.aliases) for member in members]
+        stays = [target is None or part_of(plan, each) == part_of(target, each) for each in inputs]
+        return frozenset(self._name_of(place) for place, is_same in enumerate(stays) if not is_same)
+
+    def _name_of(self, place: int) -> str:
+        """The name by which a member of a shared join keeps rows: of the lead that of its box."""
+        return self.queries[place] if place else self.name
 
     def window_us(self, i: InputState, keeping: Keeping) -> int | None:
         """For how long rows of a slice are of use to the reader; None if no row of it is. A row is in a slice of at least

@@ -69,7 +69,6 @@ class Rebuild:
     def __init__(self, box: Box) -> None:
         self.box = box
         self.done = Preparing()
-        self._horizon_us = BEGINNING_US
         self._piece: tuple[ViewKey, Aliases, int, Combination, npt.NDArray[np.int64]] | None = None
 
     @property
@@ -281,19 +280,19 @@ class Rebuild:
 
     # -- work at what is not -----------------------------------------------------------------------------------------
 
-    def advance(self, batch: int, horizon_us: int) -> None:
+    def advance(self, batch: int) -> None:
         """Completes what the plan needs to give results, and works at what its target needs for as long as is allowed."""
         began, store, reader = thread_time_ns(), self._store, self._reader
-        self.done, self._piece, self._horizon_us = Preparing(), None, horizon_us
+        self.done, self._piece = Preparing(), None
         steps, self.box.statistics.steps = self.box.statistics.steps, []
         missing = {a for a, key in reader.views.items() if key in store.waiting or key in store.builds}
         if missing & reader.served_views or (missing and reader.execution.is_parallel):
             wanted = frozenset(reader.views) if reader.execution.is_parallel else reader.served_views
-            self._complete(batch, horizon_us, Pause(None), wanted)
+            self._complete(batch, Pause(None), wanted)
         elif (migration := reader.execution.migration) is not None and migration.strategy is Strategy.GRADUAL:
             pause = Pause(migration.pause_us)
             if self._complete_thin(pause):
-                self._complete(batch, horizon_us, pause, frozenset(reader.views))
+                self._complete(batch, pause, frozenset(reader.views))
         self.box.statistics.steps = steps
         self.done.cpu_ns = thread_time_ns() - began
 
@@ -301,7 +300,7 @@ class Rebuild:
         """What must still be done, or end, before the target can take over: views, indexes, or segments of old rows."""
         store, reader, migration = self._store, self._reader, self._reader.execution.migration
         if migration is not None and migration.strategy is Strategy.PARALLEL_TRACK:
-            return store.old_segments(reader, migration.since, self._horizon_us)
+            return store.old_segments(reader, migration.since)
         views = sum(key in store.waiting or key in store.builds for key in reader.views.values())
         return views + sum(key in store.thin for key in reader.by_key)
 
@@ -318,7 +317,7 @@ class Rebuild:
                 return False
         return True
 
-    def _complete(self, batch: int, horizon_us: int, pause: Pause, wanted: frozenset[Aliases]) -> None:
+    def _complete(self, batch: int, pause: Pause, wanted: frozenset[Aliases]) -> None:
         store = self._store
         for aliases, key in self._reader.views.items():
             if aliases not in wanted:
@@ -327,7 +326,7 @@ class Rebuild:
                 store.builds[key] = self._begin(aliases, batch)
                 store.waiting.discard(key)
             if key in store.builds:
-                self._recompute(aliases, batch, horizon_us, pause)
+                self._recompute(aliases, batch, pause)
                 if key in store.builds or pause.is_spent:
                     return
 
@@ -357,10 +356,10 @@ class Rebuild:
     def _rows(self, inputs: Aliases) -> int:
         return self.box.view_of(inputs).rows if len(inputs) > 1 else self.box.log_of(inputs[0]).rows
 
-    def _recompute(self, aliases: Aliases, batch: int, horizon_us: int, pause: Pause) -> None:
+    def _recompute(self, aliases: Aliases, batch: int, pause: Pause) -> None:
         """Finds combinations of old rows (002, algorithm 6), piece by piece, until all are found or time is up."""
         store, key = self._store, self._reader.views[aliases]
-        build = store.builds[key]
+        build, horizon_us = store.builds[key], store.least_us(self._reader.viewers(aliases))
         seeds = {self._places(aliases, inputs): inputs for inputs in self._ways(aliases)}
         if build.seed not in seeds:
             # The view was begun for another plan, which joins its inputs in another way: from the beginning again.
@@ -470,7 +469,7 @@ class Rebuild:
         return np.full(len(rows), how is np.logical_and) if found is None else found
 
 
-def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[ViewKey, ViewKey]:
+def hand_over(store: Store, old: Reader, new: Reader) -> dict[ViewKey, ViewKey]:
     """Has states of one execution serve the next where only their keys differ (*state moving*: 002, section 12.1.2): views
     whose parallel track has ended, or whose selects stand elsewhere now; and indexes over these. The new keys of views, and
     the old ones."""
@@ -483,18 +482,21 @@ def hand_over(store: Store, old: Reader, new: Reader, horizon_us: int) -> dict[V
         # Of a member that comes now, no row is stored yet.
         wanted = {each for each in key.wanted if each.since <= store.newest}
         has_all = not before.wanted or (bool(key.wanted) and set(before.wanted) >= wanted)
-        if is_same and has_all and (before.since == key.since or (not key.since and store.is_over(before, horizon_us))):
+        if not is_same or not has_all:
+            continue
+        least_us = store.least_us(new.viewers(aliases))
+        if before.since == key.since or (not key.since and store.is_over(before, least_us)):
             store.inherit_view(before, key)
             found[key] = before
     for index, bound in new.indexes.items():
-        if bound.key not in store.indexes and (known := _like(store, index, old, new, horizon_us, found)) is not None:
+        if bound.key not in store.indexes and (known := _like(store, index, old, new, found)) is not None:
             is_shared = any(known in reader.by_key for reader in store.readers if reader is not old)
             store.take_over(known, bound.key, is_shared)
     return found
 
 
 def _like(
-    store: Store, index: Index, old: Reader, new: Reader, horizon_us: int, views: Mapping[ViewKey, ViewKey]
+    store: Store, index: Index, old: Reader, new: Reader, views: Mapping[ViewKey, ViewKey]
 ) -> IndexKey | None:
     """The index of another execution that can be taken over: one whose rows have passed the same selects; or more, for rows
     that are missing would not pass them later (002, section 13.3.2). All that is stored and has not ended at the horizon has
@@ -504,7 +506,7 @@ def _like(
     bound = old.indexes.get(index)
     if bound is None or bound.key not in store.indexes or bound.key in new.by_key:
         return None
-    is_down = {s.predicate for s in old.selects if s.until_us is not None and s.until_us <= horizon_us}
+    is_down = {s.predicate for s in old.selects if s.until_us is not None and s.until_us <= store.horizons[new.name]}
     if not old.open_selects(index.state) - is_down <= new.open_selects(index.state):
         return None
     if len(index.state) > 1:

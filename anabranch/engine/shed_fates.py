@@ -9,9 +9,12 @@ counted for twice is left so (that is a little too much), but for each result wi
 A row that is stored brings results in later batches as well, and is missing in all of them if it was shed: estimates of
 batches are not independent. With S_j the sum of X_j over the batches before, the sum of all batches varies by
 2(1 − s) · S_j · X_j more than the batches do by themselves (`Limited.covariance`). Rows with equal hashes that came in one
-batch have one fate. A row that is in ρ slots has one fate, too, and each slot knows its own results with it alone: as if all
-slots had as many, what it adds counts ρ times, which is never too little. A worker that takes a slot over begins with no
-S_j, so that what is told of many batches may be a little too small then.
+batch have one fate: where a result of a self-join has two of them, they were kept together, as a row is that meets itself.
+(Rows are shed by the hash of all columns that are read. If one of these is not stored, as one that only predicates read,
+rows may be equal by what is stored and not by their hashes. They count as one for the variance, which is never too little,
+and each for itself for what a result stands for.) A row that is in ρ slots has one fate, too, and each slot knows its own
+results with it alone: as if all slots had as many, what it adds counts ρ times, which is never too little. A worker that
+takes a slot over begins with no S_j, so that what is told of many batches may be a little too small then.
 
 Example: half of the rows of a were kept. One row of b finds four of them: that stands for eight results, with a variance of
 4 · 0.5 · 2² = 8. If it is one row of a that four rows of b find, that stands for eight results, too, with a variance of
@@ -31,12 +34,16 @@ from anabranch.engine.columns import AddressTables, Ids
 from anabranch.engine.combination import Combination
 from anabranch.engine.kernels.hashing import combine
 from anabranch.engine.kernels.tally import add_to_rows, fold_rows, kept_shares
+from anabranch.engine.keys import Hashes
 from anabranch.engine.log import Log
+from anabranch.plan.lookups import brought_columns
+from anabranch.plan.query import Enriched
 
 if TYPE_CHECKING:
     from anabranch.engine.box import Box
 
 Floats = npt.NDArray[np.float64]
+Fates = Ids | Hashes
 
 
 class ShedFates:
@@ -86,19 +93,27 @@ class ShedFates:
         return max(len(reader.place.grid.offsets(i.alias)) for i in reader.inputs if i.source.name == source)
 
     def _kept(self, results: Combination) -> Iterator[tuple[ShedLog, Ids, Floats]]:
-        """Of each input with such rows: its log, the rows, and how likely each was to be kept. A row that meets itself was
-        kept once."""
-        seen: dict[str, list[Ids]] = {}
+        """Of each input with such rows: its log, the rows, and how likely each was to be kept. A row that meets itself, or
+        one of the same fate, was kept once."""
+        seen: dict[str, list[Fates]] = {}
         for alias, ids in results.ids.items():
             log = self._box.log_of(alias)
             if not log.shed or not len(ids) or (source := log.source.name) not in self._box.store.logs:
                 continue
             shares = self._log_of(log).shares(ids)
-            for others in seen.setdefault(source, []):
-                shares = np.where(ids == others, 1.0, shares)
-            seen[source].append(ids)
+            if len(self._box.reader.inputs_over(source)) > 1:
+                fates = self._fates(log, ids)
+                for others in seen.setdefault(source, []):
+                    shares = np.where(fates == others, 1.0, shares)
+                seen[source].append(fates)
             if (shares < 1).any():
                 yield self._logs[source], ids, shares
+
+    def _fates(self, log: Log, ids: Ids) -> Fates:
+        """Equal for rows of one fate, as far as that is known."""
+        source, read = log.source, self._box.store.read_columns(log.source)
+        hashed = brought_columns(source, read) if isinstance(source, Enriched) else read
+        return self._log_of(log).fates(ids) if {*hashed} <= {*log.schema.names} else ids
 
     def _log_of(self, log: Log) -> ShedLog:
         if (source := log.source.name) not in self._current:
@@ -146,6 +161,12 @@ class ShedLog:
         kept_shares(addresses, shares.view(np.float64), self._tables.base, self._tables.renumbered(ids), found)
         return found
 
+    def fates(self, ids: Ids) -> Hashes:
+        """Equal for rows that came in one batch and are equal."""
+        found = self._log.row_hashes(ids).copy()
+        combine((ids >> 32).view(np.uint64), found)
+        return found
+
     def add(self, ids: Ids, weights: Floats) -> None:
         """Counts what rows bring."""
         places = np.empty(len(ids), np.int64)
@@ -160,9 +181,7 @@ class ShedLog:
         self._touched = []
         now, before = np.empty(len(ids)), np.empty(len(ids))
         fold_rows(self._tables.addresses[0], self._tables.base, self._tables.renumbered(ids), now, before)
-        fates = self._log.row_hashes(ids).copy()
-        combine((ids >> 32).view(np.uint64), fates)
-        _, first, alike = np.unique(fates, return_index=True, return_inverse=True)
+        _, first, alike = np.unique(self.fates(ids), return_index=True, return_inverse=True)
         missed = 1 - self.shares(ids[first])
         own, earlier = np.bincount(alike, now), np.bincount(alike, before)
         return float((missed * np.square(own)).sum()), 2 * float((missed * own * earlier).sum())

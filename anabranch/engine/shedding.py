@@ -27,7 +27,12 @@ Given = TypeVar("Given", pa.RecordBatch, pa.Table)
 
 def kept_mask(stream: str, rows: pa.RecordBatch | pa.Table, share: float, salt: int) -> npt.NDArray[np.bool_]:
     """Which rows of a stream are among the share that is kept."""
-    return chosen(hash_rows(rows), share, salt_for(salt, f"shed {stream}"))
+    return chosen(hash_rows(rows), share, salt_of(stream, salt))
+
+
+def salt_of(stream: str, salt: int) -> int:
+    """The salt of a stream in a batch: equal rows of two streams are shed independently of each other."""
+    return salt_for(salt, f"shed {stream}")
 
 
 @dataclass(frozen=True)

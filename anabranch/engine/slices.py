@@ -39,18 +39,21 @@ from anabranch.engine.kernels.lineage import number_rows, order_by_number
 from anabranch.engine.run import SortedRun, Words, run_of_batch
 from anabranch.engine.spine import Spine
 
+BETWEEN = "; "
+"""Between the keys of streams (`anabranch.plan.identity.streams_key`), which hold none."""
+
 
 class Keeping(NamedTuple):
     """How long the rows of a slice are kept: until they are so old by the watermarks of all who want some of them."""
 
     retention_us: int
     unwanted_by: str = ""
-    """By whom none of them is wanted, as streams whose watermark is theirs (`Reader.streams`), with commas in between. Who
+    """By whom none of them is wanted, as streams whose watermark is theirs (`Reader.streams`), with `BETWEEN` them. Who
     comes later with history finds none either: whose rows it takes over has the same streams (`anabranch.plan.history`)."""
 
     def is_for(self, streams: str) -> bool:
         """Whether somebody with these streams may want some of the rows."""
-        return not self.unwanted_by or streams not in self.unwanted_by.split(",")
+        return not self.unwanted_by or streams not in self.unwanted_by.split(BETWEEN)
 
 
 class Slice(NamedTuple):
@@ -76,7 +79,7 @@ class Unwanted(NamedTuple):
     """For each row the watermarks by which nobody wants it, a bit for each."""
 
     def of(self, bits: int) -> str:
-        return ",".join(name for place, name in enumerate(self.streams) if bits >> place & 1)
+        return BETWEEN.join(name for place, name in enumerate(self.streams) if bits >> place & 1)
 
 
 MOST_WATERMARKS = 32

@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from anabranch.control.records import Manifest, Probed, SlotState, SourceStatistics, StateStatistics, Statistics
 from anabranch.engine.accept import Rows
-from anabranch.engine.aggregation import Aggregator
+from anabranch.engine.aggregation import Aggregator, part_column
 from anabranch.engine.allocator import keep_freed_memory
 from anabranch.engine.arrival import Arrival, delta_of
 from anabranch.engine.blame import errors_of
@@ -56,7 +56,7 @@ from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
-from anabranch.errors import StateError
+from anabranch.errors import QueryError, StateError
 from anabranch.plan.distribution import ONE_SLOT, Distribution, grid_of, in_form, parted_sources
 from anabranch.plan.eager import Forms
 from anabranch.plan.identity import IndexKey, ViewKey
@@ -65,7 +65,7 @@ from anabranch.plan.jtree import left_deep
 from anabranch.plan.migration import Execution, Folding
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Query, Stream, Table
 from anabranch.plan.shared_join import SharedJoin
-from anabranch.plan.statement import Embedded, Open, no_database
+from anabranch.plan.statement import Embedded, Open, StatementError, no_database
 from anabranch.storage.container import ContainerReader
 from anabranch.storage.filesystem import Filesystem
 
@@ -128,8 +128,8 @@ class Tenant:
         return self.box_name(self.execution.leaving.grouped_input) if self.execution.leaving is not None else None
 
     def box_name(self, grouped_input: str | None) -> str:
-        """What the query itself is called in a form."""
-        return self.name if grouped_input is None else f"{self.name} over groups of {grouped_input}"
+        """What the query itself is called in a form. No name of a query holds an `@` (`anabranch.plan.names`)."""
+        return self.name if grouped_input is None else f"{self.name}@{grouped_input}"
 
     def blocks(self, cell: int, parted: frozenset[str]) -> list[Block]:
         """What it runs, in order."""
@@ -200,7 +200,11 @@ class Tenant:
             return
         grouping = self.forms.written.grouping
         assert grouping is not None
-        counted = {f"{i} n": f"{i} low" for i, a in enumerate(grouping.aggregates) if a.function == "count"}
+        counted = {
+            part_column(i, "n"): part_column(i, "low")
+            for i, a in enumerate(grouping.aggregates)
+            if a.function == "count"
+        }
         schema = self._parts_schema
         for batch in parts:
             yield pa.RecordBatch.from_arrays([batch.column(counted.get(n, n)) for n in schema.names], schema=schema)
@@ -304,9 +308,14 @@ class Slot:
         return before
 
     def _database(self, name: str) -> Embedded:
-        """The database of a name: one for all blocks of the slot."""
+        """The database of a name: one for all blocks of the slot. Where it cannot be opened, its queries fail as by a
+        statement that fails."""
         if name not in self._databases:
-            self._databases[name] = self._open(name)
+            try:
+                self._databases[name] = self._open(name)
+            except StatementError as error:
+                hint = f": {error.hint}" if error.hint else ""
+                raise QueryError(f"a worker cannot open the database {name}: {error.message}{hint}") from None
         return self._databases[name]
 
     def _have_groups(self, tenant: Tenant, block: Block, box: Box, known: Mapping[str, Aggregator]) -> None:
@@ -331,14 +340,13 @@ class Slot:
         box.aggregator, box.gives_parts = groups(block.name, block.query), block.is_whole and gives_parts
 
     def _horizons(self, times: Mapping[str, Times]) -> dict[str, int]:
-        """What is valid from then on may still be of use to each box, and to each member of a shared join."""
-        found = {}
+        """What is valid from then on may still be of use to each box, and to each member of a shared join: to its lead by
+        the name of the box."""
+        found = dict[str, int]()
         for name, box in self.boxes.items():
-            own = times[box.reader.query]
-            found[name] = horizon_us(box, own.watermark_us, own.emitted_us)
-            if box.reader.lineage is not None:
-                members = {query: times[query].watermark_us for query in box.reader.queries}
-                found |= members | {name: min(members.values())}
+            lead, *members = (times[query] for query in box.reader.queries)
+            found |= {query: own.watermark_us for query, own in zip(box.reader.queries[1:], members, strict=True)}
+            found[name] = horizon_us(box, lead.watermark_us, lead.emitted_us)
         return found
 
     # -- from one execution to another -------------------------------------------------------------------------------
@@ -388,7 +396,7 @@ class Slot:
         self.store.horizons = self._horizons(times)
         inherited: dict[ViewKey, ViewKey] = {}
         for name, old in replaced.items():
-            inherited |= hand_over(self.store, old, self.boxes[name].reader, self.store.horizons[name])
+            inherited |= hand_over(self.store, old, self.boxes[name].reader)
         self.store.serve([box.reader for box in self.boxes.values()])
         self.checkpoint.inherited(inherited)
         for box in self.boxes.values():
@@ -565,8 +573,8 @@ class Slot:
         began = thread_time_ns()
         self.store.purge(self._horizons(times))
         arrival.cpu_ns["purge"] = thread_time_ns() - began
-        for name, box in self.boxes.items():
-            box.rebuild.advance(arrival.batch, self.store.horizons[name])
+        for box in self.boxes.values():
+            box.rebuild.advance(arrival.batch)
         for source in self._sources.values():
             if source.name in rows:
                 arrival.take(self.store, source, rows[source.name], watermarks)

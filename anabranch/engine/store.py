@@ -62,7 +62,7 @@ class Store:
 
     _read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _viewers: dict[ViewKey, set[str]] = field(default_factory=dict)
-    """The readers of each view."""
+    """Who has a use for the rows of each view: readers, and members of shared joins."""
     _keepers: dict[str, set[Keeper]] = field(default_factory=dict)
     """For each source who needs its rows after their batch: readers, and members of shared joins."""
 
@@ -79,8 +79,8 @@ class Store:
         self.readers = tuple(readers)
         self._viewers, self._keepers = {}, {}
         for reader in readers:
-            for view in reader.views.values():
-                self._viewers.setdefault(view, set()).add(reader.name)
+            for aliases, view in reader.views.items():
+                self._viewers.setdefault(view, set()).update(reader.viewers(aliases))
             for i in reader.inputs:
                 if reader.keeps(i):
                     self._keepers.setdefault(i.source.name, set()).update(reader.keepers(i))
@@ -184,11 +184,14 @@ class Store:
         logs = [(self.logs[rows.source], window_us) for rows, window_us in key.inputs]
         return not any(_old_segments(log, window_us, key.since, horizon_us) for log, window_us in logs)
 
-    def old_segments(self, reader: Reader, since: int, horizon_us: int) -> int:
-        """How many segments have rows that came before some batch and are still valid for a reader."""
-        windows: dict[str, int] = {}
+    def old_segments(self, reader: Reader, since: int) -> int:
+        """How many segments have rows that came before some batch and are still valid for those who go to another plan with
+        a reader."""
+        going, windows = reader.going, dict[str, int]()
         for i in reader.inputs:
-            windows[i.source.name] = max(i.window_us, windows.get(i.source.name, 0))
+            for each in (keeper for keeper in reader.keepers(i) if keeper.name in going):
+                windows[i.source.name] = max(each.window_us, windows.get(i.source.name, 0))
+        horizon_us = self.least_us(going)
         return sum(_old_segments(self.logs[name], us, since, horizon_us) for name, us in windows.items())
 
     # -- what goes ---------------------------------------------------------------------------------------------------
@@ -224,8 +227,12 @@ class Store:
         return min(ended, default=FOREVER_US if keepers else BEGINNING_US)
 
     def horizon_us(self, key: ViewKey) -> int:
-        """The least horizon of those who read a view."""
-        return min([self.horizons[name] for name in self._viewers[key]])
+        """The least horizon of those who have a use for the rows of a view."""
+        return self.least_us(self._viewers[key])
+
+    def least_us(self, names: Iterable[str]) -> int:
+        """The least horizon of some readers and members of shared joins."""
+        return min([self.horizons[name] for name in names])
 
     def settle(self, batch: int) -> None:
         """Ends a batch: what arrived at indexes becomes runs, and merges that are due are made."""
@@ -248,11 +255,12 @@ class Store:
         found, of_readers = [], tuple(readers)
         indexes = {key: self.indexes[key] for reader in of_readers for key in reader.by_key}
         for key, index in indexes.items():
-            inputs = len(key.rows.inputs) if isinstance(key.rows, ViewKey) else 1
-            found.append(StateStatistics(str(key), "index", index.rows, index.bytes, len(index.runs), inputs))
+            found.append(
+                StateStatistics(str(key), "index", index.rows, index.bytes, len(index.runs), key.rows.sources)
+            )
         views = {key: self.views[key] for reader in of_readers for key in reader.views.values()}
         for view_key, view in views.items():
-            found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, inputs=view.inputs))
+            found.append(StateStatistics(str(view_key), "view", view.rows, view.bytes, sources=view_key.sources))
         return found
 
     def verify(self) -> None:

@@ -11,7 +11,7 @@ them is the price of the database then, at most what taking them in costs (`Cost
 A cost that was never measured is not trusted: without a calibration of the database (`anabranch.place.calibrate`) every
 block stays in the engine, unless a hint places it. What was calibrated is corrected by what was measured since: by the pace
 of the block (`Costs.paces`, `anabranch.control.pace`), the seconds that the database took for it beside those that
-`CallCosts` expects for the calls that were made and the rows that these read.
+`CallCosts` expects for the instants that were asked for and the rows that these read.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ AS_CALIBRATED: Mapping[str, Pace] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class CallCosts:
-    """What a block takes in its database by what was calibrated: a call, and each row of the windows that it reads."""
+    """What a block takes in its database by what was calibrated: an instant, and each row of the windows that it reads. That
+    a call for several instants makes fewer round trips is for the pace of the block to tell: it is priced by instants."""
 
     round_trip_s: float
     row_s: float
 
-    def seconds(self, calls: int, rows: int) -> float:
-        """What some calls take that read so many rows together."""
-        return calls * self.round_trip_s + rows * self.row_s
+    def seconds(self, instants: int, rows: int) -> float:
+        """What some instants take that read so many rows together."""
+        return instants * self.round_trip_s + rows * self.row_s
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ have fewer inputs, a *part* of the join, if the plan of the join brings these to
     a, b, c WHERE a.k = b.k AND b.j = c.j AND a.i = c.i     is contained: it takes results with a.i = c.i
     b, c WHERE b.j = c.j                        is contained, but under this plan b and c never meet without a
 
-A part that is brought together in several steps has views on its way, whose rows go by the least watermark of all members.
+A part that is brought together in several steps has views on its way, whose rows go by the least watermark of all members
+that have the inputs of the view and others.
 Where the part wants rows that nobody wants who waits for further streams, they would pile up while one of these is silent
 (`piles_up`): such a part runs by itself.
 

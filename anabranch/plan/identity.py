@@ -45,6 +45,16 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
+def streams_key(streams: Iterable[str]) -> str:
+    """Some streams as one text, by which their watermark is known: queries over the same streams have the same. No name
+    holds what stands between two of them (`anabranch.plan.names`), while it may hold blanks.
+
+    >>> streams_key(["b", "a"]), streams_key(["a b"])
+    ('a, b', 'a b')
+    """
+    return ", ".join(sorted(streams))
+
+
 class Key:
     """What the keys of all states have. Keys are looked up all the time, and a text remembers its hash."""
 
@@ -74,6 +84,10 @@ class RowsKey(Key):
     """By what a row belongs to a cell, where the rows of a source may be there for several reasons."""
     version: int = 0
     """Of a stored table: the batch that read it."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,)
 
     def covers(self, other: RowsKey) -> bool:
         """Whether all rows of another key are among these.
@@ -129,6 +143,11 @@ class ViewKey(Key):
     """A view of a shared join has only combinations that some member wants (`SharedJoin.wanted`); nothing: all."""
     came: int = 0
     """The first batch whose rows count: the query that keeps the view came in it, while others ran."""
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The source of each input."""
+        return tuple(rows.source for rows, _ in self.inputs)
 
     __hash__ = Key.__hash__
 

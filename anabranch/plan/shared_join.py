@@ -28,7 +28,7 @@ import pyarrow as pa
 from anabranch.plan.demand import asked_of
 from anabranch.plan.expression import Call, Column, Expr, aliases_of, columns_of
 from anabranch.plan.expression import replace as rewrite
-from anabranch.plan.identity import Wanted
+from anabranch.plan.identity import Wanted, streams_key
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.query import Equality, Input, Query, Stream
 
@@ -55,7 +55,7 @@ class SharedJoin:
     def streams(self) -> tuple[str, ...]:
         """For each member the streams whose watermark decides which rows are its own, as segments tell for whom rows were
         late."""
-        return tuple(" ".join(sorted(s.name for s in m.base_sources if isinstance(s, Stream))) for m in self.members)
+        return tuple(streams_key(s.name for s in m.base_sources if isinstance(s, Stream)) for m in self.members)
 
     def members_over(self, alias: str) -> tuple[int, ...]:
         """The places of the members that have an input."""

@@ -6,14 +6,13 @@ A pipeline keeps the newest commit and a few before it. The first of them tells 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.adapt.monitor import Monitor, Observation
 from anabranch.control.ledger import commits_in
-from anabranch.control.records import Commit, ExecutionRecord, StateStatistics, Statistics
+from anabranch.control.records import Commit, ExecutionRecord, Statistics
 from anabranch.cost.facts import Given, Measured
 from anabranch.plan.join_graph import Aliases, JoinGraph
 from anabranch.plan.jtree import Plan
@@ -21,8 +20,6 @@ from anabranch.plan.query import Derived
 from anabranch.plan.routes import routes, views
 from anabranch.show.nodes import Figures
 from anabranch.storage.location import Folder
-
-_PART = re.compile(r"^(.*?) \[\d*\](?:, |\)|$)")
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class Batches:
         rows = sum(b.sources[source.name].stored_rows for b in self.monitor.batches if source.name in b.sources)
         if (log := self.newest.sources.get(source.name)) is None or isinstance(source, Derived):
             return Figures(rows / self.monitor.span_s)
-        indexes = sum(s.bytes for s in self.newest.states if s.kind == "index" and _is_over(s, source.name))
+        indexes = sum(s.bytes for s in self.newest.states if s.is_index_over(source.name))
         return Figures(rows / self.monitor.span_s, log.state_rows, log.state_bytes + indexes)
 
     def _of_view(self, view: Aliases, plan: Plan, graph: JoinGraph) -> tuple[float | None, float | None]:
@@ -80,7 +77,7 @@ class Batches:
         wanted = sources(view)
         if sum(sources(other) == wanted for other in views(routes(plan, graph))) > 1:
             return None, None
-        own = [s for s in self.newest.states if s.inputs == len(view) and _sources_of(s, wanted) == wanted]
+        own = [s for s in self.newest.states if Counter(s.sources) == wanted]
         rows = [s.rows for s in own if s.kind == "view"]
         return (float(sum(rows)), float(sum(s.bytes for s in own))) if rows else (None, None)
 
@@ -95,25 +92,6 @@ class Batches:
             for stage in route.stages:
                 found[stage.joined] += counts[route.alias, " ".join(stage.probes[-1].target)] if stage.probes else 0
         return {joined: float(matches) for joined, matches in found.items()}
-
-
-def _is_over(state: StateStatistics, source: str) -> bool:
-    """Whether an index is over the rows of a source."""
-    rest = state.name.removeprefix(source)
-    return state.inputs == 1 and rest != state.name and rest.startswith((" by (", " ordered by (", "@"))
-
-
-def _sources_of(state: StateStatistics, known: Mapping[str, int]) -> Counter[str]:
-    """The sources of a view or of an index over one, by its name (`anabranch.plan.identity`), as far as they are known."""
-    found: Counter[str] = Counter()
-    text = state.name.removeprefix("(")
-    while len(text) < len(state.name) and found.total() < state.inputs and (part := _PART.match(text)):
-        name = next((k for k in known if part[1] == k or part[1].startswith((f"{k} ", f"{k}@"))), None)
-        if name is None:
-            break
-        found[name] += 1
-        text = text[part.end() :]
-    return found
 
 
 def batches_of(pipeline: Folder, query: str, identity: str) -> Batches | None:

@@ -21,10 +21,10 @@ from anabranch.errors import DamagedStateError
 from anabranch.plan.demand import Asked
 from anabranch.plan.distribution import QueryGrids
 from anabranch.plan.workload import Workload
+from anabranch.spark.file_list import Lists
 from anabranch.spark.pack import Packing
 from anabranch.spark.sources import Sources
 from anabranch.storage.filesystem import Filesystem
-from anabranch.storage.location import Folder
 from anabranch.storage.record import damaged
 
 
@@ -53,7 +53,7 @@ class Counting:
         columns: Mapping[str, tuple[str, ...]],
         filters: Mapping[str, tuple[Asked, ...]],
         packing: Packing,
-        lists: Folder,
+        lists: Lists,
     ) -> DataFrame:
         """The rows of all streams, in the order in which Spark counts them; none of a stream that nobody reads any more.
         `lists` is where readers keep their lists of files."""

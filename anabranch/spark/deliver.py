@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -242,7 +243,10 @@ class Combine:
             for found in self._results(rows):
                 yield _outward(found, outward_schema(self.query))
             return
-        name, counted = f"{self.begins}-{uuid.uuid4().hex[:12]}", list[int]()
+        # Each try brings the same groups to a partition: its files sort alike, and are published under the same names.
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        name, counted = f"{self.begins}-{partition:05d}-{uuid.uuid4().hex[:12]}", list[int]()
 
         def counting() -> Iterator[pa.RecordBatch]:
             for found in self._results(rows):

@@ -22,11 +22,13 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from anabranch.control.lease import Lease, Unshared
 from anabranch.control.ledger import Ledger
 from anabranch.errors import DamagedStateError, FilesError, StateError
 from anabranch.spark.file_formats import HAS_END, ends_whole
 from anabranch.spark.waiting import waiting_of, write_waiting
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem
+from anabranch.storage.location import Folder
 
 UNFINISHED = (".tmp", ".crc", ".inprogress")
 """Files with these endings, and with names that begin with a dot or an underscore, are somebody's work in progress."""
@@ -201,29 +203,62 @@ class ListSegment(msgspec.Struct):
     files: list[FoundFile]
 
 
+@dataclass(frozen=True)
+class Lists:
+    """Where the readers of a pipeline keep their lists of files, and the lease that they write under."""
+
+    folder: Folder
+    lease: Lease
+
+
 class FileList:
     """The files of a stream in the order in which they are read: a list that only grows, kept in a folder.
 
     A segment is numbered by the place of its first file. When there are many of one level they are merged: the merged one
-    is written over the first of them, then the others are deleted; those that a crash leaves behind lie within the merged
-    one and are passed over.
+    is written in the place of the first of them, then the others are deleted; those that a crash leaves behind lie within
+    the merged one and give nothing.
+
+    Names of segments end in the epoch of the driver. A driver that has lost its lease sees the mark of a later one before it
+    writes, and stops. It may have looked just before the mark was there, and write one segment late, which never counts: a
+    driver that goes on from a list writes the last segment once more under its own epoch, and a segment does not count if
+    one of its number, or of a smaller one, has a higher epoch.
+
+        driver 1    0-1: a, b    2-1: c                                looks, sleeps …     3-1: e
+        driver 2                             reads a, b, c   2-2: c   3-2: d
+        driver 3                                                                          reads a, b, c, d   3-3: d
     """
 
-    def __init__(self, listing: FileListing, log_path: str | Filesystem) -> None:
-        self.listing = listing
+    def __init__(self, listing: FileListing, log_path: str | Filesystem, lease: Lease | None = None) -> None:
+        self.listing, self._lease = listing, lease or Unshared()
         self._filesystem = LocalFilesystem(log_path) if isinstance(log_path, str) else log_path
-        self._ledger = Ledger(self._filesystem, "found", "files", ListSegment)
+        self._ledger = Ledger(self._filesystem, "found", "files", ListSegment, self._lease.epoch)
         self._log_path = log_path
         self._files: list[FoundFile] = []
         self._segments: list[tuple[int, int]] = []
-        for number in self._ledger.numbers():
-            if number > len(self._files):
-                raise DamagedStateError(f"{self._ledger.path(number)}: the part of the list before it is missing")
-            if number == len(self._files):
-                segment = self._ledger.read(number)
-                self._segments.append((number, segment.level))
-                self._files += segment.files
+        newest = self._read()
         self._known = {f.path for f in self._files}
+        if self._segments and newest < self._lease.epoch:
+            number, level = self._segments[-1]
+            self._write(number, ListSegment(level, self._files[number:]))
+
+    def _read(self) -> int:
+        """Reads the segments that count; the epoch of the last one."""
+        newest = 0
+        for number, written in self._ledger.written().items():
+            if not (epochs := [epoch for epoch in written if epoch >= newest]):
+                continue
+            if number > len(self._files):
+                raise DamagedStateError(f"{self._ledger.path(number, epochs[0])}: the part of the list before it is missing")
+            newest = self._ledger.whole_of(number, epochs)
+            segment = self._ledger.read(number, newest)
+            if more := segment.files[len(self._files) - number :]:
+                self._segments.append((number, segment.level))
+                self._files += more
+        return newest
+
+    def _write(self, number: int, segment: ListSegment) -> None:
+        self._lease.require_held()
+        self._ledger.write(number, segment)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -233,7 +268,7 @@ class FileList:
         new = self.listing.settled(self._known) if wait else self.listing.new(self._known)
         write_waiting(self._filesystem, waiting_of(self.listing.waiting))
         if new:
-            self._ledger.write(len(self._files), ListSegment(0, new))
+            self._write(len(self._files), ListSegment(0, new))
             self._segments.append((len(self._files), 0))
             self._files += new
             self._known.update(f.path for f in new)
@@ -254,9 +289,11 @@ class FileList:
     def _merge(self) -> None:
         while len(last := self._segments[-LIST_FAN_IN:]) == LIST_FAN_IN and len({level for _, level in last}) == 1:
             first, level = last[0]
-            self._ledger.write(first, ListSegment(level + 1, self._files[first:]))
-            for number, _ in last[1:]:
-                self._filesystem.delete(self._ledger.path(number))
+            self._write(first, ListSegment(level + 1, self._files[first:]))
+            for number, epochs in self._ledger.written().items():
+                for epoch in epochs:
+                    if number >= first and epoch <= self._ledger.epoch and (number, epoch) != (first, self._ledger.epoch):
+                        self._ledger.drop(number, epoch)
             self._segments[-LIST_FAN_IN:] = [(first, level + 1)]
 
 

@@ -64,6 +64,7 @@ from anabranch.spark.counting import counting_of
 from anabranch.spark.damaged import Marks
 from anabranch.spark.deliver import Destination, SetAsideOutlet, outlet_of
 from anabranch.spark.failures import told
+from anabranch.spark.file_list import Lists
 from anabranch.spark.file_rows import KEPT_ASIDE
 from anabranch.spark.host import Host, set_for_a_moment
 from anabranch.spark.members import Arriving, Ground, Member
@@ -197,6 +198,7 @@ class Pipeline:
             host.spark_log, spark_folder = log, log.open()
             host.settle(ground.spark)
             lists, files = folder.below("files"), ground.sources.files(workload.streams)
+            kept = Lists(lists, ground.holder.marked)
             host.waiting = partial(waiting_files, {name: lists.below(name) for name in files})
             host.marks = {
                 name: Marks(lists.below(name), ground.holder.epoch)
@@ -212,7 +214,7 @@ class Pipeline:
             counting.note(filesystem)
             # Not longer: while it is on, no stream without a name can be loaded in the user's session.
             with set_for_a_moment(ground.spark, {SOURCE_EVOLUTION: "false" if self.counted.fixed else "true"}):
-                rows = counting.rows(ground.spark, workload, ways, carried, filters, packing, lists)
+                rows = counting.rows(ground.spark, workload, ways, carried, filters, packing, kept)
                 self.streaming = host.start(rows, self._shown_name, spark_folder, trigger)
             undo.pop_all()
         self.closes = bool(trigger.get("availableNow") or trigger.get("once"))

@@ -4,9 +4,9 @@ Late rows, early ones and rows without a time go on all the same, to be counted.
 early moves the watermark, also that of a row that stays behind: Spark observes it on the way.
 
 Under an overload policy that sheds rows (`anabranch.plan.overload`), a share of the rows that are left is dropped here, too:
-those whose hash over all packed columns of their stream, with the salt of the batch, is not below the share that is kept. A
-batch that runs again drops the same rows, in whatever order they come, and all copies of a row that goes to several slots.
-They are counted, and their times were observed before.
+those whose hash over all packed columns of their stream, with a salt of the stream and the batch, is not below the share
+that is kept. A batch that runs again drops the same rows, in whatever order they come, and all copies of a row that goes to
+several slots. They are counted, and their times were observed before.
 
 All of it is part of the streaming query; what differs from batch to batch, the watermark, from when on rows are early, which
 predicates stand above a join, what share of rows is kept, and the salt, is among its `BatchVariables`.
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from anabranch.control.records import SourceStatistics, Statistics
+from anabranch.engine.shedding import salt_of
 from anabranch.errors import StateError
 from anabranch.plan.demand import Asked
 from anabranch.plan.expression import Call, Column, Expr, Literal
@@ -189,7 +190,7 @@ class Pushdown:
             self._variables.set(EARLY * self._sources + each.number, each.source.early_after_us(planned_us))
             if shed and name in shed:
                 self._variables.set(KEPT * self._sources + each.number, round(shed[name] * (1 << HASH_BITS)))
-                self._variables.set(SALT * self._sources + each.number, salt % (1 << HASH_BITS))
+                self._variables.set(SALT * self._sources + each.number, salt_of(name, salt) % (1 << HASH_BITS))
         changed = self._raised ^ frozenset(raised)
         self._raised = frozenset(raised)
         for entry, texts in self._switches.items():

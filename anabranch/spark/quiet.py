@@ -15,12 +15,14 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from anabranch.errors import SparkStartError
 from anabranch.spark.failures import in_a_line
+from anabranch.spark.interrupts import interrupts_kept
 
 LONGEST_WAIT_S = 5.0
 """So long the end of what was printed at start is waited for; it is in the pipe already."""
@@ -45,9 +47,8 @@ def quietly(conf: SparkConf, quiet: bool) -> Iterator[None]:
     """Within the block Spark is started with some settings; an error of it is told in a few lines."""
     printed = Printed() if quiet and SparkContext._gateway is None else None
     try:
-        if printed is not None:
-            with printed.followed() as end:
-                SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": end}))  # type: ignore[no-untyped-call]
+        if SparkContext._gateway is None:
+            _launch(conf, printed)
         yield
     except Exception as error:
         lines = printed.after_failure() if printed is not None else []
@@ -55,6 +56,15 @@ def quietly(conf: SparkConf, quiet: bool) -> Iterator[None]:
         raise SparkStartError(f"Spark does not start: {in_a_line(error)}{shown}") from error
     if printed is not None:
         printed.pass_on()
+
+
+def _launch(conf: SparkConf, printed: Printed | None) -> None:
+    """Starts the JVM. Who interrupts that is heard when it has started: then it ends with this process."""
+    with interrupts_kept() as interrupted, printed.followed() if printed is not None else nullcontext() as end:
+        gateway = launch_gateway(conf, {} if end is None else {"stderr": end})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 class Printed:

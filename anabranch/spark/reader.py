@@ -35,6 +35,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from anabranch.control.lease import Lease
 from anabranch.control.spark_streams import SOURCE_EVOLUTION, spark_name
 from anabranch.errors import DamagedFileError, FilesError, FilesToMarkError
 from anabranch.plan.demand import Asked
@@ -94,6 +95,8 @@ class FileOptions:
     """Into how many tasks the files of a batch are grouped at most; None: as many as there are cores."""
     log_path: str | Filesystem = ""
     """A folder, under the query's checkpoint, for the list of files found."""
+    lease: Lease | None = None
+    """The lease of the driver that the list is written for; None: nobody else can write it."""
     on_error: OnError = FAIL
     skip: tuple[str, ...] = ()
     """Files that are left out, by their paths or the last parts of them, also those that an offset counts already."""
@@ -215,7 +218,7 @@ class FileStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def found(self) -> FileList:
         listing = FileListing(self.files.path, self.files.format, self.files.options.skip)
-        return FileList(listing, self.files.options.log_path)
+        return FileList(listing, self.files.options.log_path, self.files.options.lease)
 
     def initialOffset(self) -> dict[str, int]:
         return {"files": 0}

@@ -1,8 +1,9 @@
 """Results as parquet where folders cannot be renamed: on object stores.
 
 Tasks write to `_staging/`. When the batch is committed, the store copies its files to `batch=<n>/<piece>.parquet`: names
-that a repetition of the batch overwrites with the same. Pieces that the batch does not have (of a try that counts no more)
-are deleted, and then the marker is written, with the token of the batch and the names of its files.
+that a repetition of the batch overwrites with the same, for files of all its tries sort alike: by slot, or by partition if a
+job has put groups together. Pieces that the batch does not have (of a try that counts no more) are deleted, and then the
+marker is written, with the token of the batch and the names of its files.
 
     _staging/0000000007-6f…-0-c4….parquet  ->  batch=7/00000.parquet
     _staging/0000000007-6f…-1-9a….parquet  ->  batch=7/00001.parquet

@@ -23,6 +23,7 @@ from anabranch.plan.distribution import QueryGrids
 from anabranch.plan.lookups import root_name
 from anabranch.plan.on_error import WAYS, OnError
 from anabranch.plan.query import Stream, Table
+from anabranch.spark.file_list import Lists
 from anabranch.spark.frames import source_names
 from anabranch.spark.pack import COPY, Packing, pack, pack_blobs
 from anabranch.spark.reader import FileOptions, file_stream, read_table
@@ -86,22 +87,22 @@ class Sources:
         columns: tuple[str, ...],
         filters: tuple[Asked, ...],
         packing: Packing,
-        lists: Folder,
+        lists: Lists,
     ) -> DataFrame:
-        """The rows of a stream with the slots that they go to; `lists` is where the reader keeps its lists of files."""
+        """The rows of a stream with the slots that they go to; `lists` is where the reader keeps its list of files."""
         given = self._given(source.name)
         if isinstance(given, Files):
-            options = replace(given.options, log_path=lists.below(source.name))
+            options = _listed(given.options, source.name, lists)
             blobs = file_stream(spark, source, given.path, given.format, spread, columns, options, filters)
             return pack_blobs(blobs, packing, source)
         assert isinstance(given, DataFrame), "streams are frames or files"
         return pack(given, packing, spread, source)
 
-    def passed_by(self, spark: SparkSession, name: str, packing: Packing, lists: Folder) -> DataFrame:
+    def passed_by(self, spark: SparkSession, name: str, packing: Packing, lists: Lists) -> DataFrame:
         """No row of a stream, which Spark goes on counting: queries have read it that are gone."""
         given = self._given(name)
         if isinstance(given, Files):
-            options = replace(given.options, log_path=lists.below(name))
+            options = _listed(given.options, name, lists)
             given = file_stream(spark, Stream(name, (), ""), given.path, given.format, (), (), options)
         assert isinstance(given, DataFrame), "streams are frames or files"
         packed = [F.lit(None).cast(f.dataType).alias(f.name) for f in packing.schema]
@@ -120,6 +121,10 @@ class Sources:
             now = given if isinstance(given, DataFrame) else given()
             rows = now.select(*(f"`{c}`" for c in columns)).toArrow()
         return encode(conform(table, rows, columns))
+
+
+def _listed(options: FileOptions, stream: str, lists: Lists) -> FileOptions:
+    return replace(options, log_path=lists.folder.below(stream), lease=lists.lease)
 
 
 def _names_of_files(stream: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ once. Names of records end in the epoch of the driver: what a driver writes that
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -39,6 +40,7 @@ from anabranch.storage.record import damaged, seal, unseal
 FILES, FOLDERS = ("metadata", ".metadata.crc"), ("offsets", "commits", "sources", "state")
 """What Spark has in the folder."""
 RECORDS, COPIES = "spark/log", "spark/sources"
+_COPY = re.compile("[0-9a-f]{32}")
 ENTRIES = 2
 """Spark goes on from the newest entry of `offsets` and the one before it."""
 COMPACT = ".compact"
@@ -145,7 +147,8 @@ class SparkLog:
             return
         if kept is not None:
             self._records.prune(kept.trigger)
-        for name in [*self.filesystem.list(COPIES), *self.filesystem.unfinished(COPIES)]:
+        copies = [name for name in self.filesystem.list(COPIES) if _COPY.fullmatch(name)]
+        for name in [*copies, *self.filesystem.unfinished(COPIES)]:
             if name not in self._named:
                 self.filesystem.delete(f"{COPIES}/{name}")
 

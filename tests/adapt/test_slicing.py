@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from anabranch.adapt.arbiter import FREE_WORTH, WORTH
-from anabranch.adapt.slicing import EVERY_BATCHES, FIRST_BATCHES, SlicingKnowledge, SlicingLoop, measured_loads
+from anabranch.adapt.slicing import (
+    EVERY_BATCHES,
+    FIRST_BATCHES,
+    Seen,
+    SlicingKnowledge,
+    SlicingLoop,
+    kept_bytes,
+    measured_loads,
+)
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.driver import joining_of
 from anabranch.drive.local import LocalPipeline
 from anabranch.optimize.planner import show_bytes
 from anabranch.share.slice_cost import SourceLoad
 from anabranch.share.source_chain import chain_of, told_chain
+from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.two_windows import KEYS, LIMITS, batch, queries
@@ -184,3 +194,16 @@ def test_a_slice_between_windows_has_the_rows_that_are_wanted_no_longer():
     assert [each.rows for each in made.slices] == pytest.approx(
         [0.0, 100 * (10 + DEFAULT.slack_s), 50 * (60 + DEFAULT.slack_s)]
     )
+
+
+def test_streams_whose_names_begin_alike_keep_bytes_of_their_own():
+    """An index over `s ordered` by a hash is called as one over `s` in an order would be."""
+    script = "".join(f'CREATE STREAM "{name}" (k BIGINT, ts TIMESTAMP) TIME ts;' for name in ("s", "s ordered"))
+    script += 'CREATE QUERY q AS SELECT a.k FROM s AS a, "s ordered" AS b WHERE a.k = b.k WINDOW 9 SECONDS;'
+    pipeline = LocalPipeline([declared.query for declared in parse_script(script).queries], MemoryFilesystem())
+    times = pa.array(range(50), pa.timestamp("us"))
+    rows = {"s": pa.table({"k": range(50), "ts": times}), "s ordered": pa.table({"k": [1], "ts": times[:1]})}
+    own = pipeline.step(0, rows)["q"].statistics
+    seen, size = Seen(0, {"q": own}), {state.name: state.bytes for state in own.states}
+    for name in ("s", "s ordered"):
+        assert kept_bytes(seen, name) == own.sources[name].state_bytes + size[f"{name} by ({name}.k)"]

@@ -181,7 +181,8 @@ def test_the_engine_filters_the_states_that_the_bit_maps_say(seed: int):
     before, after, store = Reader("q", "q", graph, old), Reader("q", "q", graph, new), Store()
     store.serve([before])
     spines = list(store.indexes.values())
-    hand_over(store, before, after, BEGINNING_US)
+    store.horizons = {after.name: BEGINNING_US}
+    hand_over(store, before, after)
     store.serve([after])
     shared = before.indexes.keys() & after.indexes.keys()
     found = match(drawn(trees[0], places[0]), drawn(trees[1], places[1]))

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from anabranch.control.lease import EXPIRES_S, FOLDER, MARKS, Claim, Holder
+from anabranch.control.lease import EXPIRES_S, FOLDER, MARKS, Claim, Holder, in_use_by
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.records import Commit, Control
 from anabranch.errors import CheckpointBusyError
@@ -69,7 +69,7 @@ def claim_of(disk: Disk, holder: Holder) -> Claim:
 
 def write_claim(disk: Disk, **changes: object) -> None:
     fields = {"owner": "somebody", "host": "elsewhere", "process": 1, "expires_at_s": time.time() + 1000, **changes}
-    disk.put(f"{FOLDER}/somebody", [seal("lease", msgspec.json.encode(Claim(**fields)))])  # type: ignore[arg-type]
+    disk.put(f"{FOLDER}/somebody-0000000000", [seal("lease", msgspec.json.encode(Claim(**fields)))])  # type: ignore[arg-type]
 
 
 def test_a_second_holder_is_told_who_has_it(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
@@ -181,9 +181,20 @@ def test_a_process_of_somebody_else_lives(disk: MemoryFilesystem) -> None:
 
 @pytest.mark.parametrize("torn", [b"", b"\0" * 10, b"half a lease"])
 def test_a_torn_claim_is_free(disk: MemoryFilesystem, hold: Callable[..., Holder], torn: bytes) -> None:
-    disk.put(f"{FOLDER}/somebody", [torn])
+    disk.put(f"{FOLDER}/somebody-0000000000", [torn])
     holder = hold()
     assert owners(disk) == [holder.owner]
+
+
+def test_files_of_others_are_passed_over_and_stay(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
+    for path in (f"{FOLDER}/notes.txt", f"{FOLDER}/notes-7", f"{MARKS}/notes.txt", f"{MARKS}/7"):
+        disk.put(path, [b"mine"])
+    holder = hold()
+    assert holder.epoch == 1
+    holder.require_held()
+    assert in_use_by(disk) == claim_of(disk, holder)
+    holder.release()
+    assert (disk.list(FOLDER), disk.list(MARKS)) == (["notes-7", "notes.txt"], ["0000000001", "7", "notes.txt"])
 
 
 def test_the_holder_renews(disk: MemoryFilesystem, hold: Callable[..., Holder]) -> None:
@@ -245,7 +256,7 @@ def test_of_two_at_once_at_most_one_is_served(operation: int, crashed: bool) -> 
     disk = Racing(operation, lambda: attempt(second))
     first, second = Holder(disk), Holder(disk)
     if crashed:
-        MemoryFilesystem.put(disk, f"{FOLDER}/somebody", [b"torn"])
+        MemoryFilesystem.put(disk, f"{FOLDER}/somebody-0000000000", [b"torn"])
     try:
         attempt(first)
         assert len(served) <= 1, "both hold the checkpoint"

@@ -32,6 +32,16 @@ def test_streams_are_added_where_all_sources_have_names() -> None:
     assert more.with_more({"a": ("a",), "c": ("c",)}) == more
 
 
+def test_files_of_others_are_passed_over_and_stay() -> None:
+    disk, counted = MemoryFilesystem(), first_counted(NAMES)
+    write_streams(disk, counted)
+    disk.put(f"{ADDED}/.DS_Store", [b"not ours"])
+    add_streams(disk, {"orders+customers.1a2b3c": ("orders",)})
+    assert read_streams(disk) == counted.with_more({"orders+customers.1a2b3c": ("orders",)})
+    forget_added(disk, counted)
+    assert disk.list(ADDED) == [".DS_Store"]
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [((), "the source of c has no name in Spark"), (("c", "right"), "two sources of b and c have the name right in Spark"),

@@ -65,10 +65,12 @@ def test_texts_and_sinks_of_who_has_gone_go(tmp_path: Path) -> None:
     for name, each in queries.items():
         texts.keep(text_of(each))
         write_sink(checkpoint, name, SinkNote("function"))
+    checkpoint.put("sinks/notes.txt", [b"mine"])
     write_coming(folder, ComingNote("later", text_of(queries["later"]).digest))
     sweep_checkpoint(checkpoint)
     assert set(texts.digests()) == {text_of(queries[name]).digest for name in ("stays", "later")}
     assert [name for name in queries if read_sink(checkpoint, name) is not None] == ["stays", "later"]
+    assert checkpoint.list("sinks") == ["later", "notes.txt", "stays"]
 
 
 @pytest.mark.parametrize(("most", "kept"), [(3, ["first", "last", "unknown"]), (2, ["first", "last"]), (1, ["last"])])

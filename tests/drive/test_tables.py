@@ -11,6 +11,7 @@ import pytest
 from anabranch.drive.local import LocalPipeline, LocalRun
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import Filesystem, LocalFilesystem, MemoryFilesystem
+from tests.support.faulty import Crash, Fault, FaultyFilesystem
 
 SECONDS = 8
 CREATE = """CREATE STREAM s (k BIGINT, n BIGINT, ts TIMESTAMP) TIME ts;
@@ -77,6 +78,20 @@ def test_a_query_that_is_altered_meets_the_table_as_it_is_then() -> None:
     found.sort(key=lambda row: row["n"])
     assert [row["n"] for row in found] == list(range(2 * SECONDS)), "every row has met one version"
     assert [row["version"] for row in found] == [0] * 6 + [1] * 2 + [2] * 4 + [3] * 4
+
+
+def test_a_reading_that_is_torn_is_made_again() -> None:
+    """The driver dies while it writes what it has read for batch 3, which it has not begun yet."""
+    probe = FaultyFilesystem(MemoryFilesystem())
+    stepped(run_of(JOIN, probe, Versions()))
+    fault = probe.puts.index("tables/t@3.arrow")
+    disk, versions = FaultyFilesystem(MemoryFilesystem(), {fault: Fault("tear")}), Versions()
+    run = run_of(JOIN, disk, versions)
+    found = stepped(run, 3)
+    with pytest.raises(Crash):
+        run.step(3, rows(3))
+    found += stepped(run_of(JOIN, disk, versions), SECONDS - 3)
+    assert [row["n"] for row in sorted(found, key=lambda row: row["n"])] == list(range(2 * SECONDS))
 
 
 def test_a_table_is_not_a_reading_of_another() -> None:

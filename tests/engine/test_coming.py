@@ -47,6 +47,27 @@ test_anybody_who_comes, test_anybody_who_comes_long = properties(
     count=st.integers(1, 4), actions=ACTIONS, turns=TURNS,
 )  # fmt: skip
 
+OTHER_STREAMS = {
+    "workload": Workload(1363, 3, 6), "slots": 1, "count": 2, "actions": [(3, "alter", 0, 1)], "turns": [0],
+}  # fmt: skip
+"""A query over one stream is altered to join two others, as a query does whose watermark is far behind that of the one."""
+
+ALTERS = st.lists(
+    st.tuples(
+        st.integers(1, 6),
+        st.sampled_from(["alter", "alter", "restart", "leave"]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+test_who_is_altered, test_who_is_altered_long = properties(
+    check_coming, 10, 1_000, [OTHER_STREAMS], workload=workloads(4), slots=st.sampled_from([1, 2]),
+    count=st.integers(2, 4), actions=ALTERS, turns=TURNS,
+)  # fmt: skip
+
 
 CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
 PAIRS = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k WINDOW 6 SECONDS"

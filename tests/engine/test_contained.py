@@ -143,7 +143,7 @@ def test_a_row_may_be_late_for_a_part_and_not_for_the_whole(ahead: str) -> None:
     (box,) = [box for box in run.slot.boxes.values() if isinstance(box, SharedBox)]
     assert set(box.members) == {"q0", "q1", "q3"}
     segments = [stored for name in "ab" for stored in run.slot.store.logs[name].segments.values()]
-    is_late = any("a b" in stored.watermarks for stored in segments)
+    is_late = any("a, b" in stored.watermarks for stored in segments)
     assert is_late == (ahead == "abc"), "only where the third stream is not one of the part"
 
 
@@ -297,7 +297,7 @@ def test_rows_that_are_late_for_the_part_look_up_among_rows_that_are_over_for_it
         found += run.step(each)["q1"]
     assert isinstance(run.slot.boxes["q0"], SharedBox)
     slices = {each.keeping for _, stored in run.slot.store.logs["b"] for each in stored.slices}
-    assert {each.unwanted_by for each in slices} >= {"a b", "a b c"}
+    assert {each.unwanted_by for each in slices} >= {"a, b", "a, b, c"}
     own = [{name: table for name, table in each.items() if name in "ab"} for each in batches]
     assert not (wrong := oracle.difference(found, oracle.expected(narrow, own, {}))), wrong
     assert found
@@ -356,6 +356,44 @@ def test_a_part_whose_streams_are_idle_is_behind_the_whole() -> None:
     assert isinstance(slot.boxes[whole.name], SharedBox)
     own = [{name: table for name, table in each.items() if name in "ab"} for _, each in batches]
     assert not (wrong := oracle.difference(found, oracle.expected(part, own, {}))), wrong
+
+
+IDLE = CREATE.replace("TIME ts", "TIME ts IDLE 5 SECONDS")
+CHAIN = "SELECT a.x, d.x AS z FROM a, b, c, d WHERE a.k = b.k AND b.j = c.j AND c.i = d.i WINDOW 2 SECONDS"
+
+
+def test_rows_that_a_part_does_not_have_do_not_wait_for_it_while_its_streams_are_idle() -> None:
+    """Rows of a and b come no more, so the watermark of the part stands still, and that of the whole follows c."""
+    now, made = 0, queries(WHOLE, PART, create=IDLE)
+    run, most = LocalPipeline(made, MemoryFilesystem(), clock=lambda: float(now)), 0
+    for number in range(30):
+        now = 2 * number
+        run.step(number, rows(now, "abc" if number < 3 else "c", 5))
+        slot = run.slot()
+        assert slot is not None
+        shown = (index.rows for key, index in slot.store.indexes.items() if str(key).startswith("c "))
+        most = max(most, slot.store.logs["c"].rows, *shown)
+    assert isinstance(slot.boxes["q0"], SharedBox)
+    assert most <= 35, "those of the seven batches in which a and b are not yet idle"
+
+
+def test_views_that_a_part_does_not_have_and_ways_to_other_plans_do_not_wait_for_it() -> None:
+    """Rows of c and d come, those of a and b do not: the view of c and d loses what has ended, and a parallel track ends."""
+    now, made = 0, queries(CHAIN, PART, create=IDLE)
+    run = LocalPipeline(made, MemoryFilesystem(), clock=lambda: float(now), plans={"q0": "((a b) (c d))"})
+    most, plan = 0, ""
+    for number in range(24):
+        now = 2 * number
+        run.step(number, rows(now, "abcd" if number < 3 else "cd", 5))
+        if number == 10:
+            run.change("q0", "(((a b) c) d)", Strategy.PARALLEL_TRACK)
+        slot = run.slot()
+        assert slot is not None
+        assert isinstance(slot.boxes["q0"], SharedBox)
+        most = max(most, *(view.rows for view in slot.store.views.values()))
+        plan = str(run.driver.queries["q0"].execution.plan)
+    assert most <= 60, "those of the seven batches in which a and b are not yet idle"
+    assert plan == "(((a b) c) d)"
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))

@@ -446,6 +446,35 @@ def test_a_row_that_meets_itself_was_kept_once() -> None:
     assert told.variance == pytest.approx(done.results * 0.75 * 16)
 
 
+def test_equal_rows_of_a_self_join_were_kept_together() -> None:
+    """Each row comes twice: a key has four results, or none. In two batches, both with salts of their own, it has two times
+    four of one batch each, and two times four of both."""
+    query, estimated = query_of("SELECT a.k FROM a, a AS b WHERE a.k = b.k WINDOW 1 DAY"), []
+    for salt in range(30):
+        run = LocalRun(query, MemoryFilesystem(), limiting=may_lose(2 * salt))
+        run.driver.limiting.shed = {"a": 0.5}
+        rows = table([(n // 2, 0, n, 0) for n in range(200)])
+        done = [run.step(batch, {"a": rows}).statistics for batch in range(2)]
+        estimated.append(told := [in_all(each) for each in done])
+        assert told[0].estimated == 2 * done[0].results > 0
+        assert told[0].variance == pytest.approx(done[0].results / 4 * 0.5 * 8**2)
+    check_estimates([first for first, _ in estimated], 400)
+    check_estimates([second for _, second in estimated], 1_200)
+
+
+def test_rows_that_differ_in_what_only_a_predicate_reads_have_fates_of_their_own() -> None:
+    """They are equal by what is stored, and shed one by one; what is told of their error is too much."""
+    query = query_of("SELECT a.k FROM a, a AS b WHERE a.k = b.k AND a.j < 9 AND b.j < 9 WINDOW 1 DAY")
+    told = []
+    for salt in range(30):
+        run = LocalRun(query, MemoryFilesystem(), limiting=may_lose(salt))
+        run.driver.limiting.shed = {"a": 0.5}
+        told.append(in_all(run.step(0, {"a": table([(n // 2, n % 2, n, 0) for n in range(200)])}).statistics))
+    shown, error = np.std([each.estimated for each in told], ddof=1), np.sqrt(np.mean([each.variance for each in told]))
+    assert abs(np.mean([each.estimated for each in told]) - 400) < 3 * shown / np.sqrt(len(told))
+    assert shown < error < 2 * shown
+
+
 def test_a_result_with_two_rows_that_might_have_been_shed_is_no_more_uncertain_than_itself() -> None:
     """Each has a row of a and one of b for itself: it stands for four, and is one of four that might be there."""
     run = LocalRun(query_of("SELECT a.x FROM a, b WHERE a.k = b.k WINDOW 1 DAY"), MemoryFilesystem(), limiting=may_lose())

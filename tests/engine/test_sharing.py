@@ -65,11 +65,14 @@ WHERE a.k = b.k GROUP BY a.x;
 """
 
 
-@pytest.mark.parametrize("goes", [(2, 5), (2, 9), (4, 8)])
-def test_groups_go_where_another_query_keeps_their_rows(goes: tuple[int, int]) -> None:
-    """Another query keeps rows of b for longer, in an index that both look up: the form that is left sees none that came
-    since, and the form that comes none that came before."""
-    queries, rng = [bound.query for bound in parse_script(STORED).queries], np.random.default_rng(7)
+@pytest.mark.parametrize(
+    ("goes", "other"), [((2, 5), "keeps"), ((2, 9), "groups over groups of b"), ((4, 8), "keeps"), ((2, 9), "groups_b")]
+)
+def test_groups_go_where_another_query_keeps_their_rows(goes: tuple[int, int], other: str) -> None:
+    """Another query, of any name, keeps rows of b for longer, in an index that both look up: the form that is left sees none
+    that came since, and the form that comes none that came before."""
+    script = STORED.replace("keeps", f'"{other}"')
+    queries, rng = [bound.query for bound in parse_script(script).queries], np.random.default_rng(7)
     run, found = Together(queries, pa.table({})), Counter[Any]()
     batches = [
         {name: pa.table({"k": rng.integers(0, 3, 9), "x": rng.integers(0, 5, 9),
@@ -286,3 +289,30 @@ def test_rows_that_are_there_for_a_query_that_was_dropped() -> None:
     found += together.step({})["q4"]
     read = [{name: rows for name, rows in batch.items() if name in "bc"} for batch in batches]
     assert not (wrong := oracle.difference(found, oracle.expected(queries[1], read, {}))), wrong
+
+
+def test_streams_whose_names_hold_blanks_are_not_taken_for_several() -> None:
+    """`"a b"` and c are other streams than a, b and c: q waits for rows of `"a b"` that are late by as much as 20 seconds,
+    and a row of c that is late for p is none that is late for q."""
+    streams = (("a b", 20), ("a", 0), ("b", 0), ("c", 0))
+    create = "".join(
+        f'CREATE STREAM "{s}" (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts LATENESS {late} SECONDS;' for s, late in streams
+    )
+    script = parse_script(f"""{create}
+        CREATE QUERY q AS SELECT m.x, c.x AS y FROM "a b" m, c WHERE m.k = c.k WINDOW 60 SECONDS;
+        CREATE QUERY p AS SELECT a.x, b.x AS z, c.x AS y FROM a, b, c WHERE a.k = b.k AND a.k = c.k WINDOW 60 SECONDS""")
+    run, found = Together([declared.query for declared in script.queries], pa.table({})), {"q": Counter(), "p": Counter()}
+
+    def rows(second: int, *names: str) -> dict[str, pa.Table]:
+        ts = pa.array([second * 1_000_000], pa.timestamp("us"))
+        return {name: pa.table({"k": [1], "x": [second], "ts": ts}) for name in names}
+
+    batches = [rows(30, "a b", "a", "b", "c"), rows(20, "c"), rows(31, "a b", "a", "b"), {}]
+    for each in batches:
+        for name, own in run.step(each).items():
+            found[name] += own
+    for query in run.queries:
+        read = {source.name for source in query.base_sources}
+        own = [{name: table for name, table in each.items() if name in read} for each in batches]
+        assert not (wrong := oracle.difference(found[query.name], oracle.expected(query, own, {}))), (query.name, wrong)
+    assert "a, b, c" in run.slot.store.logs["c"].segments[1].watermarks, "the row is late for p"

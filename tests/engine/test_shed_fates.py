@@ -24,6 +24,8 @@ from tests.support.small_pieces import small_pieces
 
 Row = tuple[str, int]
 """A row, by its source and id."""
+Fate = tuple[str, int, str]
+"""Of rows of a source: the batch that they came in, and what is stored of them."""
 
 
 class Reckoned(ShedFates):
@@ -39,13 +41,20 @@ class Reckoned(ShedFates):
         super().begin()
         self.now, self.too_often = defaultdict(float), 0.0
 
+    def fate(self, source: str, id: int) -> Fate:
+        rows = self._box.store.logs[source].segments[id >> 32].rows
+        return source, id >> 32, repr(rows.slice(id & 0xFFFFFFFF, 1).to_pylist())
+
     def take(self, results: Any, share: float) -> Any:
         found = super().take(results, share)
         for place in range(len(results)):
             kept: dict[Row, float] = {}
+            fates: set[Fate] = set()
             for alias, ids in results.ids.items():
-                log = self._box.log_of(alias)
-                kept[log.source.name, int(ids[place])] = log.shed.get(int(ids[place]) >> 32, 1.0)
+                source, id = self._box.log_of(alias).source.name, int(ids[place])
+                if (fate := self.fate(source, id)) not in fates:
+                    kept[source, id] = self._box.store.logs[source].shed.get(id >> 32, 1.0)
+                fates.add(fate)
             likely = share * np.prod([*kept.values()])
             assert (1 / share if found is None else found[place]) == pytest.approx(1 / likely)
             if found is None:
@@ -61,8 +70,7 @@ class Reckoned(ShedFates):
         told = super().end()
         sums: dict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0])
         for (source, id), now in self.now.items():
-            rows = self._box.store.logs[source].segments[id >> 32].rows
-            alike = (source, id >> 32, repr(rows.slice(id & 0xFFFFFFFF, 1).to_pylist()))
+            alike = self.fate(source, id)
             sums[alike][0] += now
             sums[alike][1] += self.before[source, id]
             self.before[source, id] += now

@@ -4,7 +4,7 @@ with it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from unittest import mock
@@ -62,6 +62,11 @@ class Paced:
         if self.calls in self.fails:
             raise QueryError("DuckDB: out of memory")
         return self.inner.run(sql, relations)  # type: ignore[attr-defined]
+
+    def run_all(self, sql: str, given: Sequence[Mapping[str, pa.Table]]) -> list[pa.Table]:
+        self.now_s += self.a_call_s(sum(rows.num_rows for each in given for rows in each.values()))
+        self.calls += 1
+        return self.inner.run_all(sql, given)  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """It goes on."""
@@ -151,6 +156,27 @@ def test_one_that_is_as_calibrated_stays() -> None:
     found = went(100, 0.6, lambda: 1.0)
     assert found.there == [*range(101)]
     assert found.said == []
+
+
+def test_a_call_for_many_instants_is_priced_as_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch has twenty seconds, whose instants are asked for in one statement, which takes as long as 200 round trips: an
+    instant is priced as 10 of them, not as 200."""
+    known, query, seconds = calibrated(0.6), placed(bound(SQL), {"q.x": "duck"}), 20
+    monkeypatch.setattr("anabranch.adapt.placing.STAYS_BATCHES", 1000)
+    trip_s = known.round_trip_s
+    database, counted = Paced(lambda rows: 200 * trip_s + rows * known.row_s["group"][1]), list[Border]()
+    with paced(database, known):
+        run = opened(query, MemoryFilesystem())
+        for batch in range(40):
+            rows = pa.concat_tables(batch_of(batch * seconds + n)["s"] for n in range(seconds))
+            counted += run.step(batch, {"s": rows}).statistics.borders.values()
+        pace, facts, there = run.steering.paces, Given(rates={"s": float(RATE)}), frozenset({"q.x"})
+        choice = planning().choose_places(query, facts, there, there, pace)
+    assert choice is not None
+    assert choice.decision is not None
+    assert {(border.calls, border.instants) for border in counted[1:]} == {(1, seconds)}
+    assert pace["q.x"].counts
+    assert choice.decision.use.database == pytest.approx(counted[-1].seconds / seconds, rel=0.01)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from anabranch.errors import QueryError
 from anabranch.place.statement_of import placed
 from anabranch.plan.migration import Strategy
 from anabranch.plan.query import SECOND_US
+from anabranch.plan.statement import Embedded, StatementError
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.continuous import Continuous, Shape, shapes
@@ -153,6 +155,27 @@ def test_a_database_that_fails_is_asked_for_all_instants_of_a_batch_and_for_one(
 def test_what_only_the_database_can_do_fails_with_it(sql: str) -> None:
     run = LocalRun(declared(sql), MemoryFilesystem())
     with failing(lambda: True), pytest.raises(QueryError, match="out of memory"):
+        _ = [run.step(batch, rows) for batch, rows in enumerate(ROWS)]
+
+
+def missing(_: str) -> Embedded:
+    raise StatementError("DuckDB is not installed", hint="install it: pip install 'anabranch[duckdb]'")
+
+
+@pytest.mark.parametrize("name", ["groups", "no groups"])
+def test_the_engine_makes_up_for_a_database_that_a_worker_does_not_have(name: str) -> None:
+    query, found = declared(JOINS[name]), Counter[tuple[object, ...]]()
+    with mock.patch("anabranch.drive.work.open_embedded", missing):
+        run = LocalRun(query, MemoryFilesystem())
+        for batch, rows in enumerate([*ROWS, {}]):
+            found += oracle.bag(run.step(batch, rows).results)
+    assert not oracle.difference(found, oracle.expected(query, ROWS, {}))
+    assert [entry.text for entry in run.steering.journal.entries() if entry.event == "placed"]
+
+
+def test_a_database_that_a_worker_does_not_have_ends_its_query_and_no_other() -> None:
+    run = LocalRun(declared(SQL, "fail"), MemoryFilesystem())
+    with mock.patch("anabranch.drive.work.open_embedded", missing), pytest.raises(QueryError, match=r"anabranch\[duckdb\]"):
         _ = [run.step(batch, rows) for batch, rows in enumerate(ROWS)]
 
 

@@ -281,7 +281,7 @@ def test_a_view_tells_by_whose_watermark_rows_are_in_it() -> None:
     one, two = (declared.query for declared in parse_script(script).queries)
     (shared,) = shared_joins([running(one, "(((a b) c) d)"), running(two, "((a b) c)")])
     assert [each.asked for each in shared.wanted(("a", "b"))] == [
-        "[2000000]; [2000000]", "[2000000]; [2000000] accepted by (a b c)",
+        "[2000000]; [2000000]", "[2000000]; [2000000] accepted by (a, b, c)",
     ]  # fmt: skip
     assert shared.wanted(("a", "b", "c")) == ()
 

@@ -10,10 +10,12 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from anabranch.control.query_texts import QueryTexts, text_of
@@ -23,12 +25,15 @@ from anabranch.drive.staging import Staging, staged_name
 from anabranch.engine.aggregation import Aggregator
 from anabranch.plan.outward import outward_schema
 from anabranch.plan.query import INSTANT, Query
+from anabranch.spark import deliver
 from anabranch.spark.deliver import NAME, ROWS, Combine, Destination, Frames, whole_instants
+from anabranch.spark.remote_parquet import RemoteParquetSink
 from anabranch.spark.sinks import arrow
 from anabranch.spark.stage import ParquetStaging, staged_path
 from anabranch.sql import parse_script
-from anabranch.storage.filesystem import LocalFilesystem
+from anabranch.storage.filesystem import LocalFilesystem, MemoryFilesystem
 from tests.support import oracle
+from tests.support.faulty import Crash
 
 STREAM = "CREATE STREAM s (k STRING, x DOUBLE, ts TIMESTAMP) TIME ts;"
 SQL = "SELECT k, SUM(x) AS s, COUNT(DISTINCT x) AS n, MAX(x) AS m FROM s [RANGE 3 SECONDS] GROUP BY k HAVING COUNT(*) > 1"
@@ -98,6 +103,48 @@ def test_nothing_gives_nothing(tmp_path: Path) -> None:
     write = ParquetStaging(LocalFilesystem(str(tmp_path)), outward_schema(made))
     assert [*Combine(made, write, "0-token")(batches_of(parts_of().slice(0, 0), 5))] == []
     assert not (tmp_path / staged_path("x")).parent.exists()
+
+
+class Looked(MemoryFilesystem):
+    """A folder of results whose reader goes by no marker, and looks after each copy."""
+
+    seen: list[oracle.Bag]
+    dies_after = 99
+
+    def copy(self, path: str, target: str) -> None:
+        super().copy(path, target)
+        found = [pq.read_table(pa.BufferReader(self.get(f"batch=0/{name}"))) for name in self.list("batch=0")]
+        self.seen.append(oracle.bag(pa.concat_tables(found)))
+        self.dies_after -= 1
+        if not self.dies_after:
+            raise Crash("the driver dies")
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_another_try_gives_nothing_twice_on_a_store(copies: int) -> None:
+    """The job that puts groups together runs again when the driver died between copies: its tasks draw other names."""
+    made, disk, parts = query(), Looked(), parts_of()
+    disk.seen = []
+    keys = parts.column("key0")
+    partitions = [parts.filter(pc.equal(keys, key)) for key in ("x", "none", "y", "z")]
+
+    def publish(drawn: str) -> None:
+        write, names = ParquetStaging(disk, outward_schema(made)), list[str]()
+        for number, rows in enumerate(partitions):
+            task = mock.Mock(return_value=mock.Mock(**{"partitionId.return_value": number}))
+            named = mock.Mock(**{"uuid4.return_value.hex": drawn[number] * 32})
+            with mock.patch.object(TaskContext, "get", task), mock.patch.object(deliver, "uuid", named):
+                found = [*Combine(made, write, "0-token")(batches_of(rows, 99))]
+            names += [name for told in found for name in told.column(NAME).to_pylist()]
+        RemoteParquetSink(disk).publish([staged_path(name) for name in names], 0, "token")
+
+    disk.dies_after = copies
+    with pytest.raises(Crash):
+        publish("1234")
+    publish("9078")
+    whole = combined(parts)
+    assert disk.seen[-1] == whole
+    assert all(seen <= whole for seen in disk.seen), "a result is seen twice"
 
 
 @given(st.lists(st.lists(st.integers(0, 6), max_size=9), max_size=9), st.integers(1, 12))

@@ -18,7 +18,7 @@ from anabranch.control.loop import Allowing, Load, LoadRemark
 from anabranch.control.records import Commit, Control, Limit
 from anabranch.drive.driver import Driver
 from anabranch.drive.runner import Computed
-from anabranch.engine.shedding import kept_mask
+from anabranch.engine.shedding import kept_mask, salt_of
 from anabranch.plan.actions import ShedRows
 from anabranch.plan.demand import read_columns
 from anabranch.plan.overload import Overload, Policy
@@ -164,7 +164,8 @@ def kept_by_reader(stream: str, rows: pa.Table, salt: int) -> npt.NDArray[np.boo
 
 def kept_by_spark(spark: SparkSession, stream: str, rows: pa.Table, salt: int) -> npt.NDArray[np.bool_]:
     zoned = rows.set_column(rows.schema.get_field_index("ts"), "ts", rows["ts"].cast(pa.timestamp("us", "UTC")))
-    hashed = spark.createDataFrame(zoned).selectExpr(f"xxhash64({', '.join(rows.column_names)}, {salt % (1 << 60)}L) AS h")
+    own = salt_of(stream, salt) % (1 << 60)
+    hashed = spark.createDataFrame(zoned).selectExpr(f"xxhash64({', '.join(rows.column_names)}, {own}L) AS h")
     below = np.uint64(round(KEPT[stream[-1]] * (1 << 60)))
     return (hashed.toArrow()["h"].to_numpy().view(np.uint64) >> np.uint64(4)) < below
 
@@ -180,6 +181,14 @@ def test_which_rows_spark_sheds(spark: SparkSession) -> None:
     assert packed.passed(early) == packed.passed(early, shed={"b": 0.1}, salt=1) == list(range(10))
     assert packed.passed(early, shed={"a": 0.0}, salt=1) == []
     assert packed.passed({"q0": 4_000_000}, shed={"a": 0.0}, salt=1) == [0, 1, 2, 3]
+
+
+def test_equal_rows_of_two_streams_have_fates_of_their_own(spark: SparkSession) -> None:
+    """Half of the rows of each are kept, and of rows that are equal in both, a quarter with their like."""
+    packed = {name: Packed(spark, "{i}.v >= 0", sheds=True, stream=name, rows=400) for name in "ab"}
+    kept = {name: set(each.passed({"q0": -(2**62)}, shed=dict.fromkeys("ab", 0.5), salt=1)) for name, each in packed.items()}
+    assert all(150 < len(each) < 250 for each in kept.values())
+    assert 60 < len(kept["a"] & kept["b"]) < 140
 
 
 def test_rows_of_all_types_are_shed_by_times_without_a_zone_too(spark: SparkSession) -> None:

@@ -128,9 +128,12 @@ def test_it_is_bounded(tmp_path: Path) -> None:
     run(disk, tmp_path / "a", committed, "r", 40)
     assert len(disk.list(RECORDS)) == 2
     assert len(disk.list(COPIES)) <= 2 + 4
-    disk.put(f"{COPIES}/left", [b"by a driver that died"])
+    left, foreign = "0" * 32, "notes.txt"
+    for name in (left, foreign):
+        disk.put(f"{COPIES}/{name}", [b"by a driver that died, or by somebody else"])
     run(disk, tmp_path / "b", committed, "rr", 41)
-    assert "left" not in disk.list(COPIES)
+    assert left not in disk.list(COPIES)
+    assert foreign in disk.list(COPIES)
 
 
 def test_what_spark_has_is_there_again(tmp_path: Path) -> None:

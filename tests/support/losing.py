@@ -104,6 +104,7 @@ def fanned(seed: int, inputs: int, batches: int = 4) -> Scenario:
     def rows(batch: int) -> list[tuple[int, ...]]:
         keys = np.minimum(rng.zipf(1.6, (2, count)), domain) if rng.random() < 0.7 else rng.integers(1, domain, (2, count))
         times = batch * 1_000_000 + rng.integers(-900_000, 1_000_000, count)
+        times = times if what == "x" else times // 400_000 * 400_000
         return [(int(k), int(v), batch * count + n, int(t)) for n, (k, v, t) in enumerate(zip(*keys, times, strict=True))]
 
     cut = tuple({s: rows(n) for s in sorted({*source.values()})} for n in range(batches))

@@ -381,7 +381,8 @@ def _sql(expr: Expr, query: Query) -> str:
 
 
 def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
-    """NULL for what cannot be converted. DuckDB would round on the way to an integer, and write 0.5 as .5 at times."""
+    """NULL for what cannot be converted. DuckDB would round on the way to an integer, write 0.5 as .5 at times, and take
+    years of fewer digits than four."""
     if pa.types.is_integer(target):
         if pa.types.is_string(source):
             value, source = f"TRY_CAST({value} AS DECIMAL(38,10))", pa.decimal128(38, 10)
@@ -389,6 +390,8 @@ def _cast(value: str, source: pa.DataType, target: pa.DataType) -> str:
             value = f"trunc({value})"
     if pa.types.is_decimal(source) and pa.types.is_string(target) and source.precision == source.scale < 38:
         value = f"CAST({value} AS DECIMAL({source.precision + 1},{source.scale}))"
+    if pa.types.is_string(source) and (pa.types.is_date(target) or pa.types.is_timestamp(target)):
+        value = f"CASE WHEN regexp_matches({value}, '^\\s*[0-9]{{4}}-') THEN {value} END"
     return f"TRY_CAST({value} AS {_type(target)})"
 
 

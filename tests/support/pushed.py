@@ -93,9 +93,12 @@ def check_counts(step: Progress, law: oracle.Acceptance, number: int, streams: S
 
 
 class Packed:
-    """Rows of a stream a as frames bring them, in the packed schema, and a pushdown over them."""
+    """Rows of a stream, a or b, as frames bring them, in the packed schema, and a pushdown over them."""
 
-    def __init__(self, spark: SparkSession, *wheres: str, sheds: bool = False, untimed: Sequence[int] = ()) -> None:
+    def __init__(
+        self, spark: SparkSession, *wheres: str, sheds: bool = False, untimed: Sequence[int] = (), stream: str = "a",
+        rows: int = 10,
+    ) -> None:  # fmt: skip
         selected = [(n, where.format(i=f"i{n}")) for n, where in enumerate(wheres)]
         queries = [
             f"CREATE QUERY q{n} AS SELECT i{n}.v FROM a i{n}, b WHERE i{n}.v = b.v AND {where} WINDOW 1 SECOND;"
@@ -104,15 +107,14 @@ class Packed:
         streams = "".join(f"CREATE STREAM {s} (v BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
         self.workload = Workload(tuple(bound.query for bound in parse_script(streams + "\n".join(queries)).queries))
         self.columns, self.filters = read_columns(self.workload), source_filters(self.workload)
-        times = pa.array([None if n in untimed else n * 1_000_000 for n in range(10)], pa.timestamp("us", "UTC"))
-        numbers = pa.array(range(10), pa.int64())
+        times = pa.array([None if n in untimed else n * 1_000_000 for n in range(rows)], pa.timestamp("us", "UTC"))
+        numbers = pa.array(range(rows), pa.int64())
         frame = spark.createDataFrame(pa.table({"v": numbers, "x": numbers, "ts": times}))
         packing = packing_of(self.columns, dict.fromkeys(self.columns, frame.schema))
         self.pushdown = Pushdown(self.workload, packing, self.filters, sheds)
         spread = [(query, Grid()) for query in self.workload.queries]
-        rows = pack(frame, packing, spread, self.workload.streams["a"])
-        self.frame = self.pushdown.apply(rows)
-        self.column = dict(packing.places[packing.sources.index("a")])["x"]
+        self.frame = self.pushdown.apply(pack(frame, packing, spread, self.workload.streams[stream]))
+        self.column = dict(packing.places[packing.sources.index(stream)])["v"]
 
     def passed(
         self,
