@@ -34,7 +34,7 @@ from anabranch.engine.expressions import evaluate, predicate_mask
 from anabranch.errors import DatabaseError
 from anabranch.place.databases.protocol import Servers, Wanted
 from anabranch.place.databases.registry import database
-from anabranch.place.reading import LookupCosts, Way, at_pace, choose_way, expected_s, pace_name
+from anabranch.place.reading import MOST_BYTES, LookupCosts, Way, at_pace, choose_way, expected_s, pace_name
 from anabranch.plan.demand import asked_of, read_columns
 from anabranch.plan.distribution import Distribution, all_inputs, parted_sources
 from anabranch.plan.expression import Column, Expr, columns_of
@@ -159,8 +159,9 @@ class Lookups:
         border, began = self.borders.setdefault(source.name, Border(name)), perf_counter()
         if way is not Way.LOOKUP:
             try:
-                found = theirs.read(relation, asked.columns, snapshot)
-            except DatabaseError:  # it took too long, say: a lookup may do, or tells why not
+                most = room if way is Way.SHIPPED else MOST_BYTES
+                found = theirs.read(relation, asked.columns, snapshot, most_bytes=most)
+            except DatabaseError:  # it took too long, or is too large: a lookup may do, or tells why not
                 known.forget_size()
                 way, began = Way.LOOKUP, perf_counter()
         if way is Way.LOOKUP:
@@ -174,8 +175,9 @@ class Lookups:
         border.count(sent, (found.num_rows, found.nbytes), seconds)
         if way is Way.SHIPPED:
             assert size is not None, "a table of unknown size is looked up"
-            self.shelf.make_room(self.run, size.bytes)
-            known.table = _shipped(source, found, keys, max(size.bytes, found.nbytes))
+            bytes = max(size.bytes, found.nbytes)
+            self.shelf.make_room(self.run, bytes)
+            known.table = _shipped(source, found, keys, bytes)
             return known.table.candidates(keys)
         return found
 

@@ -206,6 +206,24 @@ def test_a_table_that_is_too_large_or_of_unknown_size_is_looked_up(monkeypatch: 
         assert not database.reads, size
 
 
+@pytest.mark.parametrize(("name", "bound_in"), [("one stream", "lookups"), ("a table that does not change", "shipped")])
+def test_a_table_that_is_larger_than_its_database_says_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch, name: str, bound_in: str
+) -> None:
+    """It has grown, or is compressed there. A worker reads no more of it than it has room for."""
+    sql = "SELECT o.id, r.rate FROM orders [NOW] o, regions r WHERE o.place = r.code"
+    case, rng, found = CASES.get(name, Case(sql, {"r": "o"})), np.random.default_rng(1), Counter[tuple[object, ...]]()
+    query, database, given = bound(case), FakeDatabase("crm", table_rows(rng)), batches(rng, 3, 30)
+    monkeypatch.setattr(database, "size", lambda table: TableSize(1, 1))
+    monkeypatch.setattr(f"anabranch.drive.{bound_in}.MOST_BYTES", 16)
+    costs = {"crm": COSTS["tables are read whole at once"]}
+    pipeline = LocalPipeline([query], MemoryFilesystem(), databases=database, lookup_costs=costs)
+    for batch, rows in enumerate(given):
+        found += oracle.bag(pipeline.step(batch, feed(query, rows))["q"].results)
+    assert (len(database.reads), len(database.lookups)) == (1, 3), "it is not tried again at once"
+    assert found == expected(case, given, [dict(database.tables)] * 3)
+
+
 def test_a_table_that_takes_longer_to_read_than_was_measured_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading 200 rows was to take 0.2 s, and a lookup of a key 1 s; reading takes 100 s by the clock."""
     query, clock = bound(CASES["one stream"]), [0.0]
@@ -239,9 +257,11 @@ def test_what_a_table_takes_is_learned_from_batches_and_known_after_a_restart(
     for each, seconds in (("lookup", costs.lookup_s(200)), ("read", costs.whole_s(200))):
         inner = getattr(database, each)
 
-        def slowly(*given: Any, inner: Any = inner, seconds: float = seconds * (10 if each == way else 1)) -> pa.Table:
+        def slowly(
+            *given: Any, inner: Any = inner, seconds: float = seconds * (10 if each == way else 1), **named: Any
+        ) -> pa.Table:
             clock[0] += seconds
-            return inner(*given)
+            return inner(*given, **named)
 
         monkeypatch.setattr(database, each, slowly)
     one = batches(np.random.default_rng(4), 1, 8)[0]["orders"].slice(0, 1).take(pa.array([0] * 200))
@@ -280,7 +300,7 @@ def test_a_table_that_cannot_be_read_whole_is_looked_up(monkeypatch: pytest.Monk
     query, given = bound(case), batches(rng, 3, 30)
     database, tried = FakeDatabase("crm", table_rows(rng)), []
 
-    def slow(*given: object) -> pa.Table:
+    def slow(*given: object, **named: object) -> pa.Table:
         tried.append(given)
         raise DatabaseError("the database crm took longer than 1 s")
 

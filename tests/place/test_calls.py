@@ -28,11 +28,13 @@ class Driver:
 
     def __init__(self) -> None:
         self.said: list[list[str]] = []
+        self.dsn = ""
         self.meanwhile: Callable[[int, str], None] = lambda number, sql: None
         self.connecting: Callable[[int], None] = lambda number: None
 
     def connect(self, dsn: str, autocommit: bool) -> Connection:
         self.said.append([])
+        self.dsn = dsn
         number = len(self.said) - 1
         self.connecting(number)
         return Connection(self, number)
@@ -107,8 +109,9 @@ def leave(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], object], hangs: thr
 BEGIN, IMPORT, SELECT = "BEGIN ISOLATION LEVEL", "SET TRANSACTION SNAPSHOT", 'SELECT t."id" AS'
 
 
+@pytest.mark.parametrize("seen", ["one", None])
 def test_a_call_that_was_left_says_nothing_on_the_connection_of_the_next(
-    driver: Driver, shop: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, shop: PostgreSQL, monkeypatch: pytest.MonkeyPatch, seen: str | None
 ) -> None:
     """Its answer comes while the next call is in the middle of its transaction."""
     hangs, answers, late = threading.Event(), threading.Event(), dict[int, threading.Thread]()
@@ -126,12 +129,13 @@ def test_a_call_that_was_left_says_nothing_on_the_connection_of_the_next(
                 thread.join(WAIT_S)
 
     driver.meanwhile = hanging
-    leave(monkeypatch, lambda: shop.read("t", COLUMNS, "one"), hangs)
+    leave(monkeypatch, lambda: shop.read("t", COLUMNS, seen), hangs)
     driver.meanwhile = answering
     assert shop.read("t", COLUMNS, "two").num_rows == 1
     assert not any(thread.is_alive() for thread in late.values())
     for number in late:
-        assert driver.said[number][-4:] == [BEGIN, IMPORT, SELECT, "closed"]
+        said = driver.said[number][1:] if number == 0 else driver.said[number]
+        assert said == [*([BEGIN, IMPORT] if seen else []), SELECT, "closed"]
     assert driver.said[-1] == [BEGIN, IMPORT, SELECT, "COMMIT"]
 
 
@@ -171,3 +175,27 @@ def test_a_call_that_fails_in_a_transaction_leaves_it_to_nobody(driver: Driver, 
     assert shop.read("t", COLUMNS).num_rows == 1
     assert driver.said[0][1:] == [BEGIN, IMPORT, SELECT, "closed"]
     assert driver.said[1:] == [[SELECT]]
+
+
+def test_a_connection_that_is_cut_soon_ends_so_that_a_call_that_was_left_does_not_wait_for_hours(driver: Driver) -> None:
+    shop = PostgreSQL(Settings("shop", {"host": "h", "tcp_user_timeout": "0"}, Limits(timeout_s=7.0)))
+    shop.describe("t")
+    assert "keepalives_idle='9'" in driver.dsn
+    assert "tcp_user_timeout='0'" in driver.dsn, "who sets it means it"
+    shop = PostgreSQL(Settings("shop", {"host": "h"}, Limits(timeout_s=7.0)))
+    shop.describe("t")
+    assert "tcp_user_timeout='9000'" in driver.dsn
+
+
+def test_a_process_that_has_no_thread_left_for_a_call_leaves_no_connection_behind(
+    driver: Driver, shop: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError):
+            shop.read("t", COLUMNS)
+    assert driver.said[0][-1] == "closed"
+    assert shop.read("t", COLUMNS).num_rows == 1

@@ -67,6 +67,20 @@ def test_a_copy_of_the_process_ends_its_own() -> None:
         assert os.waitpid(copy, 0)[1] == 0
 
 
+def test_a_process_that_has_no_thread_left_for_it_says_so_and_has_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadlines, ended = Deadlines(), threading.Event()
+
+    def fails(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError), deadlines.within(WAIT_S, ended.set):
+            pass
+    with deadlines.within(0.001, ended.set):
+        assert ended.wait(5)
+
+
 def test_a_statement_that_takes_too_long_is_ended_and_the_next_one_runs() -> None:
     database = DuckDb(timeout_s=0.2)
     with pytest.raises(QueryError, match=r"the statement took longer than .* s"):

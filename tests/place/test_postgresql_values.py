@@ -249,6 +249,32 @@ def test_no_more_is_found_than_a_worker_bears(
             assert shop.lookup(asked, keys, seen).num_rows == 2000
 
 
+def test_no_more_is_found_by_all_statements_of_a_lookup_than_a_worker_bears(
+    postgres: Server, shop: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(postgres, "k int, v text")
+    postgres.sql("INSERT INTO held SELECT n, repeat('x', 1000) FROM generate_series(1, 20) n")
+    asked, keys = Wanted("held", ("k",), shop.describe("held")), pa.table({"k": range(1, 21)})
+    monkeypatch.setattr(postgresql, "KEYS_AT_ONCE", 5)
+    monkeypatch.setattr(postgresql, "MOST_FOUND", 15_000)
+    with pytest.raises(DatabaseError, match="rows for 20 keys of a batch"):
+        shop.lookup(asked, keys)
+    monkeypatch.setattr(postgresql, "MOST_FOUND", 25_000)
+    assert shop.lookup(asked, keys).num_rows == 20
+
+
+def test_no_more_is_read_than_a_worker_has_room_for(postgres: Server, shop: PostgreSQL) -> None:
+    """A text is compressed there."""
+    create(postgres, "k int, v text")
+    postgres.sql("INSERT INTO held SELECT n, repeat('x', 100000) FROM generate_series(1, 200) n; ANALYZE held")
+    columns, size = shop.describe("held"), shop.size("held")
+    assert size is not None
+    assert size.bytes < 1 << 20
+    with pytest.raises(DatabaseError, match="the table held of the database shop has more than 16 MiB"):
+        shop.read("held", columns, most_bytes=1 << 24)
+    assert shop.read("held", columns, most_bytes=1 << 25).num_rows == 200
+
+
 def test_a_server_at_its_limits_may_answer_later(postgres: Server, shop: PostgreSQL) -> None:
     """Whoever waits for a database that is gone (`lookup_failure`) waits for this, too."""
     create(postgres, "k int")

@@ -83,3 +83,10 @@ def test_databases_whose_names_begin_alike() -> None:
 def test_limits_that_are_none(key: str, value: str) -> None:
     with pytest.raises(DatabaseError, match=f"ANABRANCH_DATABASE_SHOP_{key} is a number from 0 to"):
         settings_of("shop", {f"ANABRANCH_DATABASE_SHOP_{key}": value})
+
+
+def test_an_option_that_is_no_text_is_told_by_its_name() -> None:
+    """A driver would fail with an error that has all options in it."""
+    with pytest.raises(DatabaseError, match="ANABRANCH_DATABASE_CRM_PASSWORD is not in UTF-8") as caught:
+        told(PASSWORD="canary\udcff")
+    assert "canary" not in repr(caught.value)

@@ -59,11 +59,15 @@ class FakeDatabase:
         columns: tuple[tuple[str, pa.DataType], ...],
         snapshot: str | None = None,
         most_rows: int | None = None,
+        most_bytes: int | None = None,
     ) -> pa.Table:
         self.before_lookup()
         self.reads.append(table)
         tables = self.tables if snapshot is None else self._snapshots[snapshot]
-        return tables[table].select([name for name, _ in columns]).slice(0, most_rows)
+        found = tables[table].select([name for name, _ in columns]).slice(0, most_rows)
+        if most_bytes is not None and found.nbytes > most_bytes:
+            raise DatabaseError(f"{table} is too large")
+        return found
 
     def size(self, table: str) -> TableSize | None:
         return TableSize(self.tables[table].num_rows, self.tables[table].nbytes)

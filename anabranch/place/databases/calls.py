@@ -56,13 +56,16 @@ class Call:
             if self._is_left:
                 self._close()
 
+        thread = threading.Thread(target=run, name=f"database {self._name}", daemon=True)
         try:
-            threading.Thread(target=run, name=f"database {self._name}", daemon=True).start()
+            thread.start()
             self._is_over.wait(timeout_s)
         finally:
             with self._ending:
                 self._is_left = not self._is_over.is_set()
-            if self._is_left:  # it took too long, or whoever asked is interrupted
+            if thread.ident is None:  # there is no thread for it
+                self._close()
+            elif self._is_left:  # it took too long, or whoever asked is interrupted
                 self._cancel()
         if self._is_left:
             raise LeftError

@@ -41,12 +41,12 @@ class Deadlines:
         """Calls `end` if the block takes longer, once, and not when it is left."""
         number, over_s = next(self._numbers), monotonic() + seconds
         with self._changed:
-            self._pending[number] = over_s, end
             if self._wakes_s is None:
-                self._wakes_s = over_s
                 threading.Thread(target=self._watch, name="anabranch-deadlines", daemon=True).start()
+                self._wakes_s = over_s
             elif over_s < self._wakes_s:
                 self._changed.notify()
+            self._pending[number] = over_s, end
         try:
             yield
         finally:

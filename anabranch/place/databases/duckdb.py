@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from anabranch.errors import QueryError
 from anabranch.place.databases.deadlines import DEADLINES
+from anabranch.place.databases.duckdb_functions import CATALOGUED, NOT_CATALOGUED
 from anabranch.place.databases.duckdb_words import char_of, words_of
 from anabranch.plan.statement import StatementError, Words
 
@@ -46,8 +47,6 @@ LOCKS = (
     "SET lock_configuration = true",
 )
 """Said when the rest is configured, in this order: each of the last two ends what can be changed."""
-
-UNSTABLE = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
 
 
 class DuckDb:
@@ -131,7 +130,7 @@ class DuckDb:
 def _unstable() -> frozenset[str]:
     """The functions whose result is not one of their arguments alone."""
     with duckdb.connect(":memory:") as connection:
-        return frozenset(name for (name,) in connection.execute(UNSTABLE).fetchall())
+        return NOT_CATALOGUED | {name for (name,) in connection.execute(CATALOGUED).fetchall()}
 
 
 def over_all(sql: str, given: Sequence[Mapping[str, pa.Table]]) -> tuple[str, dict[str, pa.Table]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import ceil
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeVar
 
@@ -125,15 +126,28 @@ class PostgreSQL:
         """A statement for every so many keys: a server that has to hold all of many might not bear it."""
         parts = [keys.slice(first, KEYS_AT_ONCE) for first in range(0, max(1, keys.num_rows), KEYS_AT_ONCE)]
         parts = [half for part in parts for half in _not_too_large(part)]
-        return pa.concat_tables(self._looked_up(wanted, part, snapshot) for part in parts)
-
-    def _looked_up(self, wanted: Wanted, keys: pa.Table, snapshot: str | None) -> pa.Table:
+        found, left = list[pa.Table](), MOST_FOUND
         try:
-            return self._found(wanted, keys, snapshot)
-        except OtherLettersError:  # a key has some that the database lacks: no index has text by its bytes
-            return self._found(wanted, keys, snapshot, as_bytes=True)
+            for part in parts:
+                found.append(self._looked_up(wanted, part, snapshot, left))
+                left -= found[-1].nbytes
+        except TooMuchError:
+            raise DatabaseError(
+                f"the table {wanted.table} of the database {self.name} has more than {MOST_FOUND >> 20} MiB of rows for "
+                f"{keys.num_rows:,} keys of a batch: is {', '.join(wanted.keys)} what rows are to be found by? If so, take "
+                "smaller batches"
+            ) from None
+        return pa.concat_tables(found)
 
-    def _found(self, wanted: Wanted, keys: pa.Table, snapshot: str | None, as_bytes: bool = False) -> pa.Table:
+    def _looked_up(self, wanted: Wanted, keys: pa.Table, snapshot: str | None, most_bytes: int) -> pa.Table:
+        try:
+            return self._found(wanted, keys, snapshot, most_bytes)
+        except OtherLettersError:  # a key has some that the database lacks: no index has text by its bytes
+            return self._found(wanted, keys, snapshot, most_bytes, as_bytes=True)
+
+    def _found(
+        self, wanted: Wanted, keys: pa.Table, snapshot: str | None, most_bytes: int, as_bytes: bool = False
+    ) -> pa.Table:
         columns = self._columns(wanted.table)
         self._require(wanted.table, columns, (*wanted.keys, *(name for name, _ in wanted.columns)))
         arrays, casts, conditions = [], [], []
@@ -150,14 +164,7 @@ class PostgreSQL:
             f"JOIN {relation(wanted.table)} AS t ON {' AND '.join(conditions)}"
         )
         parameters = pa.RecordBatch.from_arrays(arrays, names=[f"k{place}" for place in range(1, len(arrays) + 1)])
-        try:
-            rows = self._call(lambda call: _rows(call, sql, parameters, snapshot, MOST_FOUND))
-        except TooMuchError:
-            raise DatabaseError(
-                f"the table {wanted.table} of the database {self.name} has more than {MOST_FOUND >> 20} MiB of rows for "
-                f"{keys.num_rows:,} keys of a batch: is {', '.join(wanted.keys)} what rows are to be found by? If so, take "
-                "smaller batches"
-            ) from None
+        rows = self._call(lambda call: _rows(call, sql, parameters, snapshot, most_bytes))
         return self._typed(wanted.table, rows, wanted.columns)
 
     def read(
@@ -166,12 +173,19 @@ class PostgreSQL:
         columns: tuple[tuple[str, pa.DataType], ...],
         snapshot: str | None = None,
         most_rows: int | None = None,
+        most_bytes: int | None = None,
     ) -> pa.Table:
         known = self._columns(table)
         self._require(table, known, [name for name, _ in columns])
         sql = f"SELECT {_selected(columns, known)} FROM {relation(table)} AS t"
         sql += f" LIMIT {int(most_rows)}" if most_rows is not None else ""
-        return self._typed(table, self._call(lambda call: _rows(call, sql, None, snapshot)), columns)
+        try:
+            rows = self._call(lambda call: _rows(call, sql, None, snapshot, most_bytes))
+        except TooMuchError:
+            raise DatabaseError(
+                f"the table {table} of the database {self.name} has more than {(most_bytes or 0) >> 20} MiB of rows"
+            ) from None
+        return self._typed(table, rows, columns)
 
     def size(self, table: str) -> TableSize | None:
         named = pa.RecordBatch.from_arrays([pa.array([relation(table)])], names=["table"])
@@ -222,6 +236,9 @@ class PostgreSQL:
         options["options"] = f"{options.get('options', '')} {own}".strip()
         options.setdefault("connect_timeout", str(max(2, int(self._limits.timeout_s))))
         options.setdefault("application_name", "anabranch")
+        most_s = max(1, ceil(self._limits.timeout_s + GRACE_S))  # a call that was left ends soon where the network is cut
+        options.setdefault("keepalives_idle", str(most_s))
+        options.setdefault("tcp_user_timeout", str(1000 * most_s))
         options["client_encoding"] = "UTF8"  # else texts come and go as the server stores them
         dsn = Settings(self.name, options).dsn
         connection = driver.connect(dsn, autocommit=True)

@@ -87,9 +87,10 @@ class Server(Protocol):
         columns: tuple[tuple[str, pa.DataType], ...],
         snapshot: str | None = None,
         most_rows: int | None = None,
+        most_bytes: int | None = None,
     ) -> pa.Table:
         """The whole of a table, or no more than some of its rows, whichever; with a snapshot as that shows it, else as it
-        is now."""
+        is now. DatabaseError, if that is more than `most_bytes`: nobody holds all of it then."""
         ...
 
     def size(self, table: str) -> TableSize | None:

@@ -85,6 +85,9 @@ def settings_of(name: str, environment: Mapping[str, str] | None = None) -> Sett
         retries = int(_number(own, options, "retries", limits.retries, MOST_RETRIES))
         limits = Limits(_number(own, options, "timeout", limits.timeout_s, LONGEST_S), retries)
     libpq = {key: value for key, value in options.items() if key not in OURS}
+    for key, value in libpq.items():
+        if not _is_text(value):
+            raise DatabaseError(f"{own}{key.upper()} is not in UTF-8: write it in that")
     return Settings(name, libpq or {"service": name}, limits)
 
 
@@ -96,6 +99,11 @@ def _is_of_another(key: str) -> bool:
     """
     options = (*LIBPQ, *OURS)
     return key not in options and any(key.endswith(f"_{option}") for option in options)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a value of the environment is text: bytes that are none come as halves of letters."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _number(own: str, options: Mapping[str, str], key: str, default: float, most: float) -> float:
