@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from time import sleep
 
@@ -89,3 +91,9 @@ def test_a_statement_that_takes_too_long_is_ended_and_the_next_one_runs() -> Non
         [*database.pieces(ENDLESS, {}, 1)]
     assert database.run("SELECT 1 AS one", {}).to_pydict() == {"one": [1]}
     database.close()
+
+
+def test_a_process_that_had_a_statement_run_ends_without_a_word() -> None:
+    program = 'from anabranch.place.databases.duckdb import DuckDb; DuckDb().run("SELECT 1 AS one", {})'
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (ended.stdout, ended.stderr) == (b"", b"")

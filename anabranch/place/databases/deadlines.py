@@ -2,11 +2,13 @@
 
 A timer for each statement would start a thread for each, which small statements would notice. The thread here sleeps
 until the first of what is under way might be over. Mostly that is left long before, and nobody wakes the thread for it: it
-finds out when its time has come.
+finds out when its time has come. It ends before the process does: an interpreter that takes DuckDB apart while a thread refers
+to it says so in a page of text.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +16,9 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from math import inf
 from time import monotonic
+
+LONGEST_WAIT_S = 1.0
+"""So long the end of a process waits for its thread, which may be about to end a statement."""
 
 
 class Deadlines:
@@ -29,12 +34,22 @@ class Deadlines:
         self._begin()
         if hasattr(os, "register_at_fork"):  # a copy of the process has no thread
             os.register_at_fork(after_in_child=self._begin)
+        atexit.register(self._end)
 
     def _begin(self) -> None:
         self._changed, self._numbers = threading.Condition(), count()
         self._pending: dict[int, tuple[float, Callable[[], None]]] = {}
         self._wakes_s: float | None = None
         """When the thread looks again; None: there is no thread."""
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+
+    def _end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(LONGEST_WAIT_S)
 
     @contextmanager
     def within(self, seconds: float, end: Callable[[], None]) -> Iterator[None]:
@@ -42,8 +57,9 @@ class Deadlines:
         number, over_s = next(self._numbers), monotonic() + seconds
         with self._changed:
             if self._wakes_s is None:
-                threading.Thread(target=self._watch, name="anabranch-deadlines", daemon=True).start()
-                self._wakes_s = over_s
+                thread = threading.Thread(target=self._watch, name="anabranch-deadlines", daemon=True)
+                thread.start()
+                self._thread, self._wakes_s = thread, over_s
             elif over_s < self._wakes_s:
                 self._changed.notify()
             self._pending[number] = over_s, end
@@ -56,6 +72,8 @@ class Deadlines:
     def _watch(self) -> None:
         while True:
             with self._changed:
+                if self._is_over:
+                    return
                 now_s = monotonic()
                 for number, (over_s, end) in [*self._pending.items()]:
                     if over_s <= now_s:
