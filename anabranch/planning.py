@@ -34,7 +34,7 @@ from anabranch.place.choice import AS_CALIBRATED, Choice, choose_places
 from anabranch.place.databases.embedded import DUCK, is_installed, open_embedded
 from anabranch.place.reading import LookupCosts, at_pace, lookup_costs_of
 from anabranch.place.statement_of import Places, placed
-from anabranch.place.tree import joining_blocks
+from anabranch.place.tree import group_keys, joining_blocks
 from anabranch.place.wishes import Databases, places_kept, wished_places
 from anabranch.plan.defeated import defeated
 from anabranch.plan.distribution import Distribution
@@ -169,7 +169,9 @@ class Planning:
         """What a query does under overload."""
         return self.overloads.get(name, self.overload)
 
-    def check_facts(self, rates: str = "rates", table_rows: str = "table_rows", distinct: str = "distinct") -> None:
+    def check_facts(
+        self, rates: str = "rates", table_rows: str = "table_rows", distinct: str = "distinct", passing: str = "passing"
+    ) -> None:
         """Refuses facts of what nobody declared: with a name mistyped, a plan would be one for assumed rates. The words are
         what errors call the facts."""
         blocks = [block for planned in self.queries.values() for block in planned.forms.written.blocks]
@@ -177,10 +179,13 @@ class Planning:
         streams = [source.name for source in sources if isinstance(source, Stream)]
         tables = [source.name for source in sources if isinstance(source, Table)]
         keys = [str(term) for block in blocks for terms in JoinGraph(block).classes for term in terms]
+        keys += [key for block in blocks for key in group_keys(block)]
+        joins = [block.name for block in blocks if len(block.inputs) > 1]
         for option, given, known, what in (
             (rates, self.facts.rates, streams, "there is no such stream"),
             (table_rows, self.facts.table_rows, tables, "there is no such table"),
-            (distinct, self.facts.distinct, keys, "no query joins by such a key"),
+            (distinct, self.facts.distinct, keys, "no query joins or groups by such a key"),
+            (passing, self.facts.passing, joins, "there is no such block that joins"),
         ):
             for name in given:
                 if name not in known:
@@ -267,7 +272,7 @@ class Planning:
         overloaded = overload_text(written, self.overload_of(name), self._apart(name), self._left_out(name))
         if overloaded is not None:
             more.append(overloaded)
-        if (places := self._placement_text(name, written, verbose)) is not None:
+        if (places := self._placement_text(name, verbose)) is not None:
             more.append(places)
         if (found := lookups_text(written, self._lookup_costs(name))) is not None:
             more.append(found)
@@ -292,7 +297,7 @@ class Planning:
             "contained": taking_in_json(self.query(name).taking_in),
             "budget": self._budget_json(name),
             "overload": overload_json(written, self.overload_of(name), self._apart(name), self._left_out(name)),
-            "placement": placement_json(self.placement(name), written, self._folding(written), self.paces(name)),
+            "placement": self._placement_json(name),
             "lookups": lookups_json(written, self._lookup_costs(name)),
         }
 
@@ -322,15 +327,33 @@ class Planning:
         known, home = frozenset(written.places), frozenset[str]()
         if own is not None:
             known, home = known | {each.block for each in own.execution.woken}, frozenset(own.execution.home)
-        return self.choose_places(written, self.facts, known - home, known, self.paces(name))
+        return self.choose_places(written, self._measured(name), known - home, known, self.paces(name))
+
+    def _measured(self, name: str) -> Given:
+        """The facts, and what batches of a query have measured of its blocks."""
+        own = self._committed(name)
+        return self.facts if own is None else self.facts.with_figures(own.figures)
+
+    def _shown_placed(self, name: str) -> Query:
+        """A query as it runs: with the statements of blocks that a database may run since somebody asked for that."""
+        written, own = self.query(name).forms.written, self._committed(name)
+        there = {block.name for block in written.blocks}
+        woken = [] if own is None else [each for each in own.execution.woken if each.block in there]
+        if not woken:
+            return written
+        places = {**written.places, **{each.block: each.database for each in woken}}
+        return placed(written, places, woken[0].failure)
 
     def paces(self, name: str) -> Mapping[str, Pace]:
         """How long databases took for the sake of a query, beside what was calibrated, when its newest batch began."""
         own = self._committed(name)
         return {} if own is None else own.paces
 
-    def _placement_text(self, name: str, query: Query, verbose: bool) -> str | None:
-        return placement_text(self.placement(name), query, verbose, self._folding(query), self.paces(name))
+    def _placement_text(self, name: str, verbose: bool) -> str | None:
+        return placement_text(self.placement(name), self._shown_placed(name), verbose, self._folding(name), self.paces(name))
+
+    def _placement_json(self, name: str) -> dict[str, Any] | None:
+        return placement_json(self.placement(name), self._shown_placed(name), self._folding(name), self.paces(name))
 
     def _lookup_costs(self, name: str) -> CostsOf:
         """What lookups take for rows of a stream, by what was calibrated of their database and by what its batches
@@ -343,11 +366,12 @@ class Planning:
 
         return costs_of
 
-    def _folding(self, query: Query) -> dict[str, MadeUp]:
+    def _folding(self, name: str) -> dict[str, MadeUp]:
         """What it takes the engine to join and to fold the window of a block that a database may run, where enough is known
         of its streams."""
+        query, facts = self._shown_placed(name), self._measured(name)
         blocks = (block for block in query.blocks if block.name in query.places)
-        found = {block.name: made_up(block, self.facts, self.units) for block in blocks}
+        found = {block.name: made_up(block, facts, self.units) for block in blocks}
         return {name: each for name, each in found.items() if each is not None}
 
     def moving_places(self, query: Query) -> bool:
@@ -356,7 +380,7 @@ class Planning:
         if query.places:
             return bool(query.places.keys() - query.hinted)
         choice = self.choose_places(query, self.facts, frozenset())
-        return choice is not None and choice.decision is not None and choice.other is not None
+        return choice is not None and choice.decision is not None and bool(choice.movable)
 
     def choose_places(
         self,

@@ -345,7 +345,7 @@ class Session:
         if not self.planning.queries:
             raise SessionError("there is no query to start: declare one with query()")
         trigger = checked_trigger(trigger)
-        self.planning.check_facts("facts: rates:", "facts: table_rows:", "facts: distinct:")
+        self.planning.check_facts("facts: rates:", "facts: table_rows:", "facts: distinct:", "facts: passing:")
         check_folder(self.checkpoint, "the checkpoint")
         if isinstance(self.checkpoint, LocalFilesystem):
             make_private_folder(self.checkpoint.root)  # Spark writes there, too, as the umask says

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.control.pace import Took
+from anabranch.control.records import BlockFigures
 from anabranch.cost.facts import Given
 from anabranch.cost.units import unit_costs
 from anabranch.optimize.planner import decide
@@ -107,6 +108,10 @@ class Schedule:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
     def took(self, observed: Observed) -> Mapping[str, Took]:
+        return {}
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
         return {}
 
 

@@ -15,7 +15,9 @@ from anabranch.adapt.loop import AdaptiveLoop, Knowledge, LoopState, Promise, ex
 from anabranch.adapt.monitor import Monitor
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.control.pace import Took
+from anabranch.control.records import BlockFigures
 from anabranch.cost.facts import Given, Measured, window_s
+from anabranch.cost.streams import Basis
 from anabranch.optimize.group_placement import Grouped, priced_forms
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
@@ -66,6 +68,11 @@ class GroupingLoop:
 
     def took(self, observed: Observed) -> Mapping[str, Took]:
         """Nothing: where blocks run is not its business."""
+        return {}
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
+        """Nothing, as `took`."""
         return {}
 
     def _better_form(self, execution: Execution, loop: AdaptiveLoop) -> Proposal | None:
@@ -141,21 +148,34 @@ def measured_facts(forms: Forms, execution: Execution, monitor: Monitor, otherwi
         if isinstance(source, Table) and source.name in last.sources:
             tables[source.name] = float(last.sources[source.name].state_rows)
     measured = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise)
-    names = _written_names(forms, execution.grouped_input)
-    distinct |= {names.get(name, name): values for name, values in distinct_values(graph, measured).items()}
-    return Given(rates, tables, distinct)
+    names, written = _written_names(forms, execution.grouped_input), forms.written.name
+    found = {names.get(term, term): known for term, known in distinct_values(graph, measured).items()}
+    distinct |= {term: values for term, (values, _) in found.items()}
+    # What passes the other predicates of its join is in these values now.
+    is_told = any(basis is Basis.MEASURED for _, basis in found.values()) or written in otherwise.passing
+    passing = {**otherwise.passing, written: 1.0} if is_told else otherwise.passing
+    assumed = {term for term, (_, basis) in found.items() if basis is Basis.ASSUMED}
+    estimated = (otherwise.estimated - found.keys() - rates.keys()) | assumed
+    return Given(rates, tables, distinct, passing, otherwise.groups, estimated)
 
 
-def distinct_values(graph: JoinGraph, measured: Measured) -> dict[str, float]:
-    """How many values the keys of a block have by what batches tell, as facts name them."""
-    found, classes = dict[str, float](), measured.graph(graph).classes
+def distinct_values(graph: JoinGraph, measured: Measured) -> dict[str, tuple[float, Basis]]:
+    """How many values the keys of a block have by what batches tell, as facts name them, and how that is known."""
+    found, classes = dict[str, tuple[float, Basis]](), measured.graph(graph).classes
     usable = [terms for terms in graph.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
     for terms, key_class in zip(usable, classes, strict=True):
         values = dict(key_class.distinct)
         for term in terms:
             (alias,) = aliases_of(term)
-            found[str(term)] = max(1.0, values[graph.query.aliases.index(alias)])
+            found[str(term)] = max(1.0, values[graph.query.aliases.index(alias)]), key_class.basis
     return found
+
+
+def measured_values(forms: Forms, execution: Execution, measured: Measured) -> dict[str, float]:
+    """How many values keys of the query as written have by what batches tell, those of which they do."""
+    names = _written_names(forms, execution.grouped_input)
+    found = distinct_values(forms.graphs[execution.grouped_input], measured)
+    return {names.get(term, term): values for term, (values, basis) in found.items() if basis is Basis.MEASURED}
 
 
 def _written_names(forms: Forms, grouped_input: str | None) -> dict[str, str]:

@@ -27,6 +27,7 @@ from anabranch.adapt.scope import Scope, aliases_in, best_part, smallest_part, w
 from anabranch.adapt.timing import DataDriven, Timing
 from anabranch.control.loop import Observed, Proposal, Remark, Wish
 from anabranch.control.pace import Took
+from anabranch.control.records import BlockFigures
 from anabranch.cost.facts import EMPTY, HORIZON_S, Given, Measured
 from anabranch.cost.model import Cost, CostModel, UnitCosts
 from anabranch.cost.refine import refined
@@ -378,4 +379,9 @@ class AdaptiveLoop:
 
     def took(self, observed: Observed) -> Mapping[str, Took]:
         """Nothing: where blocks run is not its business."""
+        return {}
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
+        """Nothing, as `took`."""
         return {}

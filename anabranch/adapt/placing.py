@@ -13,9 +13,11 @@ What was calibrated of the database is corrected by what batches measure while a
 (`anabranch.control.pace`), which records keep. So a block whose database is much slower than calibrated comes home, and
 stays there as long as that is remembered.
 
-A block that joins moves only if it is known how many rows of its inputs meet: by what lookups find while the engine runs
-it, which is remembered while the database does, and else by facts that a user gave. What nobody measured and nobody gave is
-not trusted: the block stays where it is. So does the query itself while groups stand below its join, or selects above it.
+A block moves only if its size is known (`anabranch.place.choice`): how many groups it has, as the engine counts those that
+it hands out, and a database those that it gives; and if it joins, how many rows of its inputs meet, by what lookups find
+while the engine runs it. Both are remembered while the database does the work, and over a restart; else facts count that a
+user gave. What nobody measured and nobody gave is not trusted: the block stays where it is. So does the query itself while
+groups stand below its join, or selects above it.
 
 Example: for DuckDB a statement costs as much as folding a thousand rows, and a row half as much as folding it; the window
 slides by its whole length, a second. At 100,000 rows a second the block runs in DuckDB. At 10 rows a second it goes to the
@@ -25,17 +27,18 @@ engine, and back when rows come faster again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from anabranch.adapt.arbiter import Change
-from anabranch.adapt.grouping_loop import distinct_values, measured_facts
+from anabranch.adapt.grouping_loop import distinct_values, measured_facts, measured_values
 from anabranch.adapt.handover import handover_s
 from anabranch.adapt.monitor import Monitor, observe
 from anabranch.control.loop import Loop, Observed, Proposal, Remark, Wish
 from anabranch.control.pace import Pace, Took
-from anabranch.control.records import Probed
+from anabranch.control.records import BlockFigures, Grouped, Probed
 from anabranch.cost.facts import Given, Measured, window_s
 from anabranch.cost.model import UnitCosts
 from anabranch.cost.streams import Basis
@@ -83,14 +86,14 @@ class PlacingLoop:
     def __init__(self, inner: Loop, forms: Forms, known: PlacingKnowledge) -> None:
         self.inner, self.forms, self.known = inner, forms, known
         self.monitor, self.since = Monitor(known.window), 0
-        self.met: dict[str, Mapping[str, float]] = {}
-        """By block, how many values its keys have by what lookups found, when there last were some."""
+        self.figures: dict[str, BlockFigures] = {}
+        """By block, what batches have measured of it when they last told."""
         self.calls: Mapping[str, CallCosts] = {}
         """What blocks in the database are expected to take there, when rates were last looked at."""
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
         """Takes note of a batch, and says what to do."""
-        said = self.inner.after(execution, observed)
+        said, self.figures = self.inner.after(execution, observed), self.figures or self._remembered(observed)
         observation = observe(observed)
         if observation is not None and observation.rows:
             self.monitor, self.since = self.monitor.after(observation), self.since + 1
@@ -157,8 +160,8 @@ class PlacingLoop:
         there = {each.block for each in choice.root if each.name in choice.other.in_database}
         kept = self._may_go(execution)
         for block in self.forms.written.blocks:
-            if len(block.inputs) > 1 and not self._may_move(block, execution):
-                continue
+            if block is self.forms.written and (execution.grouped_input is not None or execution.selects):
+                continue  # it keeps its plan while the database runs it
             is_there = block.name in kept and block.name not in execution.home
             if not is_there and execution.probation_of(block.name) is not None:
                 continue  # its database has failed, and is asked again when its time has come
@@ -167,18 +170,43 @@ class PlacingLoop:
             elif block.name not in there and is_there:
                 yield block.name, ENGINE
 
+    def _remembered(self, observed: Observed) -> dict[str, BlockFigures]:
+        """What batches of an earlier run have measured of the blocks that there are."""
+        blocks = {block.name for block in self.forms.written.blocks}
+        return {name: figures for name, figures in observed.figures.items() if name in blocks}
+
     def _facts(self, execution: Execution) -> Given:
-        """What batches tell; how many rows meet, while the database does what would tell it, as it was last told."""
-        written, given = self.forms.written, self.known.otherwise
-        otherwise = replace(given, distinct={**given.distinct, **self.met.get(written.name, {})})
-        facts = measured_facts(self.forms, execution, self.monitor, otherwise)
-        if any(step.probes for batch in self.monitor.batches for step in batch.steps):
-            self.met[written.name] = dict(facts.distinct)
-        for block in written.blocks[:-1]:
-            if found := self._met_below(block, facts):
-                self.met[block.name] = found
-        below = {name: values for block in written.blocks[:-1] for name, values in self.met.get(block.name, {}).items()}
-        return replace(facts, distinct={**facts.distinct, **below})
+        """What batches tell; what they do not tell, for the database does the work, as it was last told."""
+        written, given, monitor = self.forms.written, self.known.otherwise, self.monitor
+        otherwise = given.with_figures(self.figures)
+        if any(step.probes for batch in monitor.batches for step in batch.steps):
+            measured = Measured(execution.plan, monitor.batches, monitor.span_s, otherwise)
+            self._note(written, distinct=measured_values(self.forms, execution, measured))
+        facts = measured_facts(self.forms, execution, monitor, otherwise)
+        for block in written.blocks:
+            if block is not written and (found := self._met_below(block, facts)):
+                self._note(block, distinct=found)
+            if (groups := self._groups(block)) is not None:
+                self._note(block, groups=groups)
+        return facts.with_figures(self.figures)
+
+    def _note(self, block: Query, **measured: Any) -> None:
+        known = self.figures.get(block.name, BlockFigures())
+        self.figures = {**self.figures, block.name: msgspec.structs.replace(known, **measured)}
+
+    def _groups(self, block: Query) -> float | None:
+        """How many groups a block has at an instant; None if batches do not tell. A database hands out those that pass
+        HAVING alone: that is what is known, if the engine has not told better."""
+        counted = Grouped()
+        for batch in self.monitor.batches:
+            if (handed := batch.grouped.get(block.name)) is not None:
+                counted = Grouped(counted.instants + handed.instants, counted.groups + handed.groups)
+        known = self.figures.get(block.name, BlockFigures())
+        passes_all = block.grouping is not None and block.grouping.having is None
+        if not counted.instants and block.grouping is not None and (passes_all or known.groups is None):
+            borders = [batch.borders[block.name] for batch in self.monitor.batches if block.name in batch.borders]
+            counted = Grouped(sum(b.instants for b in borders), sum(b.rows_back for b in borders))
+        return counted.groups / counted.instants if counted.instants else None
 
     def _met_below(self, block: Query, facts: Given) -> Mapping[str, float]:
         """How many values keys of a subquery that joins have by what its own lookups found; nothing if they do not tell all.
@@ -194,15 +222,9 @@ class PlacingLoop:
         own = Measured(left_deep(graph), batches, self.monitor.span_s, facts)
         others = {term for each in blocks if each is not block for term in _keys(JoinGraph(each))}
         is_told = all(each.basis is Basis.MEASURED for each in own.graph(graph).classes)
-        return distinct_values(graph, own) if is_told and not others & _keys(graph) else {}
-
-    def _may_move(self, block: Query, execution: Execution) -> bool:
-        """Whether enough is known of a block that joins, and nothing keeps it where it is."""
-        if block is self.forms.written and (execution.grouped_input is not None or execution.selects):
-            return False
-        known = {**self.known.otherwise.distinct, **self.met.get(block.name, {})}
-        classes = replace(self.known.otherwise, distinct=known).graph(JoinGraph(block)).classes
-        return bool(classes) and all(each.basis is not Basis.ASSUMED for each in classes)
+        if not is_told or others & _keys(graph):
+            return {}
+        return {term: values for term, (values, _) in distinct_values(graph, own).items()}
 
     def _brought_home_s(
         self, name: str, database: str, facts: Given, execution: Execution, pace: Pace

@@ -104,7 +104,7 @@ def numbers(option: str, given: Sequence[str]) -> dict[str, float]:
     """Options like `--rate trades=5000`, by their names."""
     found = {}
     for text in given:
-        name, _, value = text.partition("=")
+        name, _, value = text.rpartition("=")  # a key may have one as well
         number = _number(value)
         if not name or number is None:
             raise UsageError(f"{option} {text}: write it as a name, = and a number")

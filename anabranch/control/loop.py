@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anabranch.control.pace import Pace, Took
-from anabranch.control.records import Commit, Limit, Statistics
+from anabranch.control.records import BlockFigures, Commit, Limit, Statistics
 from anabranch.plan.actions import Action, CutSlices, SetAllowances, ShedRows
 from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Strategy
@@ -61,6 +61,8 @@ class Observed:
     is. None: all may be looked up."""
     paces: Mapping[str, Pace] = field(default_factory=dict)
     """How long databases have taken of late for blocks of the query, beside what was calibrated."""
+    figures: Mapping[str, BlockFigures] = field(default_factory=dict)
+    """What earlier batches have measured of blocks of the query, as records have it."""
 
 
 class Loop(Protocol):
@@ -75,6 +77,10 @@ class Loop(Protocol):
     def took(self, observed: Observed) -> Mapping[str, Took]:
         """How long databases took in a batch for the blocks that they ran, beside what was calibrated; only for blocks of
         which that is known."""
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
+        """What batches have measured of the blocks of the query, to be remembered over a restart."""
 
 
 @dataclass(frozen=True)

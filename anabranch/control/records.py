@@ -298,6 +298,29 @@ class Probed(msgspec.Struct):
     samples: list[KeySample] = msgspec.field(default_factory=list)
 
 
+class Grouped(msgspec.Struct):
+    """The groups that the engine has handed out of a block, and at how many instants."""
+
+    instants: int = 0
+    groups: int = 0
+    """Of all these instants together."""
+
+    def add(self, other: Grouped) -> None:
+        """Counts what another slot did, at the same instants."""
+        self.instants = max(self.instants, other.instants)
+        self.groups += other.groups
+
+
+class BlockFigures(msgspec.Struct, frozen=True):
+    """What batches have measured of a block: remembered while they do not tell, for a database does the work."""
+
+    distinct: dict[str, float] = {}
+    """How many values the keys of its join have, by what lookups found: fewer meet, or do not pass its other predicates,
+    where there are more."""
+    groups: float | None = None
+    """How many groups it has at an instant."""
+
+
 class Statistics(msgspec.Struct):
     """What a step measured."""
 
@@ -322,6 +345,8 @@ class Statistics(msgspec.Struct):
     is told of each."""
     blocks: dict[str, Probed] = msgspec.field(default_factory=dict)
     """Of the subqueries that join, by block; `steps` and `samples` are of the query itself."""
+    grouped: dict[str, Grouped] = msgspec.field(default_factory=dict)
+    """Of the blocks whose groups the engine makes, by block."""
     took: dict[str, Took] = msgspec.field(default_factory=dict)
     """How long databases took beside what was calibrated, by what tells that in tasks: the ways of lookups."""
 
@@ -535,6 +560,8 @@ class QueryRecord(msgspec.Struct, frozen=True):
     answered, is known by it."""
     paces: dict[str, Pace] = msgspec.field(default_factory=dict)
     """How long databases have taken of late, beside what was calibrated: for blocks, and for the ways of lookups."""
+    figures: dict[str, BlockFigures] = msgspec.field(default_factory=dict)
+    """What batches have measured of its blocks, where a database may run some, by block."""
 
 
 class QueryControl(QueryRecord, frozen=True):

@@ -8,6 +8,7 @@ from anabranch.control.pace import Took
 from anabranch.control.records import (
     Border,
     Commit,
+    Grouped,
     Limited,
     Preparing,
     Probed,
@@ -51,6 +52,8 @@ def summed(slots: Iterable[Statistics]) -> Statistics:
         whole.bytes_written += slot.bytes_written
         for name, border in slot.borders.items():
             whole.borders.setdefault(name, Border(border.database)).add(border)
+        for name, grouped in slot.grouped.items():
+            whole.grouped.setdefault(name, Grouped()).add(grouped)
         for what, took in slot.took.items():
             whole.took.setdefault(what, Took(round_trip_s=took.round_trip_s)).add(took)
         _add_preparing(whole.preparing, slot.preparing)

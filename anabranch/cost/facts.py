@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.control.records import Statistics
+from anabranch.control.records import BlockFigures, Statistics
 from anabranch.cost.samples import SampledKeys, gathered, selectivity
 from anabranch.cost.streams import Basis, KeyClass, StreamFacts, StreamGraph, worst
 from anabranch.errors import FactsError
@@ -75,6 +75,8 @@ class Given:
     """By key term as the query writes it (`a.k`), or by class (the text of its first term)."""
     passing: Mapping[str, float] = field(default_factory=dict)
     """By block (`q`, `q.x`): the share of its combinations that pass its predicates over several inputs, beside keys."""
+    groups: Mapping[str, float] = field(default_factory=dict)
+    """By block: how many groups it has at an instant, as batches have measured it."""
     estimated: frozenset[str] = frozenset()
     """The sources and terms among these that nobody gave: their figures were worked out from assumed ones."""
 
@@ -89,6 +91,16 @@ class Given:
         for name, value in self.distinct.items():
             if not value >= 1:
                 raise FactsError(f"{name} has {value} distinct values: give a number of at least 1")
+
+    def with_figures(self, figures: Mapping[str, BlockFigures]) -> Given:
+        """These, and what batches have measured of blocks in their place. What lookups found has passed all predicates."""
+        distinct = {name: values for each in figures.values() for name, values in each.distinct.items()}
+        groups = {block: each.groups for block, each in figures.items() if each.groups is not None}
+        passing = {block: 1.0 for block, each in figures.items() if each.distinct}
+        return replace(
+            self, distinct={**self.distinct, **distinct}, passing={**self.passing, **passing},
+            groups={**self.groups, **groups}, estimated=self.estimated - distinct.keys(),
+        )  # fmt: skip
 
     def graph(self, query: JoinGraph) -> StreamGraph:
         streams = [self._stream(query, i) for i in query.query.inputs]

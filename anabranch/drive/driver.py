@@ -343,7 +343,7 @@ class Driver:
         return QueryControl(
             query.identity, query.text.digest, watermark_us, query.record, query.layout, tables, read_us, query.since,
             query.declared, next_clock(query.query, self.limiting.clock, base, planned_us),
-            self._limits(query), query.command, dict(query.paces), own_folder=query.own_folder,
+            self._limits(query), query.command, dict(query.paces), dict(query.figures), own_folder=query.own_folder,
         )  # fmt: skip
 
     def _limits(self, query: Steering) -> dict[str, Limit]:
@@ -419,7 +419,7 @@ class Driver:
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,
             {**before, **control.tables}, control.tables_read_us, control.since, control.declared, control.clock_us,
-            control.limits, control.command, control.paces, tuple(a.slot for a in staged),
+            control.limits, control.command, control.paces, control.figures, tuple(a.slot for a in staged),
             sum(a.staged[name] for a in staged),
             self.queries[name].has_own_files, summed(a.statistics[name] for a in attempts if name in a.statistics),
             missing_until_us(self.queries[name].query, begun.shed, seen, missing_us),

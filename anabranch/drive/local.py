@@ -24,7 +24,7 @@ from anabranch.control.ledger import Ledger, commits_in
 from anabranch.control.loop import Load, Observed, Proposal, Remark, Slicer, Wish
 from anabranch.control.pace import Took
 from anabranch.control.query_texts import QueryTexts
-from anabranch.control.records import BY_REQUEST, Attempt, Commit, Control, Statistics
+from anabranch.control.records import BY_REQUEST, Attempt, BlockFigures, Commit, Control, Statistics
 from anabranch.control.resume import REMEDY
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
@@ -88,6 +88,10 @@ class Steady:
         return Proposal(ChangePlan(wish.plan, wish.strategy or Strategy.MOVING_STATE, wish.pause_us), "by request")
 
     def took(self, observed: Observed) -> Mapping[str, Took]:
+        return {}
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
         return {}
 
 

@@ -23,7 +23,7 @@ from anabranch.control.journal import Journal
 from anabranch.control.loop import Loop, Observed, Proposal, Recut
 from anabranch.control.pace import Pace, paces_after
 from anabranch.control.query_texts import QueryTexts, text_of
-from anabranch.control.records import Commit, Control, ExecutionRecord, QueryCommit, QueryControl
+from anabranch.control.records import BlockFigures, Commit, Control, ExecutionRecord, QueryCommit, QueryControl
 from anabranch.drive.probation import on_probation
 from anabranch.drive.transition import Refusal, placing_followed, stands, transition, why_not, without_changes
 from anabranch.drive.waking import places
@@ -77,6 +77,8 @@ class Steering:
         """What its state may take, for people to see beside what it takes."""
         self.paces: Mapping[str, Pace] = {}
         """How long databases have taken of late, beside what was calibrated."""
+        self.figures: Mapping[str, BlockFigures] = {}
+        """What batches have measured of blocks, where a database may run some."""
         self.pending: Proposal | None = None
         """A change that waits for approval."""
         self.pending_cuts: dict[str, Recut] = {}
@@ -167,7 +169,7 @@ class Steering:
             return
         batch, own = commit.batch, commit.queries[self.name]
         self.since, self.declared, self.command = own.since, own.declared, own.command
-        self.paces = paces_after(own.paces, own.statistics.took, batch)
+        self.paces, self.figures = paces_after(own.paces, own.statistics.took, batch), own.figures
         after = execution_after(own, self.forms)
         is_rewritten = own.text != self.text.digest and self.texts.read(own.text).sql != self.text.sql
         if (
@@ -228,7 +230,7 @@ class Steering:
     def take_up(self, begun: Control, base: Commit | None) -> None:
         """Runs what a batch was begun with; if that failed too often, what has run before."""
         batch, execution = begun.batch, self._begun(begun)
-        self.paces = begun.queries[self.name].paces
+        self.paces, self.figures = begun.queries[self.name].paces, begun.queries[self.name].figures
         if begun.runs >= MOST_FAILED_RUNS:
             proven = without_changes(self.execution)
             own = base.queries.get(self.name) if base is not None else None
@@ -261,7 +263,8 @@ class Steering:
     def observed(self, commit: Commit) -> Observed:
         """What a batch has shown of the query."""
         seen = {name: us for name, us in commit.largest_time_us.items() if name in self.streams}
-        return Observed(commit.batch, seen, commit.queries[self.name].statistics, self.limited_cores, self.paces)
+        statistics = commit.queries[self.name].statistics
+        return Observed(commit.batch, seen, statistics, self.limited_cores, self.paces, self.figures)
 
     # -- another plan ------------------------------------------------------------------------------------------------
 
@@ -433,6 +436,7 @@ class Steering:
         if self.is_pinned:
             return
         found = self.loop.after(self.execution, self.observed(commit))
+        self.figures = {**self.figures, **self.loop.figures}
         if isinstance(found, Proposal) and self.followers and not isinstance(found.action, ChangePlan):
             shared = ", ".join(follower.name for follower, _ in self.followers)
             self.tell(commit.batch, "kept", f"the join is shared with {shared}: {found.text}", **found.details)

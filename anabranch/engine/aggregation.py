@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anabranch.control.records import PartialSegment
+from anabranch.control.records import Grouped, PartialSegment
 from anabranch.engine import bounds
 from anabranch.engine.aggregates import Accumulator, RankedExtreme, accumulator
 from anabranch.engine.columns import varies
@@ -189,6 +189,7 @@ class Aggregator:
         self._fold_bytes = 0
         self._folded: dict[str, list[Partials]] = {}
         self._look_at = LEAST_DEAD
+        self._handed = Grouped()
         self._reset()
 
     def _reset(self) -> None:
@@ -326,6 +327,11 @@ class Aggregator:
         for columns in self._advance(watermark_us, self._parts):
             yield pa.RecordBatch.from_pydict(columns)
 
+    def handed_out(self) -> Grouped:
+        """The groups that were handed out since this was last asked."""
+        handed, self._handed = self._handed, Grouped()
+        return handed
+
     def pass_over(self, watermark_us: int) -> None:
         """Goes past the instants before the watermark: their results are known already."""
         for _ in self._instants(watermark_us):
@@ -340,6 +346,7 @@ class Aggregator:
         rows = size = 0
         for instant, groups in self._instants(watermark_us):
             values = values_of(groups, instant)
+            self._handed.instants, self._handed.groups = self._handed.instants + 1, self._handed.groups + len(groups)
             found.append((instant, groups, values))
             rows += len(groups)
             share = len(groups) / self.groups.count

@@ -634,6 +634,8 @@ class Slot:
                 if (groups := self.aggregators.get(name)) is not None:
                     state = StateStatistics(f"groups of {name}", "groups", groups.partial_rows, groups.bytes)
                     each.states.append(state)
+                    if (handed := groups.handed_out()).instants:
+                        each.grouped[name] = handed
                 if box is not main:
                     each.add_cpu(box.statistics)
                     each.borders |= box.statistics.borders

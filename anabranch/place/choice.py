@@ -9,14 +9,16 @@ The engine folds the rows of a block over one stream and forgets them; a databas
 them is the price of the database then, at most what taking them in costs (`Costs.logging_s`).
 
 A cost that was never measured is not trusted: without a calibration of the database (`anabranch.place.calibrate`) every
-block stays in the engine, unless a hint places it. What was calibrated is corrected by what was measured since: by the pace
+block stays in the engine, unless a hint places it. So does one whose size nobody measured and nobody gave: the number of its
+groups, how many rows meet in its join, or either of a block that it reads (`Operator.assumed`); one that is in the database
+stays there for as long. What was calibrated is corrected by what was measured since: by the pace
 of the block (`Costs.paces`, `anabranch.control.pace`), the seconds that the database took for it beside those that
 `CallCosts` expects for the instants that were asked for and the rows that these read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -29,7 +31,7 @@ from anabranch.place.cost import Costs, DatabaseCosts, executions_per_s, size_of
 from anabranch.place.operators import Kind, Operator, Place, Window
 from anabranch.place.placement import Decision, bottleneck_of, use_of
 from anabranch.place.search import by_front, next_best
-from anabranch.place.tree import IN_ENGINE, engine_costs, operators_of
+from anabranch.place.tree import IN_DATABASE, IN_ENGINE, engine_costs, operators_of
 from anabranch.plan.query import Query
 
 AS_CALIBRATED: Mapping[str, Pace] = MappingProxyType({})
@@ -65,6 +67,8 @@ class Choice:
     """How many whole plans were looked at to find both."""
     calls: Mapping[str, CallCosts] = field(default_factory=dict)
     """What the blocks that may go to the database are expected to take there, by name."""
+    movable: frozenset[str] = frozenset()
+    """The blocks that may go to the database or stay, once enough is known of them."""
 
     def place_of(self, operator: Operator) -> str:
         return self.database if operator.name in self.in_database else Place.ENGINE.value
@@ -102,19 +106,22 @@ def choose_places(
     held = None if ran is None else next((each for each in (fixed, *free.values()) if _blocks(root, each) >= ran), None)
     there = None if measured is None else measured.costs()
     if there is None:
-        return Choice(database, root, fixed if held is None else held)
+        return Choice(database, root, fixed if held is None else held, movable=frozenset(free))
+    known = {block: names for block, names in free.items() if block not in _assumed(root)}
     kept = logged | (ran or frozenset())
     costs = Costs(
         engine_costs(root, units, join_cpu), there, engine_cores=cores, paces=_factors(root, paces, there),
         logging_s={each.name: units.accept for each in root if _reads_log_alone(each) and each.block not in kept},
     )  # fmt: skip
-    tree, most = _confined(root, frozenset(free)), max(1, len(_blocks(root, fixed)))
+    unknown = free.keys() - known.keys()
+    stay = unknown & _blocks(root, held or frozenset())
+    tree, most = _confined(root, frozenset(known), stay), max(1, len(_blocks(root, fixed)))
     best = by_front(tree, costs, most) if held is None else _decided(root, held, costs)
     other = next_best(tree, costs, best, most)
     examined = best.examined + (0 if other is None else other.examined)
-    alone = [each for each in (fixed, *free.values()) if len(_blocks(root, each)) == 1]
+    alone = [each for each in (fixed, *known.values()) if len(_blocks(root, each)) == 1]
     calls = {next(iter(_blocks(root, each))): _call_costs(root, each, costs) for each in alone}
-    return Choice(database, root, best.in_database, best, other, examined, calls)
+    return Choice(database, root, best.in_database, best, other, examined, calls, frozenset(free))
 
 
 def _decided(root: Operator, in_database: frozenset[str], costs: Costs) -> Decision:
@@ -136,9 +143,17 @@ def _free(root: Operator, logged: frozenset[str]) -> Mapping[str, frozenset[str]
     return {block: frozenset(each.name for each in root if each.block == block) for block in sorted(may_go)}
 
 
-def _confined(node: Operator, free: frozenset[str]) -> Operator:
-    """The tree, of which no other blocks leave the engine than those that are free to, or have to."""
-    inputs = tuple(_confined(i, free) if isinstance(i, Operator) else i for i in node.inputs)
+def _assumed(root: Operator) -> frozenset[str]:
+    """The blocks of which too little is known to move them: something of their sizes is assumed, or of what they read."""
+    return frozenset(each.block for each in root if each.block is not None and each.assumptions)
+
+
+def _confined(node: Operator, free: frozenset[str], stay: Set[str]) -> Operator:
+    """The tree, of which no other blocks leave the engine than those that are free to, or have to; and of those in the
+    database none that is to stay."""
+    inputs = tuple(_confined(i, free, stay) if isinstance(i, Operator) else i for i in node.inputs)
+    if node.block in stay:
+        return replace(node, inputs=inputs, places=IN_DATABASE)
     is_kept = Place.ENGINE in node.places and node.block not in free
     return replace(node, inputs=inputs, places=IN_ENGINE if is_kept else node.places)
 

@@ -88,6 +88,8 @@ class Operator:
     are of no block."""
     why_engine: str = field(default="", compare=False)
     """Why it stays in the engine."""
+    assumed: str = field(default="", compare=False)
+    """What of its size nobody measured and nobody gave, and how to tell it."""
 
     def __post_init__(self) -> None:
         is_join = self.kind is Kind.JOIN
@@ -107,6 +109,11 @@ class Operator:
     def below(self) -> tuple[Operator, ...]:
         """The operators among its inputs."""
         return tuple(i for i in self.inputs if isinstance(i, Operator))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What of the sizes of all operators of the tree nobody measured and nobody gave."""
+        return tuple(dict.fromkeys(each.assumed for each in self if each.assumed))
 
     def __iter__(self) -> Iterator[Operator]:
         """All operators of the tree, those below before those above."""

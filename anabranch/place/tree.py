@@ -19,6 +19,9 @@ A block goes to a database as a whole, or not at all: its JOIN, AGGREGATE and HA
 - with a stored table, unless a hint places it: whether that is read again is known where the block is declared
   (`anabranch.place.wishes`). A table that is looked up in a database is there already when the block is run, as columns of a
   stream (`anabranch.plan.lookups`);
+- while the size of what it gives or joins is assumed, so that its price is (`Operator.assumed`), unless a hint places it: a
+  cost that was never measured is not trusted (`anabranch.place.choice`). Of keys that nobody told anything of there would be
+  as many groups as rows, which the engine would have to hand out at every instant;
 - without groups, unless a hint of its own places it: a join gives results when rows come, and is asked for in each batch.
 
 A block in the words of a database runs nowhere else.
@@ -26,6 +29,7 @@ A block in the words of a database runs nowhere else.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,10 +37,11 @@ import pyarrow as pa
 
 from anabranch.cost.facts import EMPTY, Given
 from anabranch.cost.model import UnitCosts
+from anabranch.cost.streams import Basis, StreamGraph
 from anabranch.place.capabilities import Abilities
 from anabranch.place.cost import EngineCosts, size_of
 from anabranch.place.operators import ANYWHERE, Kind, Operator, Place, Window, time_slides
-from anabranch.plan.expression import Column, Expr, ResultTime, columns_of
+from anabranch.plan.expression import Column, Expr, ResultTime, aliases_of, columns_of
 from anabranch.plan.join_graph import JoinGraph
 from anabranch.plan.query import ENGINE, GROUP, Aggregate, Derived, Grouping, Input, Query, Stream
 from anabranch.plan.statement import VALID
@@ -77,9 +82,10 @@ class _Where:
     why_engine: str = ""
 
     def operator(
-        self, name: str, kind: Kind, inputs: tuple[Operator | Window, ...], selectivity: float = 1.0, groups: float = 0.0
-    ) -> Operator:
-        return Operator(name, kind, inputs, selectivity, groups, self.places, self.block, self.why_engine)
+        self, name: str, kind: Kind, inputs: tuple[Operator | Window, ...], selectivity: float = 1.0, groups: float = 0.0,
+        assumed: str = "",
+    ) -> Operator:  # fmt: skip
+        return Operator(name, kind, inputs, selectivity, groups, self.places, self.block, self.why_engine, assumed)
 
 
 @dataclass(frozen=True)
@@ -98,11 +104,11 @@ class _Block:
     def root(self) -> Operator:
         query = self.query
         inputs = {i.alias: self._input(i) for i in query.inputs}
-        where = self._where()
-        rows = next(iter(inputs.values())) if len(inputs) == 1 else self._join(inputs, where)
+        where, known = self._where(), self._known(inputs)
+        rows = next(iter(inputs.values())) if len(inputs) == 1 else self._join(inputs, known, where)
         if query.grouping is None:
             return where.operator(self._name("PROJECT"), Kind.PROJECT, (rows,))
-        return self._groups(query.grouping, rows, where)
+        return self._groups(query.grouping, rows, known, where)
 
     def _where(self) -> _Where:
         """Where the operators of the block may run that are not at a stream."""
@@ -180,36 +186,71 @@ class _Block:
         grouping = self.query.grouping
         return BATCHES_PER_S if grouping is None else time_slides(grouping.slide_us / 1e6)
 
-    def _join(self, inputs: dict[str, Operator | Window], where: _Where) -> Operator:
-        graph = self._known(inputs).graph(JoinGraph(self.query))
-        share = min(1.0, graph.selectivity(graph.everything))
-        return where.operator(self._name("JOIN"), Kind.JOIN, tuple(inputs.values()), selectivity=share)
+    def _join(self, inputs: dict[str, Operator | Window], known: Given, where: _Where) -> Operator:
+        joined = JoinGraph(self.query)
+        graph = known.graph(joined)
+        share, assumed = min(1.0, graph.selectivity(graph.everything)), self._unknown_of_join(joined, graph, known)
+        return where.operator(
+            self._name("JOIN"), Kind.JOIN, tuple(inputs.values()), selectivity=share, assumed=assumed
+        )  # fmt: skip
+
+    def _unknown_of_join(self, joined: JoinGraph, graph: StreamGraph, known: Given) -> str:
+        """What nobody knows of how many rows meet."""
+        meets = "how many rows meet is not known, and is counted while the engine joins them"
+        if not graph.classes:
+            return f"{meets}: no key says it"
+        usable = [terms for terms in joined.classes if len({a for t in terms for a in aliases_of(t)}) > 1]
+        for terms, key in zip(usable, graph.classes, strict=True):
+            if key.basis is Basis.ASSUMED:
+                told = {name for name in known.distinct if name not in known.estimated}
+                return f"{meets}, or say {_to_say(next(str(t) for t in terms if str(t) not in told))}"
+        if self.query.residuals and self.query.name not in known.passing:
+            predicates = " AND ".join(map(str, self.query.residuals))
+            return f"{meets}: which share of them passes {predicates} is not"
+        return ""
 
     def _known(self, inputs: dict[str, Operator | Window]) -> Given:
         """The facts, and what the operators of subqueries give: a key of groups has as many values as there are groups."""
-        rates, distinct = dict(self.facts.rates), dict(self.facts.distinct)
+        rates, distinct, assumed = dict(self.facts.rates), dict(self.facts.distinct), set(self.facts.estimated)
         for i in self.query.inputs:
             operator = inputs[i.alias]
             if isinstance(i.source, Derived) and isinstance(operator, Operator):
                 size = size_of(operator)
                 rates.setdefault(i.source.name, size.rate_per_s)
-                if (key := _only_key(i.source.query)) is not None:
-                    distinct.setdefault(f"{i.alias}.{key}", max(1.0, size.rows))
-        return replace(self.facts, rates=rates, distinct=distinct)
+                column = _only_key(i.source.query)
+                if column is not None and ((key := f"{i.alias}.{column}") not in distinct or key in assumed):
+                    distinct[key] = max(1.0, size.rows)
+                    assumed = assumed | {key} if operator.assumptions else assumed - {key}
+        return replace(self.facts, rates=rates, distinct=distinct, estimated=frozenset(assumed))
 
-    def _groups(self, grouping: Grouping, rows: Operator | Window, where: _Where) -> Operator:
-        count = self._groups_of(grouping, size_of(rows).rows)
-        groups = where.operator(self._name("AGGREGATE"), Kind.AGGREGATE, (rows,), groups=count)
+    def _groups(self, grouping: Grouping, rows: Operator | Window, known: Given, where: _Where) -> Operator:
+        most = max(size_of(rows).rows, 1.0)
+        count, assumed = known.groups.get(self.query.name), ""
+        if count is None:
+            count, assumed = self._groups_of(grouping, most, known)
+        groups = where.operator(
+            self._name("AGGREGATE"), Kind.AGGREGATE, (rows,), groups=min(count, most), assumed=assumed
+        )  # fmt: skip
         if grouping.having is None:
             return groups
         return where.operator(self._name("HAVING"), Kind.SELECT, (groups,))
 
-    def _groups_of(self, grouping: Grouping, rows: float) -> float:
-        """How many groups there are at an instant: as many as combinations of keys, and no more than rows."""
-        groups = 1.0
+    def _groups_of(self, grouping: Grouping, rows: float, known: Given) -> tuple[float, str]:
+        """How many groups there are at an instant: as many as combinations of keys; of a key of which nothing is known as
+        many as rows, and what nobody knows of that."""
+        groups, unknown, classes = 1.0, list[str](), JoinGraph(self.query).classes
         for _, expr in self.query.select[: grouping.keys]:
-            groups *= max(1.0, self.facts.distinct.get(str(expr), rows))
-        return min(groups, max(rows, 1.0))
+            if not columns_of(expr):
+                continue
+            alike = next((map(str, terms) for terms in classes if expr in terms), iter((str(expr),)))
+            told = [known.distinct[term] for term in alike if term in known.distinct and term not in known.estimated]
+            if not told:
+                unknown.append(str(expr))
+            groups *= min(told, default=max(1.0, known.distinct.get(str(expr), rows)))
+        if not unknown:
+            return groups, ""
+        said = " ".join(map(_to_say, unknown))
+        return groups, f"the number of groups is not known: it is counted while the block runs, or say {said}"
 
     def _reads_exactly(self, i: Input) -> bool:
         """Whether the block does more with floats of an input than hand them on."""
@@ -249,6 +290,21 @@ def joining_blocks(query: Query, path: tuple[str, ...] = ()) -> Iterator[tuple[s
             yield from joining_blocks(i.source.query, (*path, i.alias))
     if len(query.inputs) > 1:
         yield " ".join(filter(None, ("JOIN", ".".join(path)))), query
+
+
+def group_keys(query: Query) -> list[str]:
+    """What the groups of a block are made by, as facts name it."""
+    keys = 0 if query.grouping is None else query.grouping.keys
+    return [str(expr) for _, expr in query.select[:keys] if columns_of(expr)]
+
+
+def _to_say(key: str) -> str:
+    """How to say how many values a key has.
+
+    >>> _to_say("s.plug"), _to_say("(s.k % 10)")
+    ('--distinct s.plug=VALUES', "--distinct '(s.k % 10)=VALUES'")
+    """
+    return f"--distinct {shlex.quote(f'{key}=VALUES')}"
 
 
 def _only_key(query: Query | None) -> str | None:

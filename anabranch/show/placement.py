@@ -113,6 +113,8 @@ def _operator_lines(choice: Choice, operator: Operator, width: int) -> list[str]
     place, why = choice.place_of(operator), ""
     if operator.why_engine and Place.DATABASE not in operator.places:
         why = f": {operator.why_engine}"
+    elif operator.assumed and len(operator.places) > 1:
+        why = f", and stays: {operator.assumed}"
     hang = " " * (width + 2)
     first, *rest = wrap(f"{place}{why}", WIDTH - 2 - len(hang))
     return [f"{operator.name:<{width}}  {first}", *(f"{hang}{line}" for line in rest)]
@@ -143,7 +145,7 @@ def placement_json(
         "operators": [
             {"name": each.name, "kind": each.kind.value, "place": choice.place_of(each),
              "may": sorted(place.value for place in each.places), "block": each.block,
-             "why_engine": each.why_engine or None}
+             "why_engine": each.why_engine or None, "assumed": each.assumed or None}
             for each in choice.root
         ],
         "statements": _asked(query),

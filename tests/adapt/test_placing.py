@@ -207,13 +207,17 @@ def test_views_of_a_plan_are_priced_as_a_migration_prices_them() -> None:
     assert rebuild_cpu_s(model, graph, pairs) == pytest.approx(rebuild_cpu_s(model, graph, flat) + views)
 
 
-def test_a_query_with_groups_below_its_join_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("below", [None, "a"])
+def test_a_query_with_groups_below_its_join_stays(monkeypatch: pytest.MonkeyPatch, below: str | None) -> None:
     monkeypatch.setattr("anabranch.planning.remembered", lambda name: DUCK_JOINS)
-    found, given = Forms(parse_script(JOINS).queries[0].query), Given(distinct={"a.k": 10.0, "b.k": 10.0})
-    loop = PlacingLoop(Steady(), found, PlacingKnowledge(Planning().choose_places, DEFAULT, given))
-    execution = Execution(left_deep(found.graphs[None]))
-    assert loop._may_move(found.written, execution)
-    assert not loop._may_move(found.written, replace(execution, grouped_input="a"))
+    given = Given({"a": 1e5, "b": 1e5}, distinct={"a.k": 1e5, "b.k": 1e5})
+    found = Forms(parse_script(JOINS).queries[0].query)
+    planning = Planning(slots=1)
+    loop = PlacingLoop(Steady(), found, PlacingKnowledge(planning.choose_places, DEFAULT, given))
+    choice = planning.choose_places(found.written, given, frozenset())
+    assert choice is not None
+    execution = replace(Execution(left_deep(found.graphs[None])), grouped_input=below)
+    assert bool([*loop._moves(choice, execution)]) == (below is None)
 
 
 def test_a_hint_keeps_a_block_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

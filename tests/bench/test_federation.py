@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.cost import units
+from anabranch.place.calibrate import FORMAT, Measured
 from bench.papers.federation import figures, measured, placements, sustained, tables, verdicts
 from bench.papers.federation.published import RATES
 from bench.papers.federation.queries import CQ
@@ -144,6 +145,19 @@ def test_placements_that_do_not_keep_up_are_measured_at_lower_rates(monkeypatch:
     assert most["low"] <= 350 / 150 <= most["high"]
     assert [row["compared by rate"] for row in measured.summary(rows)] == [0, 4, 4]
     assert "of 12 compared 8 by the largest sustained rate" in verdicts.of_measured(rows)[0]["measured"]
+
+
+@pytest.mark.parametrize("name", CQ)
+def test_what_is_chosen_goes_through_the_check_of_facts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing told all stays in the engine, also beside a database that takes nothing."""
+    free = Measured(FORMAT, "here", True, 0.0, {each: {1: 0.0} for each in ("in", "out", "group", "probe", "join")})
+    monkeypatch.setattr("anabranch.planning.remembered", lambda _: free)
+    assert measured.chosen_at(name, 100, measured.NOTHING)[0] == frozenset()
+    there, choice = measured.chosen_at(name, 100)
+    assert choice is not None
+    assert choice.blocks == there
+    if name == "CQ1":
+        assert "CQ1" not in measured.chosen_at(name, 100, measured.NO_SHARES)[0]
 
 
 def test_rows_that_differ_are_seen() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.control.pace import Pace
+from anabranch.control.records import BlockFigures
 from anabranch.cost.facts import Given
 from anabranch.cost.units import DEFAULT
 from anabranch.errors import PlanError
@@ -131,6 +132,7 @@ BLOCKS = {
     "SLIDE 5 SECONDS) y WHERE x.plug = y.plug",
 }
 SECONDS = st.floats(1e-12, 1e-5)
+KNOWN = Given({"plugs": 9.0}, distinct={"plugs.plug": 9.0})
 
 
 @st.composite
@@ -150,7 +152,9 @@ def test_the_placement_of_a_query_is_the_best_of_all_that_run(data: st.DataObjec
     """Beside what each takes, looked at one by one: nothing, or one block, at the pace of that block, with its log."""
     name = data.draw(st.sampled_from(sorted(BLOCKS)))
     query, rate = parsed(name, BLOCKS[name]), data.draw(st.floats(1.0, 1e6))
-    facts, measured = Given({"plugs": rate}, distinct={"p.plug": 100.0, "plugs.plug": 100.0}), data.draw(calibrations())
+    keys = {f"{i.alias}.{key}": 100.0 for block in query.blocks for i in block.inputs for key in ("plug", "household")}
+    facts = Given({"plugs": rate}, distinct=keys, passing={name: 0.5})
+    measured = data.draw(calibrations())
     units = replace(DEFAULT, accept=data.draw(SECONDS), fold=data.draw(SECONDS))
     root = operators_of(query, facts, DUCKDB)
     free = sorted({each.block for each in root if len(each.places) > 1 and each.block is not None})
@@ -203,7 +207,7 @@ def rows_logged(root: Operator, block: str) -> float:
 
 def test_no_block_is_next_best_that_is_not_logged_while_one_is() -> None:
     cheap = Measured(FORMAT, "here", True, 1e-9, {each: {1: 0.0} for each in ("in", "out", "group", "probe", "join")})
-    query, facts, units = parsed("CQ4", CQ["CQ4"]), Given({"plugs": 9.0}), replace(DEFAULT, accept=0.0)
+    query, facts, units = parsed("CQ4", CQ["CQ4"]), KNOWN, replace(DEFAULT, accept=0.0)
     there = frozenset({"CQ4.o"})
 
     def other(logged: frozenset[str]) -> frozenset[str]:
@@ -221,12 +225,59 @@ def test_of_placements_that_use_the_same_the_one_is_taken_that_leaves_all_where_
     nothing = Measured(FORMAT, "here", True, 0.0, {each: {1: 0.0} for each in ("in", "out", "group", "probe", "join")})
     units = replace(DEFAULT, accept=0.0, fold=0.0, result=0.0, join=0.0)
     query = parsed("CQ4", CQ["CQ4"])
-    choice = choose_places(query, Given({"plugs": 9.0}), units, {"JOIN": 0.0}, "duck", DUCKDB, nothing)
+    choice = choose_places(query, KNOWN, units, {"JOIN": 0.0}, "duck", DUCKDB, nothing)
     assert choice is not None
     assert choice.in_database == frozenset()
     assert choice.other is not None
     assert choice.other.in_database
     assert choice.examined == choice.decision.examined + choice.other.examined  # type: ignore[union-attr]
+
+
+FREE = Measured(FORMAT, "here", True, 0.0, {each: {1: 0.0} for each in ("in", "out", "group", "probe", "join")})
+"""Whatever may go there is cheaper there."""
+TOLD = {f"{alias}.{key}": 9.0 for alias in "pmfoxt" for key in ("plug",)} | {"plugs.plug": 9.0, "plugs.household": 3.0}
+
+
+def there(name: str, facts: Given, ran: frozenset[str] | None = None) -> tuple[frozenset[str], frozenset[str] | None]:
+    """The blocks that are in a database that takes nothing, and those of the next best placement."""
+    query, joins = parsed(name, CQ[name]), dict.fromkeys(("JOIN", "JOIN m"), 1.0)
+    choice = choose_places(query, facts, replace(DEFAULT, accept=0.0), joins, "duck", DUCKDB, FREE, ran=ran)
+    assert choice is not None
+    assert choice.other is None or choice.movable
+    return choice.blocks, None if choice.other is None else choice.other.in_database
+
+
+@pytest.mark.parametrize("name", CQ)
+def test_what_nobody_knows_is_not_trusted(name: str) -> None:
+    """With no facts no block of CQ1 to CQ6 leaves the engine, however little the database takes."""
+    assert there(name, Given()) == (frozenset(), None)
+    assert there(name, Given({"plugs": 9.0})) == (frozenset(), None)
+    assert there(name, Given({"plugs": 9.0}, distinct=TOLD, passing={name: 0.5}))[0] != frozenset()
+
+
+def test_a_share_that_nobody_knows_takes_no_block_out_of_the_engine() -> None:
+    """The groups of CQ1's subquery are known, and how many values its key has; not how many loads are above 90 %."""
+    told = Given({"plugs": 9.0}, distinct=TOLD)
+    assert "CQ1" not in there("CQ1", told)[0]
+    assert there("CQ1", told)[0] == {"CQ1.m"}
+    assert there("CQ1", replace(told, passing={"CQ1": 0.5}))[0] == {"CQ1"}
+
+
+def test_what_is_measured_is_known() -> None:
+    figures = {"CQ1": BlockFigures({"p.plug": 90.0, "m.plug": 90.0}, 9.0), "CQ1.m": BlockFigures(groups=9.0)}
+    assert there("CQ1", Given().with_figures(figures))[0] == {"CQ1"}
+    assert there("CQ1", Given().with_figures({"CQ1.m": figures["CQ1.m"]}))[0] == {"CQ1.m"}
+
+
+def test_a_block_of_which_too_little_is_known_stays_in_the_database_too() -> None:
+    dear = Measured(FORMAT, "here", True, 1.0, {each: {1: 1.0} for each in ("in", "out", "group", "probe", "join")})
+    query, ran = parsed("CQ4", CQ["CQ4"]), frozenset({"CQ4.o"})
+    for facts, other in ((Given(), None), (KNOWN, frozenset[str]())):
+        choice = choose_places(query, facts, DEFAULT, {"JOIN": 0.0}, "duck", DUCKDB, dear, ran=ran, logged=ran)
+        assert choice is not None
+        assert choice.blocks == ran
+        assert choice.movable == ran
+        assert (None if choice.other is None else choice.other.in_database) == other
 
 
 def test_a_query_with_a_block_of_a_databases_words_and_one_that_a_hint_places() -> None:

@@ -275,10 +275,10 @@ def test_no_other_block_goes_while_the_rows_of_one_are_kept_for_a_database() -> 
     """The next best placement is then one that can be had."""
     block = "(SELECT k, COUNT(*) AS n FROM s [RANGE {} SECONDS] GROUP BY k)"
     query = bound(f"SELECT x.n FROM {block.format(1)} x, {block.format(2)} y WHERE x.k = y.k")
-    query = placed(query, {"q.x": "duck"})
+    query, facts = placed(query, {"q.x": "duck"}), Given(distinct={"s.k": 5.0})
     with mock.patch("anabranch.planning.remembered", return_value=calibrated(0.6)):
-        choice = planning().choose_places(query, EMPTY, frozenset({"q.x"}), frozenset({"q.x"}))
-        free = planning().choose_places(query, EMPTY, frozenset(), frozenset())
+        choice = planning().choose_places(query, facts, frozenset({"q.x"}), frozenset({"q.x"}))
+        free = planning().choose_places(query, facts, frozenset(), frozenset())
     assert choice is not None
     assert choice.other is not None
     assert choice.other.in_database == frozenset()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from anabranch.balance.partition import choose_distribution
 from anabranch.control.progress import progress_of
 from anabranch.control.records import Commit
+from anabranch.cost.facts import EMPTY, Given
 from anabranch.drive.kept import Kept
 from anabranch.drive.local import LocalRun
 from anabranch.engine import bounds
@@ -226,9 +227,9 @@ ROWS = [
 ]
 
 
-def declared(sql: str) -> Query:
+def declared(sql: str, facts: Given = EMPTY) -> Query:
     """A query as a session has it."""
-    planning = Planning()
+    planning = Planning(facts=facts)
     planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql};", planning.catalog))
     return planning.query("q").forms.written
 
@@ -318,14 +319,16 @@ def test_a_block_goes_where_it_is_cheaper(
     monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(seconds))
     joined = SELECT.replace("FROM s [RANGE 3 SECONDS] GROUP BY k", "FROM s [NOW] a, s [NOW] b WHERE a.k = b.k GROUP BY a.k")
     joined = joined.replace("(SELECT k,", "(SELECT a.k,")
-    assert declared(joined.format("")).places == places
+    keys = Given(distinct={"a.k": 5.0, "b.k": 5.0})
+    assert declared(joined.format(""), keys).places == places
+    assert declared(joined.format("")).places == {}, "how many rows meet is not known"
     assert declared(joined.format("/*+ PLACE(x, duck) */")).places == {"q.x": "duck"}
     assert declared(joined.format("/*+ PLACE(x, engine) */")).places == {}
 
 
 def test_explain_tells_places_statement_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.planning.remembered", lambda name: measured(1e-6))
-    planning = Planning()
+    planning = Planning(facts=Given(distinct={"s.k": 5.0}))
     sql = SELECT.format("/*+ PLACE(x, duck) */")
     planning.add_script(parse_script(f"{SOURCE} CREATE QUERY q AS {sql}; CREATE QUERY r AS {SELECT.format('')};"))
     told = str(planning.explain("q"))

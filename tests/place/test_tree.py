@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.control.records import BlockFigures
 from anabranch.cost.facts import Given
 from anabranch.cost.units import DEFAULT
 from anabranch.place.capabilities import Abilities
@@ -61,6 +62,26 @@ def test_sizes_follow_from_facts() -> None:
     assert found["AGGREGATE f"].groups == 2125.0
     assert found["JOIN"].selectivity == pytest.approx(1 / 2125)
     assert size_of(found["JOIN"]).rate_per_s == pytest.approx(2125.0)
+
+
+@pytest.mark.parametrize("told", [{}, {"f.plug": 9e9, "o.plug": 9e9}])
+def test_a_key_of_groups_that_are_counted_is_known(told: dict[str, float]) -> None:
+    """Whatever was assumed of it before."""
+    facts = Given({"plugs": 2000.0}, distinct=told, estimated=frozenset(told))
+    found = {each.name: each for each in operators_of(bound(CQ["CQ4"]), facts, EVERYTHING)}
+    assert "--distinct f.plug=VALUES" in found["JOIN"].assumed
+    counted = facts.with_figures({f"q.{alias}": BlockFigures(groups=50.0) for alias in "fo"})
+    found = {each.name: each for each in operators_of(bound(CQ["CQ4"]), counted, EVERYTHING)}
+    assert found["JOIN"].assumed == ""
+    assert found["JOIN"].selectivity == pytest.approx(1 / 50)
+    assert found["AGGREGATE f"].groups == 50.0
+
+
+def test_a_key_that_equals_a_known_one_has_as_many_values() -> None:
+    sql = "SELECT b.plug, COUNT(*) AS n FROM plugs a, plugs b WHERE a.plug = b.plug GROUP BY b.plug WINDOW 1 MINUTE"
+    facts = Given({"plugs": 2000.0}, distinct={"a.plug": 7.0})
+    assert operators_of(bound(sql), facts, EVERYTHING).groups == 7.0
+    assert not operators_of(bound(sql), facts, EVERYTHING).assumptions
 
 
 def test_groups_are_no_more_than_rows_and_one_without_keys() -> None:

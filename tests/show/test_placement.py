@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from anabranch.cost.facts import Given
+from anabranch.drive.local import LocalRun
 from anabranch.place.calibrate import FORMAT, Measured, remember
 from anabranch.place.capabilities import DUCKDB
+from anabranch.plan.query import SECOND_US
 from anabranch.planning import Planning
 from anabranch.sql import parse_script
+from anabranch.storage.filesystem import LocalFilesystem
 
 SOURCES = "CREATE STREAM plugs (plug BIGINT, load DOUBLE, ts TIMESTAMP) TIME ts;"
 MEANS = "(SELECT plug, AVG(load) AS mean FROM plugs [RANGE {} MINUTES] GROUP BY plug)"
 SELECT = f"SELECT {{}} f.plug, f.mean FROM {MEANS.format(5)} f, {MEANS.format(1)} o WHERE f.plug = o.plug"
-FACTS = Given(rates={"plugs": 2000.0})
+FACTS = Given(rates={"plugs": 2000.0}, distinct={"plugs.plug": 2125.0})
 FREE = Measured(FORMAT, "here", True, 1e-9, {each: {1000: 1e-15} for each in ("in", "out", "group", "probe", "join")})
 DEAR = Measured(FORMAT, "here", True, 1.0, {each: {1000: 1e-3} for each in ("in", "out", "group", "probe", "join")})
 
@@ -58,7 +62,35 @@ def test_operators_run_where_they_are_cheapest() -> None:
     assert set(places(planning()).values()) == {"engine"}
     remember("duck", FREE)
     told = places(planning())
-    assert {name for name, place in told.items() if place == "duck"} == {"AGGREGATE f"}, "one block of a query goes"
+    assert {name for name, place in told.items() if place == "duck"} == {"AGGREGATE o"}, "one block of a query goes"
+
+
+def test_why_a_block_stays_of_which_too_little_is_known() -> None:
+    remember("duck", FREE)
+    found = planning()
+    found.facts = Given(rates={"plugs": 2000.0})
+    text = " ".join(found.explain("q").split())
+    stays = "engine, and stays: the number of groups is not known: it is counted while the block runs, or say --distinct"
+    assert f"AGGREGATE f {stays} plugs.plug=VALUES" in text
+    told = {each["name"]: each["assumed"] for each in found.explain_json("q")["placement"]["operators"]}
+    assert told["AGGREGATE f"] in text
+    assert told["PROJECT"] is None
+    assert "stays" not in planning().explain("q")
+    hinted = " ".join(planning("/*+ PLACE(f, duck) */").explain("q").split())
+    assert "AGGREGATE f duck" in hinted
+    assert "AGGREGATE f duck, and stays" not in hinted
+
+
+def test_why_a_block_that_joins_stays_of_which_too_little_is_known() -> None:
+    remember("duck", FREE)
+    joins = "SELECT {} COUNT(*) AS n FROM plugs [NOW] p, plugs [NOW] o WHERE p.plug = o.plug AND p.load > o.load"
+    found = planning(select=joins)
+    meets = "JOIN engine, and stays: how many rows meet is not known, and is counted while the engine joins them"
+    assert f"{meets}, or say --distinct p.plug=VALUES" in " ".join(found.explain("q").split())
+    found.facts = Given(rates={"plugs": 2000.0}, distinct={"p.plug": 9.0, "o.plug": 9.0})
+    assert f"{meets}: which share of them passes (p.load > o.load) is not" in " ".join(found.explain("q").split())
+    found.facts = replace(found.facts, passing={"q": 0.5})
+    assert "stays" not in found.explain("q")
 
 
 def test_a_log_that_only_the_database_reads_has_its_price() -> None:
@@ -166,6 +198,28 @@ def test_nothing_is_told_where_there_is_no_choice() -> None:
     assert "places" not in planning(databases=()).explain("q")
     alone = "SELECT {} plug FROM plugs [NOW]"
     assert planning(select=alone).explain_json("q")["placement"] is None
+
+
+def test_a_block_that_went_there_while_it_ran_is_shown_as_one_that_began_there(tmp_path: Path) -> None:
+    """Its statement, what it takes home, and what is refused meanwhile."""
+    joined = "plugs [RANGE 1 SECOND] p, plugs [NOW] o WHERE p.plug = o.plug"
+    sql = f"SELECT {{}} p.plug, COUNT(*) AS n FROM {joined} GROUP BY p.plug"
+    facts = Given(rates={"plugs": 4.0}, distinct={"p.plug": 9.0, "o.plug": 9.0})
+    found = Planning(facts=facts, slots=1, checkpoint=LocalFilesystem(str(tmp_path)))
+    found.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {sql.format('')};"))
+    run = LocalRun(found.query("q").forms.written, LocalFilesystem(str(tmp_path / "pipeline-0")))
+    for batch in range(3):
+        at = pa.array([batch * SECOND_US], pa.timestamp("us"))
+        if batch == 1:
+            run.place("q", "duck")
+        run.step(batch, {"plugs": pa.table({"plug": [1], "load": [0.5], "ts": at})})
+    hinted = Planning(facts=facts, slots=1)
+    hinted.add_script(parse_script(f"{SOURCES} CREATE QUERY q AS {sql.format('/*+ PLACE(duck) */')};"))
+    told, expected = (each.explain_json("q")["placement"] for each in (found, hinted))
+    assert told["statements"].keys() == {"q"}
+    for what in ("statements", "folding", "refused"):
+        assert told[what] == expected[what]
+    assert "within the pause of each batch, the engine joins the rows of q" in " ".join(found.explain("q").split())
 
 
 def test_a_statement_in_the_words_of_a_database_is_told_as_well() -> None:

@@ -130,7 +130,7 @@ def test_what_went_over_the_border_of_databases() -> None:
     ]  # fmt: skip
     made = json.loads(json_line("q", given))["borders"]
     assert made["x"] == {"database": "duck", "calls": 1, "rows_sent": 5_000_000, "bytes_sent": 3 << 20, "rows_back": 7,
-                         "bytes_back": 56, "seconds": 0.5, "failed": 0}  # fmt: skip
+                         "bytes_back": 56, "seconds": 0.5, "failed": 0, "instants": 0}  # fmt: skip
     assert "shop</td>" in given._repr_html_()
     assert not any(key.startswith("database") for key in pairs_of(logfmt_line("q", step())))
     assert json.loads(json_line("q", step()))["borders"] == {}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.control.loop import Observed, Proposal, Wish
 from anabranch.control.pace import Took
+from anabranch.control.records import BlockFigures
 from anabranch.place.capabilities import DUCKDB
 from anabranch.place.wishes import why_not_in
 from anabranch.plan.actions import PlaceBlock
@@ -61,4 +62,8 @@ class Mover:
         raise AssertionError("nobody asks")
 
     def took(self, observed: Observed) -> Mapping[str, Took]:
+        return {}
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
         return {}

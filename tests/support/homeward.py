@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from anabranch.control.loop import Observed, Proposal, Wish
 from anabranch.control.pace import Took
+from anabranch.control.records import BlockFigures
 from anabranch.plan.actions import PlaceBlock
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Execution, Strategy
@@ -39,4 +40,8 @@ class Homeward:
         raise AssertionError("nobody asks")
 
     def took(self, observed: Observed) -> Mapping[str, Took]:
+        return {}
+
+    @property
+    def figures(self) -> Mapping[str, BlockFigures]:
         return {}

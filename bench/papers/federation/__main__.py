@@ -1,4 +1,5 @@
-"""`python -m bench.papers.federation [--quick] [--part search|model|measured|spark] [--query CQ1]`: see the package."""
+"""`python -m bench.papers.federation [--quick] [--part search|model|measured|spark] [--query CQ1] [--nothing-told]`: see the
+package."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ USUAL = PARTS[:3]
 
 
 def run(
-    parts: Sequence[str], is_quick: bool = False, names: Sequence[str] = tuple(CQ)
+    parts: Sequence[str], is_quick: bool = False, names: Sequence[str] = tuple(CQ), is_told: bool = True
 ) -> dict[str, list[dict[str, Any]]]:
     """All tables by name, the verdicts last; written, printed and drawn."""
     found: dict[str, list[dict[str, Any]]] = {}
@@ -36,7 +37,8 @@ def run(
         told += verdicts.of_figures(found["5_6"])
         print(f"drawn to {plots.draw(found['5_6'])}")
     if "measured" in parts:
-        found["measured"] = measured.measured(replace(measured.QUICK if is_quick else measured.Sizes(), names=names))
+        sizes = replace(measured.QUICK if is_quick else measured.Sizes(), names=names)
+        found["measured"] = measured.measured(sizes if is_told else replace(sizes, told=measured.NOTHING))
         found["measured_summary"] = measured.summary(found["measured"])
         told += verdicts.of_measured(found["measured"])
         print(f"drawn to {plots.draw_measured(found['measured'])}")
@@ -57,8 +59,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="each search once, few rows")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part, or these")
     parser.add_argument("--query", choices=CQ, action="append", help="measure only this query, or these")
+    parser.add_argument(
+        "--nothing-told", action="store_true", help="measure beside what is chosen if the optimizer is told no facts"
+    )
     given = parser.parse_args()
-    run(given.part or USUAL, given.quick, given.query or tuple(CQ))
+    run(given.part or USUAL, given.quick, given.query or tuple(CQ), not given.nothing_told)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@ one of the two does not keep up with the rate, the largest rate that each sustai
 
 One slot in one process, without Spark; batches of a second go through the whole protocol, state is written to a folder.
 The optimizer chooses by costs that are measured first (`anabranch calibrate`, for the engine and for DuckDB), in a cache of
-this run's own, and is told the rate, how many plugs and households there are, and which share of rows CQ1 and CQ2 count.
+this run's own, and is told the rate, how many plugs and households there are, and which share of rows CQ1 and CQ2 count, as
+a user tells a session; or nothing of all that (`--nothing-told`). What it chooses with less told stands beside it.
 The chosen placement and another one then take turns, a batch each, at least seven pairs; told is the median of the ratios of
 their CPU time with its 90 % interval.
 
@@ -40,12 +41,17 @@ from anabranch.engine.mig_box import MigBox
 from anabranch.place.calibrate import SIZES, measure_blocks, remember
 from anabranch.place.choice import Choice
 from anabranch.place.databases.embedded import DUCK, open_embedded
+from anabranch.place.tree import group_keys
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.query import Query
 from anabranch.planning import Planning
+from anabranch.sql import parse_script
 from anabranch.storage.filesystem import LocalFilesystem
 from bench.compare import LEAST_PAIRS, interval
 from bench.papers.federation.placements import WORDS, Placement, parsed, placements
 from bench.papers.federation.plug_rows import GAMMA, PlugRows
 from bench.papers.federation.queries import CQ
+from bench.papers.federation.queries import PLUGS as PLUGS_SQL
 from bench.papers.federation.shapes import HOUSEHOLDS, LOADS, PLUGS
 from bench.papers.federation.sustained import BY_CPU, Sustained, compared, largest_sustained
 
@@ -61,6 +67,20 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Told:
+    """What the optimizer is told."""
+
+    rate: bool = True
+    keys: bool = True
+    """How many plugs and households there are."""
+    shares: bool = True
+    """Which share of rows CQ1 and CQ2 count."""
+
+
+ALL, NO_SHARES, NOTHING = Told(), Told(shares=False), Told(rate=False, keys=False, shares=False)
+
+
+@dataclass(frozen=True)
 class Sizes:
     """How much is measured."""
 
@@ -69,6 +89,8 @@ class Sizes:
     calibrated: Sequence[int] = SIZES
     gives_up: bool = True
     names: Sequence[str] = tuple(CQ)
+    told: Told = ALL
+    """What the optimizer is told of streams, keys and predicates."""
     filling_s: Sequence[int] = 31 * (10,)
     """Windows are filled in batches of so many seconds. The instants of the last one are asked for once they are full."""
 
@@ -96,18 +118,29 @@ def passing(rate: int, seed: int = 5) -> dict[str, float]:
     return {"CQ1": float((loads > 0.9 * most).mean()), "CQ2": float((loads > mean).mean())}
 
 
-def chosen_at(name: str, rate: int, knows_shares: bool = True) -> tuple[frozenset[str], Choice | None]:
-    """The blocks of a query that the optimizer places in DuckDB at a rate, and why. It is told the rate, how many plugs and
-    households there are, and which share of rows CQ1 and CQ2 count."""
-    query = parsed(name, CQ[name])
-    keys = {f"{i.alias}.{column}" for block in query.blocks for i in block.inputs for column in ("plug", "household")}
+def facts_of(query: Query, rate: int, told: Told = ALL) -> Given:
+    """The facts, as a user says them of one query."""
+    joined = {str(term) for block in query.blocks for terms in JoinGraph(block).classes for term in terms}
+    keys = joined | {key for block in query.blocks for key in group_keys(block)}
     # A plug is in one household: beside the plug, the household adds no groups.
     distinct = {
-        key: PLUGS if key.endswith(".plug") else 1.0 if key == "plugs.household" else HOUSEHOLDS for key in keys
+        key: PLUGS if key.endswith(".plug") else 1.0 if key == "plugs.household" else HOUSEHOLDS for key in sorted(keys)
     }
-    facts = Given({"plugs": float(rate)}, distinct=distinct, passing=passing(rate) if knows_shares else {})
-    planning = Planning(facts=facts, slots=1)
-    return frozenset(planning.placed(query).places), planning.choose_places(query, planning.facts)
+    shares = {name: share for name, share in passing(rate).items() if name == query.name}
+    return Given(
+        {"plugs": float(rate)} if told.rate else {}, distinct=distinct if told.keys else {},
+        passing=shares if told.shares else {},
+    )  # fmt: skip
+
+
+def chosen_at(name: str, rate: int, told: Told = ALL) -> tuple[frozenset[str], Choice | None]:
+    """The blocks of a query that the product places in DuckDB at a rate, and why. Facts are those that a session takes."""
+    planning = Planning(slots=1)
+    planning.facts = facts_of(parsed(name, CQ[name]), rate, told)
+    planning.add_script(parse_script(f"{PLUGS_SQL} CREATE QUERY {name} AS {CQ[name]};", planning.catalog))
+    planning.check_facts()
+    places = planning.query(name).forms.written.places
+    return frozenset(places), planning.choose_places(parsed(name, CQ[name]), planning.facts)
 
 
 class Measuring:
@@ -192,7 +225,7 @@ def sustained_by(
 def _at(
     name: str, rate: int, known: Sequence[Placement], hopeless: set[str], kept: dict[str, tuple[int, float]], sizes: Sizes
 ) -> list[Row]:
-    blocks, choice = chosen_at(name, rate)
+    blocks, choice = chosen_at(name, rate, sizes.told)
     told: Row = {"query": name, "rate": rate}
     decision = None if choice is None else choice.decision
     chosen = next(each for each in known if each.blocks == blocks and each.query is not None and each.sql is not None)
@@ -238,7 +271,8 @@ def _at(
                 **_told(best, rate), "of chosen": 1.0, "hints": "yes",
                 **({"sustains": best_sustains.kept, "not": best_sustains.over} if best_sustains else {}),
                 "C_u": decision and decision.use.total,
-                "next C_u": other_use, "without shares": _called(chosen_at(name, rate, knows_shares=False)[0], known),
+                "next C_u": other_use, "without shares": _called(chosen_at(name, rate, NO_SHARES)[0], known),
+                "nothing told": _called(chosen_at(name, rate, NOTHING)[0], known),
             }  # fmt: skip
     return found
 
