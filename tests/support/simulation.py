@@ -280,7 +280,8 @@ class Simulation:
     fails: Mapping[int, str] = field(default_factory=dict)
     """What functions do in some batches."""
     pauses: Collection[int] = ()
-    """After which triggers input pauses. (It changes no watermark that a batch with rows has.)"""
+    """After which triggers input pauses, also if a driver starts after one. (It changes no watermark that a batch with rows
+    has.)"""
     breaks: Mapping[str, int] = field(default_factory=dict)
     """From which batch on queries cannot be computed: they fail where they have results."""
     leaves: Collection[str] = ()
@@ -415,6 +416,7 @@ class Simulation:
             holder.acquire()
             driver, runner, tasks = self.started(holder)
             run = Run(holder, [standin(driver, runner)])
+            self.pause(runner, tasks)
             for trigger in range(self.done + 1, len(self.batches) if triggers is None else triggers):
                 if trigger in self.asks:
                     self.ask(driver, *self.asks[trigger])
@@ -422,14 +424,18 @@ class Simulation:
                     self.before.pop(trigger)(run)
                 runner.step(trigger, tasks(self.batches[trigger]))
                 self.done = max(self.done, trigger)  # one that was thought dead may note it late
-                if trigger in self.pauses:
-                    runner.close_if_paused(lambda: tasks({}), 0.0, lambda last: last <= self.done)
+                self.pause(runner, tasks)
             if triggers is None:
                 runner.close(lambda: tasks({}))
             holder.release()
         finally:
             holder.die()
         return run
+
+    def pause(self, runner: Runner, tasks: Any) -> None:
+        """Input pauses, if it is to after the last trigger."""
+        if self.done in self.pauses:
+            runner.close_if_paused(lambda: tasks({}), 0.0, lambda last: last <= self.done)
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
         files = {name: table_file(name) for name in self.tables}
