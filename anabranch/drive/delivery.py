@@ -469,8 +469,8 @@ class Delivery:
     # -- bounds and ends ---------------------------------------------------------------------------------------------
 
     def _keep_to_bound(self) -> None:
-        """Waits for slow sinks while too much waits. Where what waits for others fits, sinks that were tried in vain for some
-        time stop the pipeline, or have their queries leave: first the one for which most waits."""
+        """Waits for slow sinks while too much waits. Where what waits for others fits, sinks that were tried in vain for a
+        while stop the pipeline, or have their queries leave: first the one for which most waits."""
         with self._changed:
             while not self._stopped:
                 lines = {name: line for name, line in self.lines.items() if name not in self.left | self.leaving.keys()}
