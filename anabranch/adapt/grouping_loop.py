@@ -35,6 +35,8 @@ class GroupingLoop:
         self.forms, self.known = forms, known
         self.again_at_s: float | None = None
         """When things have been as they are for so long, another form that was not worth the way there would be."""
+        self.not_worth = ""
+        """That form in words, as it was told; empty if the last look found none."""
         self.loops = {name: AdaptiveLoop(replace(known, graph=graph)) for name, graph in forms.graphs.items()}
 
     def after(self, execution: Execution, observed: Observed) -> Proposal | Remark | None:
@@ -47,8 +49,9 @@ class GroupingLoop:
         if isinstance(said, Proposal) or len(self.loops) == 1:
             return said
         is_due = self.again_at_s is not None and loop.state.monitor.span_s > 0 and steady_s(loop.state) >= self.again_at_s
-        if is_due or (said is not None and said.event == "kept"):
-            return self._better_form(execution, loop) or said
+        if is_due if said is None else said.event == "kept":
+            found = self._better_form(execution, loop)
+            return found if isinstance(found, Proposal) else _together(said, found)
         return said
 
     def granted(self, execution: Execution, wish: Wish) -> Proposal:
@@ -75,7 +78,8 @@ class GroupingLoop:
         """Nothing, as `took`."""
         return {}
 
-    def _better_form(self, execution: Execution, loop: AdaptiveLoop) -> Proposal | None:
+    def _better_form(self, execution: Execution, loop: AdaptiveLoop) -> Proposal | Remark | None:
+        """A proposal, if another form is worth the way there; a remark on one that is not, if that is news."""
         known, monitor, self.again_at_s = loop.known, loop.state.monitor, None
         facts = measured_facts(self.forms, execution, monitor, known.otherwise)
         priced = {g.grouped_input: g for g in priced_forms(self.forms, facts, known.units, known.bounds)}
@@ -84,27 +88,33 @@ class GroupingLoop:
         best = min(reachable, key=lambda g: (not g.decision.is_qualified, g.cpu), default=now)
         change = Change(now.cpu, best.cpu, best.decision.is_qualified and not now.decision.is_qualified)
         if best is now or not change.is_better:
+            self.not_worth = ""
             return None
         way, cost_s = self._way(execution, best.grouped_input, facts, known.settings.pause_s, now, best)
-        life_s = expected_life_s(known, loop.state)
-        if not change.pays(cost_s, life_s):
-            self.again_at_s = change.pays_after_s(cost_s)
-            return None
         where = "groups above the join"
         if best.grouped_input is not None:
             where = f"rows of {best.grouped_input} grouped before they are joined"
+        life_s = expected_life_s(known, loop.state)
+        details = {
+            "grouped_input": best.grouped_input, "grouped_input_before": execution.grouped_input,
+            "gain_cpu_s": change.gain_s(life_s), "cost_cpu_s": cost_s, "expected_life_s": life_s,
+        }  # fmt: skip
+        if not change.pays(cost_s, life_s):
+            self.again_at_s, told, self.not_worth = change.pays_after_s(cost_s), self.not_worth, where
+            text = (
+                f"{where} would save {change.gain_s(life_s):.3g} s of CPU in the {life_s:.3g} s that may be good for, and "
+                f"getting there costs {cost_s:.3g}"
+            )
+            return Remark("kept", text, {"form": details}) if told != where else None
+        self.not_worth = ""
         # The model prices more than tasks report (`anabranch.adapt.loop.Found.on_measured_scale`).
         cpu, cpu_before = monitor.cores * (best.cpu / now.cpu if now.cpu else 1.0), monitor.cores
         self.loops[best.grouped_input].state = LoopState(
             promise=Promise(best.decision.plan, cpu, cpu_before, monitor.rows_per_s)
         )
         text = f"{where}: {cpu:.3g} cores instead of {cpu_before:.3g}"
-        details = {
-            "grouped_input": best.grouped_input, "grouped_input_before": execution.grouped_input,
-            "cpu": cpu, "cpu_before": cpu_before,
-            "gain_cpu_s": change.gain_s(life_s), "cost_cpu_s": cost_s, "expected_life_s": life_s,
-            "from": show(execution.plan, self.forms.graphs[execution.grouped_input]),
-        }  # fmt: skip
+        plan = show(execution.plan, self.forms.graphs[execution.grouped_input])
+        details |= {"cpu": cpu, "cpu_before": cpu_before, "from": plan}
         pause_us = round(known.settings.pause_s * 1e6)
         return Proposal(MoveGroups(best.grouped_input, best.decision.plan, way, pause_us), text, details)
 
@@ -134,6 +144,13 @@ class GroupingLoop:
         if not found:
             return (ways or [Strategy.PARALLEL_TRACK])[0], rows * units.fold
         return min(found.items(), key=lambda item: item[1])
+
+
+def _together(plans: Remark | None, forms: Remark | None) -> Remark | None:
+    """One remark of what was found about plans of the form that runs, and about other forms."""
+    if plans is None or forms is None:
+        return plans or forms
+    return Remark(plans.event, f"{plans.text}; {forms.text}", {**plans.details, **forms.details})
 
 
 def measured_facts(forms: Forms, execution: Execution, monitor: Monitor, otherwise: Given) -> Given:

@@ -14,7 +14,8 @@ few copies it takes one whose ways are all there already.
 
 A query that needs no exchange by itself (one stream, no groups) takes part in the exchange of a stream that others have
 exchanged anyway, by a grid over a column: of the copies of a row it takes the one in its cell, so that no copy has to be
-numbered. It runs apart if most rows would cross for its sake alone: if all others filter the stream.
+numbered. It runs apart if most rows would cross for its sake alone: if all others filter the stream. Queries that run apart
+for this reason run together, as far as streams connect them: nothing crosses for any of them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _of_one_policy(queries: Sequence[Query], alone: Collection[str]) -> list[Wor
     for workload in connected([query for query in queries if query.name not in alone]):
         exchanged = tuple(query for query in workload.queries if needs_exchange(query))
         apart = [query for query in workload.queries if _crosses_for_itself(query, exchanged)]
-        found += [Workload((query,)) for query in apart]
+        found += connected(apart)
         together = [query for query in workload.queries if query not in apart]
         found += connected(together) if together else []
     return [*found, *(Workload((query,)) for query in queries if query.name in alone)]

@@ -21,8 +21,9 @@ A call keeps its thread for as long as it takes, and there are never more than `
 Example: of 300 sinks 290 take a minute each, and the patience is a second. Their first calls may have all threads for a
 minute; from then on 24 of them are called at a time, and the ten quick ones have the other 8 threads for themselves.
 
-What waits takes room. At `most_bytes` of staged results the pipeline waits for a slow sink, and stops with the error of one
-that fails: nothing is lost, the next start delivers what waits. A query of which a user has asked for it (`leaves`) leaves
+What waits takes room. At `most_bytes` of staged results the pipeline waits for a slow sink, and for one whose call has just
+failed. It stops with the error of one that has been tried in vain for `TRIED_S`, if what waits for the others takes less:
+nothing is lost, the next start delivers what waits. A query of which a user has asked for it (`leaves`) leaves
 the pipeline with the next batch instead: what waits for it stays, and is tried again, but no more is computed. If no batch
 comes any more, because the input has ended, the query has not left: all its results are computed, and the run ends with the
 error of its sink, as it does with that of any other.
@@ -63,6 +64,8 @@ LEAST_BYTES = 1 << 16
 """What the results of a batch count at least: a commit and a file are kept for them."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 """Before the second try of a call that failed, and between tries at most."""
+TRIED_S = 3.0
+"""At the bound a sink whose call has failed is tried again for so long."""
 FINISH_S = 30.0
 """When input has ended, a sink that fails is tried again for so long."""
 SWEEP_EVERY = 8
@@ -134,6 +137,10 @@ class Line:
     """Why the last call failed; None if it did not, or none was made."""
     tries: int = 0
     """How often the results that are first in line were tried in vain."""
+    failed_s: float = 0.0
+    """When that was for the first time."""
+    tried_s: float = 0.0
+    """How long after that it was for the last time."""
     bytes: int = 0
     """What the results that wait count."""
     calling: threading.Lock = field(default_factory=threading.Lock)
@@ -431,7 +438,10 @@ class Delivery:
     def _failed(self, line: Line, error: Exception) -> bool:
         """Notes why what is first in line has not arrived."""
         with self._changed:
-            line.error, line.tries = error, line.tries + 1
+            now_s = monotonic()
+            if not line.tries:
+                line.failed_s = now_s
+            line.error, line.tries, line.tried_s = error, line.tries + 1, now_s - line.failed_s
             self._tell(line.waiting[0].query, line)
         return False
 
@@ -459,17 +469,28 @@ class Delivery:
     # -- bounds and ends ---------------------------------------------------------------------------------------------
 
     def _keep_to_bound(self) -> None:
-        """Waits for slow sinks while too much waits. A sink that fails stops the pipeline then, or has its query leave."""
+        """Waits for slow sinks while too much waits. Where what waits for others fits, sinks that were tried in vain for a
+        while stop the pipeline, or have their queries leave: first the one for which most waits."""
         with self._changed:
-            while not self._stopped and self._counted_bytes() > self.most_bytes:
-                for name, error in self._failing():
-                    if name not in self.leaves:
-                        raise error
-                    self.leaving.setdefault(name, str(error))
-                self._changed.wait(timeout=1.0)
+            while not self._stopped:
+                lines = {name: line for name, line in self.lines.items() if name not in self.left | self.leaving.keys()}
+                too_many = sum(line.bytes for line in lines.values()) - self.most_bytes
+                if too_many <= 0:
+                    return
+                errors = dict(self._failing())
+                in_vain = {name: line.bytes for name, line in lines.items() if self._is_tried_in_vain(line)}
+                if sum(in_vain.values()) < too_many:
+                    self._changed.wait(timeout=1.0)
+                    continue
+                name = max(in_vain, key=in_vain.__getitem__)
+                if name not in self.leaves:
+                    raise errors[name]
+                self.leaving[name] = str(errors[name])
 
-    def _counted_bytes(self) -> int:
-        return sum(line.bytes for name, line in self.lines.items() if name not in self.left | self.leaving.keys())
+    def _is_tried_in_vain(self, line: Line) -> bool:
+        """Whether calls of a sink fail, and have for some time. Without threads nobody makes one again before the next
+        batch."""
+        return line.error is not None and (self.patience_s is None or line.tried_s >= TRIED_S)
 
     def _failing(self) -> Iterator[tuple[str, Exception]]:
         """The queries that have not left the pipeline and whose sinks fail, and what is told of it."""

@@ -138,6 +138,7 @@ class Driver:
     def open(self, facts: Mapping[str, Mapping[str, Any]] | None = None, dropped: Collection[str] = ()) -> None:
         """Finds what there is to go on from. `facts` are for the journals, by query. `dropped` are queries that ran so far,
         and are not to go on."""
+        self._have_slots_for([*self.queries.values(), *(each.query for each in self.coming.values())])
         for ledger in (self.commits, self.controls):
             ledger.require_not_after(self.holder.epoch)
         self.standing = standing_of(self.commits, self.controls)
@@ -183,6 +184,10 @@ class Driver:
         if commit is None and self.standing.begun is None and self.slicer is not None:
             for recut in self.slicer.at_start():
                 self._cut(recut, -1)
+
+    def _have_slots_for(self, queries: Iterable[Steering]) -> None:
+        """There are never fewer than before: the dataflow of Spark's has so many for as long as it runs."""
+        self.slots = max(self.slots, *(query.distribution.grid.cells for query in queries))
 
     def _take_in(self, begun: Control) -> list[str]:
         """Has queries come in with a batch that was begun with them: their names."""
@@ -278,8 +283,7 @@ class Driver:
             each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
         self.left.forget(name for name in self.coming if name in self.queries)
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
-        # Never fewer: the dataflow of Spark's has so many for as long as it runs.
-        self.slots = max(self.slots, *(q.distribution.grid.cells for q in self.queries.values()))
+        self._have_slots_for(self.queries.values())
         self.coming = {}
         self._serve(batch - 1)
 

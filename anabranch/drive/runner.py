@@ -85,7 +85,7 @@ class Runner:
         self._one_at_a_time = threading.Lock()
         """Held by whoever runs a batch: the thread that brings triggers, or the one of a closing step."""
         self._rests_since_s = monotonic()
-        """When the last batch was over."""
+        """When the last batch was over, or Spark began to look for rows."""
         self.forgotten: Callable[[Collection[str]], None] = lambda names: None
         """Is told which queries have left under this driver, long ago: no record of the pipeline has them any more."""
         self._dropped = {name: note.command for name, note in read_dropped(driver.filesystem).items()}
@@ -151,6 +151,10 @@ class Runner:
             if self.driver.standing.is_cut_short:
                 self._run(no_rows(), self.driver.standing.trigger)
 
+    def rest(self) -> None:
+        """From now on rows may come: what the start took was no pause."""
+        self._rests_since_s = monotonic()
+
     def step(self, trigger: int, tasks: Tasks) -> None:
         """Runs the batch that a trigger brought, unless it is committed."""
         with self._one_at_a_time:
@@ -170,13 +174,14 @@ class Runner:
 
     def close_if_paused(self, no_rows: Callable[[], Tasks], idle_s: float, is_done: Callable[[int], bool]) -> bool:
         """A closing step, if nothing has come for a while, the source has recorded that the last trigger is done, and a
-        batch without rows would make anything final. Whether it was made."""
+        batch without rows would make anything final. Whether it was made. A batch that the last driver began, and that is to
+        come again, is waited for."""
         if not self._one_at_a_time.acquire(blocking=False):
             return False
         try:
-            driver, commit = self.driver, self.driver.newest
-            is_idle = monotonic() >= self._rests_since_s + idle_s
-            if commit is None or driver.needs_no_exchange or not is_idle or self._is_over:
+            driver, standing = self.driver, self.driver.standing
+            is_idle, commit = monotonic() >= self._rests_since_s + idle_s, standing.commit
+            if commit is None or standing.begun is not None or driver.needs_no_exchange or not is_idle or self._is_over:
                 return False
             if not self._would_be_final(commit) or not is_done(commit.trigger):
                 return False
@@ -226,7 +231,7 @@ class Runner:
         if waited_s:
             wall_s |= {"tasks": wall_s["tasks"] - waited_s, "waited": waited_s}
         self._note(commit, ran, wall_s, base is not None and base.trigger == trigger)
-        self._rests_since_s = monotonic()
+        self.rest()
 
     def _computed(self, tasks: Tasks, control: Control) -> tuple[Computed, float]:
         """What the tasks of a batch make, and how long the batch has waited for a database that was gone, all in all."""

@@ -102,7 +102,8 @@ class Host:
         # Spark copies the session's settings when the query starts.
         with set_for_a_moment(self._spark, QUERY_SETTINGS | log_settings(self._spark)):
             self._streaming = writer.option("checkpointLocation", folder).trigger(**trigger).start()
-            return self._streaming
+        self.runner.rest()
+        return self._streaming
 
     def _note_trigger(self) -> None:
         """Notes how long Spark says that the last trigger took which is over."""

@@ -10,12 +10,14 @@ import pytest
 
 from anabranch.adapt.grouping_loop import GroupingLoop, measured_facts
 from anabranch.adapt.loop import Knowledge
+from anabranch.control.journal import Entry
 from anabranch.control.loop import Proposal
 from anabranch.cost.units import DEFAULT
 from anabranch.drive.local import LocalRun
 from anabranch.plan.actions import MoveGroups
 from anabranch.plan.eager import Forms
 from anabranch.plan.migration import Strategy
+from anabranch.show.journal import words
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
@@ -65,6 +67,27 @@ def test_groups_follow_the_streams() -> None:
     assert moves == ["b", None], [p.text for p in proposals]
     assert proposals[0].details["cpu"] < 0.9 * proposals[0].details["cpu_before"]
     assert not (wrong := oracle.difference(found, oracle.expected(FORMS.written, batches, {}))), wrong
+
+
+def test_a_form_that_is_not_worth_the_way_there_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be better, but nothing stays as it is for long. It is told again when it was not so for a while."""
+    monkeypatch.setattr("anabranch.adapt.grouping_loop.expected_life_s", lambda known, state: 1e-6)
+    rng, loop = np.random.default_rng(2), GroupingLoop(FORMS, Knowledge(FORMS.graphs[None], DEFAULT))
+    local, told, looks = LocalRun(FORMS.written, MemoryFilesystem()), list[int](), 0
+    for number in range(54):
+        local.step(number, batch_of(number, MANY_KEYS if 18 <= number < 36 else FEW_KEYS, rng))
+        said = loop.after(local.execution, local.observed)
+        assert not isinstance(said, Proposal)
+        looks += said is not None and said.event == "kept"
+        if said is not None and "form" in said.details:
+            told.append(number)
+            assert said.details["form"]["grouped_input"] == "b"
+            assert said.details["form"]["cost_cpu_s"] > said.details["form"]["gain_cpu_s"]
+            line = words(Entry(0.0, number, said.event, said.text, dict(said.details)))
+            assert "rows of b grouped before they are joined would save" in line
+    assert len([number for number in told if number < 18]) == 1
+    assert [number // 18 for number in told] == [0, 2]
+    assert looks > len(told)
 
 
 @pytest.mark.parametrize("start", [None, "b"])

@@ -124,6 +124,14 @@ def test_queries_without_an_exchange_share_what_they_read() -> None:
     assert all(each.needs_no_exchange for each in choose_together(found[0], 4).values())
 
 
+def test_queries_that_run_apart_share_what_they_read() -> None:
+    """A join filters a and b; three queries read a as it comes, and one reads b, without an exchange."""
+    own = [f"SELECT {s}.x FROM {s} {window}" for s, window in zip("abaa", ["[NOW]"] * 3 + ["WINDOW 1 SECOND"], strict=True)]
+    found = pipelines_of(queries_of(f"{JOIN} AND a.x > 5 AND b.x > 5", *own))
+    assert names_of(found) == [["q0"], ["q1", "q3", "q4"], ["q2"]]
+    assert all(each.needs_no_exchange for each in choose_together(found[1], 4).values())
+
+
 def test_what_only_a_query_that_runs_apart_connects_is_not_together() -> None:
     """q0 and q2 share no stream; q1 is over one of them, with a table."""
     joins = [f"SELECT {p}.x FROM {p} [NOW], {q} [NOW] WHERE {p}.k = {q}.k AND {p}.x > 3" for p, q in ("ab", "cd")]

@@ -131,11 +131,62 @@ def test_at_the_bound_a_sink_that_fails_stops_the_pipeline() -> None:
     world.batch(0, q=(0,), r=(0,))
     world.batch(1, q=(0,), r=(0,))
     assert isinstance(world.delivery.failing["q"], OSError)
-    with pytest.raises(SinkError, match=r"query q \(a test's sink\) has failed .* in batch 0: OSError: down\nwhat waits"):
+    told = pytest.raises(SinkError, match=r"query q \(a test's sink\) has failed .* in batch 0: OSError: down\nwhat waits")
+    with mock.patch("anabranch.drive.delivery.TRIED_S", 0.0), told:
         world.batch(2, q=(0,), r=(0,))
     world.outlets["q"].before = lambda results: None
     world.again().finish()
     assert world.outlets["q"].taken == world.outlets["r"].taken == [0, 1, 2], "the next start does the rest"
+
+
+def fails_until(event: threading.Event) -> Callable[[Results], None]:
+    """Fails in batch 2, until something has happened."""
+
+    def take(results: Results) -> None:
+        if results.batch == 2 and not event.is_set():
+            raise OSError("down for a moment")
+
+    return take
+
+
+def test_at_the_bound_a_sink_that_has_just_failed_is_tried_again() -> None:
+    """What waits for q, which is slow, is at the bound when a call of r fails, and another may do."""
+    go_on, is_up = threading.Event(), threading.Event()
+    world = World(0.05, 2 * LEAST_BYTES, q=Outlet(lambda results: wait(go_on)), r=Outlet(fails_until(is_up)))
+    world.delivery.leaves = ["r"]
+    for number in range(2):
+        world.batch(number, q=(0,), r=(0,))
+    third = threading.Thread(target=lambda: world.batch(2, q=(), r=(0,)))
+    third.start()
+    wait_until(lambda: "r" in world.delivery.failing)
+    is_up.set()
+    third.join(30)
+    assert not third.is_alive()
+    assert not world.delivery.leaving
+    go_on.set()
+    world.delivery.finish()
+    assert world.outlets["r"].taken == [0, 1, 2]
+
+
+def test_at_the_bound_a_sink_that_fails_is_not_to_blame_for_what_waits_for_others() -> None:
+    """r fails for good, and little waits for it: the pipeline waits for q, for which too much does."""
+    go_on, is_up = threading.Event(), threading.Event()
+    world = World(0.05, 2 * LEAST_BYTES, q=Outlet(lambda results: wait(go_on)), r=Outlet(fails_until(is_up)))
+    world.delivery.leaves = ["r"]
+    for number in range(2):
+        world.batch(number, q=(0,), r=(0,))
+    third = threading.Thread(target=lambda: world.batch(2, q=(0,), r=(0,)))
+    with mock.patch("anabranch.drive.delivery.TRIED_S", 0.0):
+        third.start()
+        wait_until(lambda: len(world.outlets["r"].calls) > 4)
+        assert third.is_alive()
+        assert not world.delivery.leaving
+        is_up.set()
+        wait_until(lambda: world.outlets["r"].taken == [0, 1, 2])
+        go_on.set()
+        third.join(30)
+    world.delivery.finish()
+    assert world.outlets["q"].taken == world.outlets["r"].taken == [0, 1, 2]
 
 
 def test_at_the_bound_a_slow_sink_is_waited_for() -> None:
@@ -392,7 +443,8 @@ def test_a_query_that_no_batch_has_left_out_has_not_left(patience_s: float | Non
     """The bound is reached in the last batch: nobody would tell that results of the query lie undelivered."""
     world = World(patience_s, q=Outlet(fails), r=Outlet())
     world.delivery = Delivery(world.disk, world.outlets, patience_s, 1, leaves=["q"])  # type: ignore[arg-type]
-    world.batch(0, q=(0,), r=(0,))
+    with mock.patch("anabranch.drive.delivery.TRIED_S", 0.0):
+        world.batch(0, q=(0,), r=(0,))
     assert list(world.delivery.leaving) == ["q"]
     with pytest.raises(SinkError, match=r"sink of query q .* has failed .* in batch 0"):
         world.delivery.finish(within_s=0.1)

@@ -28,7 +28,7 @@ from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
 from tests.support.cases import Part
-from tests.support.faulty import Crash
+from tests.support.faulty import Crash, Fault
 from tests.support.feeding import wait_until
 from tests.support.simulation import Simulation, Taken
 from tests.support.workloads import Workload
@@ -127,6 +127,40 @@ def test_no_step_closes_what_the_source_may_bring_again() -> None:
     assert not runner.close_if_paused(lambda: tasks({}), 3600.0, lambda trigger: True)
     assert runner.close_if_paused(lambda: tasks({}), 0.0, lambda trigger: True)
     assert not runner.close_if_paused(lambda: tasks({}), 0.0, lambda trigger: True), "there is nothing more to close"
+    holder.release()
+
+
+def test_no_step_closes_while_a_batch_that_was_begun_is_to_be_run_again() -> None:
+    """The driver dies before it commits batch 2. Input pauses when the next one has started, before the source brings the
+    rows of that batch again."""
+    puts = [left.ordinal for left in simulation(4).deaths("lose") if left.path.startswith(f"checkpoint/commit/{2:020d}")]
+    case = simulation(4, faults={puts[0]: Fault("lose")})
+    with pytest.raises(Crash):
+        case.live()
+    holder = Taken(case.checkpoint)  # type: ignore[arg-type]
+    holder.acquire()
+    driver, runner, tasks = case.started(holder)
+    assert driver.standing.begun is not None
+    assert not runner.close_if_paused(lambda: tasks({}), 0.0, lambda trigger: True)
+    holder.die()
+    case.run()
+    check(case)
+
+
+def test_a_start_is_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input has paused for 5 seconds: since Spark began to look for some, however long the start before that took."""
+    case, now_s = simulation(2), [0.0]
+    monkeypatch.setattr("anabranch.drive.runner.monotonic", lambda: now_s[0])
+    case.live(triggers=2)
+    holder = Taken(case.checkpoint)  # type: ignore[arg-type]
+    holder.acquire()
+    _, runner, tasks = case.started(holder)
+    closed = []
+    for now_s[0] in (60.0, 62.0, 65.0):
+        if now_s[0] == 60.0:
+            runner.rest()
+        closed.append(runner.close_if_paused(lambda: tasks({}), 5.0, lambda trigger: True))
+    assert closed == [False, False, True]
     holder.release()
 
 

@@ -19,6 +19,7 @@ from anabranch.run import Run
 from anabranch.sql import parse_script
 from tests.support import oracle
 from tests.support.cases import Part
+from tests.support.chains import Chains, chains
 from tests.support.faulty import Fault
 from tests.support.kin import kin
 from tests.support.scenarios import properties
@@ -161,6 +162,15 @@ test_leaving, test_leaving_long = properties(
     faults=st.dictionaries(st.integers(0, 120), KINDS, max_size=3),
 )  # fmt: skip
 
+HALF_OF_THE_SLOTS = {"workload": Chains(4, 2, 5, 6), "slots": 4, "breaks": {"q1": 2}, "faults": {}}
+"""When q1 has left nobody has a cell in every second slot."""
+
+test_the_whole_of_a_chain_leaves, test_the_whole_of_a_chain_leaves_long = properties(
+    check_leaving, 6, 400, [HALF_OF_THE_SLOTS], workload=chains(), slots=st.sampled_from([4, 6]),
+    breaks=st.fixed_dictionaries({"q1": st.integers(0, 3)}, optional={"q2": st.integers(0, 3), "q3": st.integers(0, 3)}),
+    faults=st.dictionaries(st.integers(0, 160), KINDS, max_size=3),
+)  # fmt: skip
+
 
 # A query that is dropped while it runs.
 
@@ -192,7 +202,7 @@ def check_dropped(workload: Workload, slots: int, drops: dict[str, int], faults:
 
 
 test_dropped, test_dropped_long = properties(
-    check_dropped, 15, 800, workload=st.one_of(workloads(5), kin(5)), slots=st.sampled_from([1, 2, 3]),
+    check_dropped, 15, 800, workload=st.one_of(workloads(5), kin(5), chains()), slots=st.sampled_from([1, 2, 3, 4]),
     drops=st.dictionaries(st.sampled_from(["q1", "q2", "q3"]), st.integers(1, 2), min_size=1),
     faults=st.dictionaries(st.integers(40, 160), KINDS, max_size=2),
 )  # fmt: skip

@@ -6,12 +6,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pytest
 
 from anabranch.drive.local import LocalPipeline
+from anabranch.plan.demand import read_columns
 from anabranch.plan.query import Query
+from anabranch.plan.workload import Workload as Plans
+from anabranch.run import Run
 from anabranch.sql import parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
 from tests.support import oracle
+from tests.support.faulty import Crash
+from tests.support.growing import JOIN, Growing, query_of
+from tests.support.simulation import Taken
+from tests.support.workloads import Workload
 
 STREAMS = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, i BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abcd")
 R = "[RANGE 3 SECONDS]"
@@ -142,4 +150,30 @@ def test_files_of_slots_that_a_start_does_without_go_at_the_next() -> None:
     case.pipeline = case.started()
     assert case.files().keys() == {"0"}
     case.step()
+    case.check()
+
+
+def test_a_start_has_the_slots_of_those_that_are_to_come() -> None:
+    """The dataflow of Spark's is made before the first batch begins, with which they come."""
+    drawn = Workload(35, 0, batches=3)
+    largest = "(SELECT MAX(x) AS m FROM b [RANGE 3 SECONDS]) AS g"
+    one = query_of(drawn, "one", f"SELECT p.x, g.m FROM a [RANGE 2 SECONDS] AS p, {largest} WHERE p.x > g.m")
+    case = Growing([one], [drawn.batch(n) for n in range(3)], {}, slots=4)
+    four = query_of(drawn, "four", JOIN)
+    asked, case.columns = case.asking(four, history=False), read_columns(Plans((one, four)))
+
+    def dies(run: Run) -> None:
+        asked(run)
+        raise Crash("before the query comes")
+
+    case.before[1] = dies
+    with pytest.raises(Crash):
+        case.live()
+    holder = Taken(case.checkpoint)  # type: ignore[arg-type]
+    holder.acquire()
+    driver, _, _ = case.started(holder)
+    assert [each.distribution.grid.cells for each in driver.queries.values()] == [1]
+    assert driver.coming.keys() == {"four"}
+    assert driver.slots == 4
+    holder.die()
     case.check()

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anabranch.balance.partition import choose_distribution
+from anabranch.balance.together import choose_together
 from anabranch.control.journal import Journal
 from anabranch.control.lease import Holder
 from anabranch.control.ledger import commits_in, controls_in
@@ -280,7 +280,8 @@ class Simulation:
     fails: Mapping[int, str] = field(default_factory=dict)
     """What functions do in some batches."""
     pauses: Collection[int] = ()
-    """After which triggers input pauses. (It changes no watermark that a batch with rows has.)"""
+    """After which triggers input pauses, also if a driver starts after one. (It changes no watermark that a batch with rows
+    has.)"""
     breaks: Mapping[str, int] = field(default_factory=dict)
     """From which batch on queries cannot be computed: they fail where they have results."""
     leaves: Collection[str] = ()
@@ -321,11 +322,10 @@ class Simulation:
     def __post_init__(self) -> None:
         self.world, workload = FaultyFilesystem(MemoryFilesystem(), dict(self.faults)), Workload(tuple(self.queries))
         self.checkpoint = Below(self.world, "checkpoint")
-        self.sources, self.columns = workload.sources, read_columns(workload)
+        self.spread = choose_together(workload, self.slots)
+        self.sources, self.columns = workload.sources, read_columns(workload, self.spread)
         self.tables = {name: rows for name, rows in self.tables.items() if name in self.sources}
         self.forms = {query.name: Forms(query) for query in self.queries}
-        is_alone = len(self.queries) == 1
-        self.spread = {q.name: choose_distribution(q, self.slots, may_skip_exchange=is_alone) for q in self.queries}
         self.outlets: dict[str, Files | Function] = {}
         for place, query in enumerate(self.queries):
             self.outlets[query.name] = self.files(query) if self.to_files == (place % 2 == 0) else self.called(query)
@@ -398,10 +398,10 @@ class Simulation:
         known = latest[1].queries if latest is not None else {}
         self.queries = [gone_on(q, known[q.name], texts) if q.name in known else q for q in queries]
         self.batches, workload = batches, Workload(tuple(self.queries))
-        self.sources, self.columns = workload.sources, read_columns(workload)
         self.forms = {query.name: Forms(query) for query in self.queries}
         if latest is None:
-            self.spread = {q.name: choose_distribution(q, self.slots) for q in self.queries}
+            self.spread = choose_together(workload, self.slots)
+        self.sources, self.columns = workload.sources, read_columns(workload, self.spread)
         for query in self.queries:
             self.outlets[query.name].groups_span_slots = self.spread[query.name].groups_span_slots
             self.outlets[query.name].query = query
@@ -415,6 +415,7 @@ class Simulation:
             holder.acquire()
             driver, runner, tasks = self.started(holder)
             run = Run(holder, [standin(driver, runner)])
+            self.pause(runner, tasks)
             for trigger in range(self.done + 1, len(self.batches) if triggers is None else triggers):
                 if trigger in self.asks:
                     self.ask(driver, *self.asks[trigger])
@@ -422,14 +423,18 @@ class Simulation:
                     self.before.pop(trigger)(run)
                 runner.step(trigger, tasks(self.batches[trigger]))
                 self.done = max(self.done, trigger)  # one that was thought dead may note it late
-                if trigger in self.pauses:
-                    runner.close_if_paused(lambda: tasks({}), 0.0, lambda last: last <= self.done)
+                self.pause(runner, tasks)
             if triggers is None:
                 runner.close(lambda: tasks({}))
             holder.release()
         finally:
             holder.die()
         return run
+
+    def pause(self, runner: Runner, tasks: Any) -> None:
+        """Input pauses, if it is to after the last trigger."""
+        if self.done in self.pauses:
+            runner.close_if_paused(lambda: tasks({}), 0.0, lambda last: last <= self.done)
 
     def started(self, holder: Holder) -> tuple[Driver, Runner, Any]:
         files = {name: table_file(name) for name in self.tables}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,8 @@ FILTERS = ("{p}.x > 3", "{p}.x > 3", "{p}.x < 7", "{p}.s = 'u'", "{p}.x % 2 = 0"
 class Workload:
     """So many queries over three streams and a table, and batches of rows, from a seed."""
 
+    stream_names: ClassVar[str] = STREAMS
+
     seed: int
     count: int
     batches: int = 8
@@ -43,7 +46,7 @@ class Workload:
     def script(self) -> str:
         rng = self.rng("streams")
         streams = [f"CREATE STREAM {n} ({COLUMNS}, ts TIMESTAMP) TIME ts LATENESS {rng.integers(0, 4)} SECONDS;"
-                   for n in STREAMS]  # fmt: skip
+                   for n in self.stream_names]  # fmt: skip
         queries = [f"CREATE QUERY q{n} AS {self._query(n)};" for n in range(self.count)]
         return "\n".join([*streams, f"CREATE TABLE t ({COLUMNS});", *queries])
 
@@ -82,12 +85,12 @@ class Workload:
     @cached_property
     def sources(self) -> dict[str, pa.Schema]:
         plain = [("k", pa.int64()), ("j", pa.int64()), ("x", pa.int64()), ("s", pa.string())]
-        return {n: pa.schema([*plain, ("ts", pa.timestamp("us"))]) for n in STREAMS} | {"t": pa.schema(plain)}
+        return {n: pa.schema([*plain, ("ts", pa.timestamp("us"))]) for n in self.stream_names} | {"t": pa.schema(plain)}
 
     def batch(self, number: int) -> dict[str, pa.Table]:
         """A second of rows of some streams; some rows are late, some have no key, some no time."""
         found = {}
-        for name in STREAMS:
+        for name in self.stream_names:
             rng = self.rng("rows", name, number)
             if number and rng.integers(6) == 0:
                 continue

@@ -1,9 +1,9 @@
 """Ends what takes too long: one thread for all that a process waits for.
 
 A timer for each statement would start a thread for each, which small statements would notice. The thread here sleeps
-until the first of what is under way might be over. Mostly that is left long before, and nobody wakes the thread for it: it finds
-out when its time has come. It ends before the process does: an interpreter that takes DuckDB apart while a thread refers
-to it says so in a page of text.
+until the first of what is under way might be over. Mostly that is left long before, and nobody wakes the thread for it: it
+finds out when its time has come. It ends before the process does: an interpreter that takes DuckDB apart while a thread
+refers to it says so in a page of text.
 """
 
 from __future__ import annotations
