@@ -467,7 +467,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("window_us * bounds.SLICE_RATIO <= found[-1]", "window_us <= found[-1] * bounds.SLICE_RATIO"),
             ("ranks = ranks[code_of][alike]", "ranks = ranks[alike]"),
             ("np.maximum.reduceat(starts[order], begins)", "np.maximum.reduceat(starts, begins)"),
-            ("return not self.unwanted_by or streams not in self.unwanted_by.split(BETWEEN)", "return True"),
+            ("return not self.unwanted_by or streams not in self.free_of", "return True"),
             ("(over_us(keeping[n]) if over_us else 0, -keeping[n].retention_us)", "-keeping[n].retention_us"),
             ("inside = (positions >= begin) & (positions < each.end)", "inside = positions < each.end")),
         *of("engine/log.py", SHARED,

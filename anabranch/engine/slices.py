@@ -52,9 +52,14 @@ class Keeping(NamedTuple):
     """By whom none of them is wanted, as streams whose watermark is theirs (`Reader.streams`), with `BETWEEN` them. Who
     comes later with history finds none either: whose rows it takes over has the same streams (`anabranch.plan.history`)."""
 
+    @property
+    def free_of(self) -> frozenset[str]:
+        """The streams of the watermarks that the rows do not wait for."""
+        return frozenset(self.unwanted_by.split(BETWEEN)) if self.unwanted_by else frozenset()
+
     def is_for(self, streams: str) -> bool:
         """Whether somebody with these streams may want some of the rows."""
-        return not self.unwanted_by or streams not in self.unwanted_by.split(BETWEEN)
+        return not self.unwanted_by or streams not in self.free_of
 
 
 class Slice(NamedTuple):
