@@ -16,6 +16,7 @@ from typing import Any
 from anabranch.adapt.handover import MadeUp, made_up
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.completeness import LeftOut, together
+from anabranch.control.holding import Holding
 from anabranch.control.journal import Journal
 from anabranch.control.pace import Pace
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
@@ -61,6 +62,7 @@ from anabranch.show.as_json import priced_json
 from anabranch.show.chains import (
     PipelineShown,
     ShownSharing,
+    held_in,
     known_of,
     seen_in,
     sharing_json,
@@ -526,13 +528,14 @@ class Planning:
         return self._shown[1][others].of(self.query(name).forms.written)
 
     def _pipeline_shown(self, names: Sequence[str]) -> PipelineShown:
-        slices, known = None, ASSUMED
-        if self.checkpoint is not None and (pipeline := self._known(names[0])) is not None:
-            seen, slices = seen_in(self.checkpoint.below(pipeline.name))
-            known = known_of(seen) or ASSUMED
-        joins = self.joins(names, known, is_measured=known is not ASSUMED)
+        slices, known, held = None, ASSUMED, list[Holding]()
         queries = [self.query(n).forms.written for n in names]
-        return PipelineShown(joins, queries, self.units, self.byte_cores, known, slices, self._together().ways)
+        if self.checkpoint is not None and (pipeline := self._known(names[0])) is not None:
+            folder = self.checkpoint.below(pipeline.name)
+            seen, slices = seen_in(folder)
+            known, held = known_of(seen) or ASSUMED, held_in(folder, queries)
+        joins = self.joins(names, known, is_measured=known is not ASSUMED)
+        return PipelineShown(joins, queries, self.units, self.byte_cores, known, slices, self._together().ways, held)
 
     @property
     def apart(self) -> frozenset[str]:

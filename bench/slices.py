@@ -11,6 +11,10 @@ making results (`route`, `emit`) is fitted by least squares, as a share of each 
 which are used. A predicate (PREDICATE_S of `anabranch.share.ways`) is the slope of the CPU of taking rows in over how many
 distinct filters the queries have on a stream.
 
+Beside these, `--watermarks` queries join a stream with one of their own each, and have a filter of their own on it: what a
+batch takes, and how many slices it has, while all watermarks go together, and where those of all queries but one lag
+(`anabranch.engine.slices.lagging`).
+
 What a pipeline of its own costs (PIPELINE_S) is the difference of *separate* and *shared* at a rate at which rows cost next
 to nothing, for each query but one: `python -m bench.many_queries --queries 1,6 --ways shared,separate --rate 200`.
 """
@@ -32,6 +36,8 @@ from bench import report
 
 STREAMS = "".join(f"CREATE STREAM {s} (k BIGINT, v BIGINT, ts TIMESTAMP) TIME ts;" for s in "ab")
 SECOND_US, MEASURED = 1_000_000, 12
+WARMING = 24
+"""Batches before watermarks are measured: streams have fallen silent by then."""
 WINDOWS_S = tuple(range(2, 18, 2))
 ROWS = (100, 1_000, 5_000, 20_000)
 CUTS = (1, 2, 4, 8)
@@ -95,10 +101,43 @@ def predicate_s(rows: int, batches: int) -> float:
     return float(np.polyfit(np.array(PREDICATES) * rows, spent, 1)[0])
 
 
+def watermarks(count: int, are_silent: bool, batches: int) -> tuple[int, float]:
+    """The slices of a batch of 2,000 rows, and CPU seconds, with so many queries that have watermarks of their own. Where
+    streams `are_silent`, they have fallen silent one after the other."""
+    columns = ", ".join(f"v{n} BIGINT" for n in range(count))
+    streams = "".join(f"CREATE STREAM {s} (k BIGINT, {columns}, ts TIMESTAMP) TIME ts;" for s in ("a", *_hub(count)))
+    join = "SELECT a.k FROM a, b{n} WHERE a.k = b{n}.k AND a.v{n} < 40 WINDOW 3 SECONDS"
+    queries = "".join(f"CREATE QUERY q{n} AS {join.format(n=n)};" for n in range(count))
+    parsed = [declared.query for declared in parse_script(streams + queries).queries]
+    pipeline, rng, spent = LocalPipeline(parsed, MemoryFilesystem()), np.random.default_rng(7), list[float]()
+    for batch in range(WARMING + batches):
+        speaks = [s for n, s in enumerate(_hub(count)) if not are_silent or n == 0 or batch < n]
+        given = {s: rows_of(rng, batch, 2_000 if s == "a" else 200, 10**6) for s in ("a", *speaks)}
+        given["a"] = _with_columns(rng, given["a"], count)
+        given |= {s: _with_columns(rng, given[s], count) for s in speaks}
+        each = [step.statistics for step in pipeline.step(batch, given).values()]
+        spent.append(sum(own.engine_cpu_ns for own in each) / 1e9)
+    slot = pipeline.slot()
+    assert slot is not None
+    segment = slot.store.logs["a"].segments[WARMING + batches - 1]
+    return len(segment.slices), float(np.median(spent[WARMING:]))
+
+
+def _hub(count: int) -> list[str]:
+    return [f"b{n}" for n in range(count)]
+
+
+def _with_columns(rng: np.random.Generator, rows: pa.Table, count: int) -> pa.Table:
+    own = {f"v{n}": rng.integers(0, 100, rows.num_rows) for n in range(count)}
+    return pa.table({"k": rows["k"], **own, "ts": rows["ts"]})
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few batches")
-    batches = 2 if parser.parse_args(arguments).quick else MEASURED
+    parser.add_argument("--watermarks", type=int, default=12, help="queries with watermarks of their own")
+    given = parser.parse_args(arguments)
+    batches = 2 if given.quick else MEASURED
     measured(ROWS[0], 2, 1, 1)
     names = ("rows", "slices", "lookups", "candidates", "fixed", "CPU s")
     cases = [measured(rows, slices, partners, batches) for partners in PARTNERS for rows in ROWS for slices in CUTS]
@@ -110,6 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"beside: a lookup in a run {lookup_s * 1e9:.1f} ns, a candidate {candidate_s * 1e9:.1f} ns, a row "
         f"{row_s * 1e9:.1f} ns, a batch {fixed_s * 1e3:.2f} ms"
     )
+    for are_silent, how in ((False, "go together"), (True, "lag, all but one")):
+        slices, cpu_s = watermarks(given.watermarks, are_silent, batches)
+        print(f"{given.watermarks} watermarks that {how}: {slices} slices in a batch, {cpu_s * 1e3:.1f} ms of CPU")
 
 
 if __name__ == "__main__":

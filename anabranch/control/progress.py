@@ -20,6 +20,7 @@ from itertools import islice
 import msgspec
 
 from anabranch.control.completeness import Completeness, LeftOut, completeness_of, since_adapted, unprobed_rows
+from anabranch.control.holding import Holding
 from anabranch.control.ledger import Ledger
 from anabranch.control.pace import factors
 from anabranch.control.records import STAGE, Border, Commit, SourceStatistics
@@ -117,6 +118,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
     paces: dict[str, float] = {}
     """How many times as long as calibrated databases took of late, before the batch: by block, and by stream and the way in
     which rows of its table come. Of what is not named, the calibrated costs stand."""
+    held_back: list[Holding] = []
+    """Rows of its streams that wait for the watermark of some queries, its own among them, which lags behind others'."""
     seen_us: int | None = None
     """The least of the largest event times that its streams have shown; None before all have."""
     at_s: float = 0.0
@@ -173,6 +176,8 @@ class Progress(msgspec.Struct, omit_defaults=True):
         if self.stale_results or any(self.stale_rows.values()) or any(self.shed_rows.values()):
             stale = f"{self.stale_results:,} results and {sum(self.stale_rows.values()):,} rows were too old"
             lines["left out"] = f"{stale}, {sum(self.shed_rows.values()):,} rows were shed"
+        if self.held_back:
+            lines["held back"] = "; ".join(map(str, self.held_back))
         for name, border in self.borders.items():
             lines[f"database {border.database}"] = f"{name}: {border}"
         for what, ratio in self.paces.items():

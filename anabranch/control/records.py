@@ -132,6 +132,18 @@ class SlotState(msgspec.Struct, frozen=True):
         )
 
 
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """Rows of a log, by what a watermark that lags has to do with them."""
+
+    waiting: int = 0
+    """They would be over if it did not lag."""
+    free: int = 0
+    """Nobody wants them by it: they are in slices of their own, and do not wait for it."""
+
+    def __add__(self, other: Held) -> Held:
+        return Held(self.waiting + other.waiting, self.free + other.free)
+
+
 class SourceStatistics(msgspec.Struct):
     """What a batch brought from one source, as one query counts it, and what the source's log holds. A row that goes to
     several slots is counted once; only `stored_rows`, those that the query keeps or uses, are counted in each."""
@@ -155,6 +167,9 @@ class SourceStatistics(msgspec.Struct):
     of one of the queries that read it, where windows differ."""
     slice_rows: dict[int, int] = msgspec.field(default_factory=dict)
     """The rows in its log by the length of the slice that they are in, where windows differ: told as `wanted_rows` are."""
+    held: dict[str, Held] = msgspec.field(default_factory=dict)
+    """By the streams of each watermark that lags (`anabranch.engine.slices.lagging`): told of the first query that reads the
+    source in a slot."""
     state_rows: int = 0
     state_bytes: int = 0
     largest_time_us: int | None = None

@@ -9,6 +9,7 @@ from anabranch.control.records import (
     Border,
     Commit,
     Grouped,
+    Held,
     Limited,
     Preparing,
     Probed,
@@ -97,6 +98,8 @@ def _add_source(total: SourceStatistics, source: SourceStatistics) -> None:
     for counts, more in ((total.wanted_rows, source.wanted_rows), (total.slice_rows, source.slice_rows)):
         for length_us, rows in more.items():
             counts[length_us] = counts.get(length_us, 0) + rows
+    for streams, held in source.held.items():
+        total.held[streams] = total.held.get(streams, Held()) + held
     if source.largest_time_us is not None:
         known = total.largest_time_us
         total.largest_time_us = source.largest_time_us if known is None else max(known, source.largest_time_us)

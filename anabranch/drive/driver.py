@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from anabranch.control.completeness import missing_until_us
 from anabranch.control.freshness import next_clock, require_near
+from anabranch.control.holding import Told, held_back
 from anabranch.control.lease import Lease
 from anabranch.control.ledger import commits_in, controls_in
 from anabranch.control.left import MOST_LEFT, LeftQueries
@@ -123,6 +124,8 @@ class Driver:
         self.controls = controls_in(filesystem, holder.epoch)
         self.commits = commits_in(filesystem, holder.epoch)
         self.standing = Standing()
+        self.holding = Told()
+        """What state waits for, and what was told of that."""
         self._led: tuple[list[Running], set[str]] = [], set()
         """The queries as they ran when it was last seen who leads whom, and those that are led."""
         self._read: dict[str, frozenset[str]] = {}
@@ -457,6 +460,7 @@ class Driver:
         for query in self.queries.values():
             query.after(commit, query.name in led)
         self._think_of_slices(commit, led)
+        self._tell_what_is_held(commit)
         if load is not None:
             self.limiting.after(load, self._tell)
             for name, query in self.queries.items():
@@ -503,6 +507,14 @@ class Driver:
                 self._cut(said, commit.batch)
             elif (reader := self._reader(said.source)) is not None:
                 reader.tell(commit.batch, said.remark.event, said.remark.text, **said.remark.details)
+
+    def _tell_what_is_held(self, commit: Commit) -> None:
+        """Tells in the journal of the query that holds rows of a stream back, and of the first that reads the stream."""
+        for holding, event, text in self.holding.after(held_back([q.query for q in self.queries.values()], commit)):
+            reader = self._reader(holding.source)
+            names = dict.fromkeys([holding.queries[0], *([reader.name] if reader is not None else [])])
+            for query in (self.queries[name] for name in names if name in self.queries):
+                query.tell(commit.batch, event, text, **msgspec.to_builtins(holding))
 
     def _reader(self, source: str) -> Steering | None:
         """The query in whose journal it is told how rows of a source are cut: the first that reads it."""

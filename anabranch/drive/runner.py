@@ -306,6 +306,7 @@ class Runner:
             made.undelivered, made.is_closing = undelivered.get(name, 0), is_closing
             made.is_counted = not query.distribution.groups_span_slots or not commit.queries[name].slots
             made.budget_bytes = query.budget_bytes
+            made.held_back = [each for each in self.driver.holding.now if each.source in query.streams]
             found[name] = made
         self.progress.note(commit.batch, found)
         self._do(self.progress.flush)

@@ -36,7 +36,7 @@ from anabranch.engine.log import Stored, decode, encode, starts_of
 from anabranch.engine.ordering import keyed_words, ordered_words, sort_by_word
 from anabranch.engine.reader import InputState, Reader, values_of
 from anabranch.engine.run import Words
-from anabranch.engine.slices import MOST_WATERMARKS, Unwanted, coarse_windows, cut
+from anabranch.engine.slices import BETWEEN, Unwanted, coarse_windows, cut, lagging
 from anabranch.engine.store import Store, readers_of
 from anabranch.plan.expression import Column, Expr
 from anabranch.plan.identity import IndexKey, RowsKey
@@ -190,7 +190,11 @@ class Arrival:
         kept_us = self._kept_us(windows_us, kept, sets, wanted, len(starts)) if len(windows_us) > 1 else None
         if is_new and len(windows_us) > 1:
             self._count_wanted(source.name, kept[0][0].query, kept_us, windows_us, len(starts))
-        unwanted = self._unwanted(kept, sets, wanted, len(starts)) if isinstance(source, Stream) else None
+        unwanted = None
+        if isinstance(source, Stream) and (ending_us := [us for us in windows_us if us != FOREVER_US]):
+            by = {by: limits[q] for reader, _, _ in kept for q, by in reader.queries_over(source.name).items()}
+            classes = lagging(by, int(starts.max()), ending_us[-1])
+            unwanted = self._unwanted(classes, kept, sets, wanted, len(starts)) if classes else None
         order, slices = cut(kept_us, limits_us, starts, unwanted, partial(store.over_us, source.name))
         places = None if wanted is None else np.flatnonzero(wanted)
         if order is not None:
@@ -244,17 +248,15 @@ class Arrival:
 
     def _unwanted(
         self,
+        classes: list[tuple[str, ...]],
         kept: list[tuple[Reader, InputState, Mask | None]],
         sets: Mapping[tuple[str, str], Numbers | None],
         wanted: Mask | None,
         count: int,
     ) -> Unwanted | None:
-        """By whose watermarks nobody wants each of the rows that are `wanted`; None: by all of them somebody does."""
-        streams = sorted({each.streams for reader, i, _ in kept for each in reader.keepers(i)})[:MOST_WATERMARKS]
-        if len(streams) < 2:
-            return None
-        known = {name: 1 << place for place, name in enumerate(streams)}
-        every, found = (1 << len(streams)) - 1, np.zeros(count, np.int64)
+        """Which watermarks that lag each of the rows that are `wanted` need not wait for; None: they wait for all."""
+        known = {streams: 1 << place for place, several in enumerate(classes) for streams in several}
+        found = np.zeros(count, np.int64)
         for reader, i, mask in kept:
             numbers, own = sets.get((reader.name, i.alias)), mask if mask is None or wanted is None else mask[wanted]
             if reader.lineage is not None and numbers is not None:
@@ -263,7 +265,12 @@ class Arrival:
                 several = (known.get(each.streams, 0) for each in reader.keepers(i))
                 bits = np.full(count, reduce(or_, several, 0), np.int64)
             found |= bits if own is None else np.where(own, bits, 0)  # what all members ask, sets do not tell
-        return None if (found == every).all() else Unwanted(tuple(streams), every & ~found)
+        first_of = [(bits & -bits).bit_length() - 1 if bits else len(classes) for bits in range(1 << len(classes))]
+        places = np.array(first_of)[found]
+        if not places.any():
+            return None
+        behind = [sorted(sum(classes[:place], ())) for place in range(len(classes) + 1)]
+        return Unwanted(tuple(BETWEEN.join(each) for each in behind), places)
 
     def _count_wanted(
         self, source: str, query: str, kept_us: npt.NDArray[np.int64] | None, windows_us: tuple[int, ...], count: int

@@ -27,8 +27,11 @@ MOST_SLICES = 8
 """Rows of a source are kept in at most so many slices (`anabranch.engine.slices`): each has indexes of its own, which a
 lookup visits."""
 
+MOST_LAGGING = 7
+"""Rows are kept apart by at most so many classes of watermarks that lag (`anabranch.engine.slices.lagging`)."""
+
 MOST_APART = 16
-"""If rows of a batch would have more slices than these, by lengths and by whose watermarks they wait for, lengths are not
+"""If rows of a batch would have more slices than these, by lengths and by the watermarks that they wait for, lengths are not
 told apart."""
 
 SLICE_RATIO = 1.25

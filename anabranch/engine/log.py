@@ -20,7 +20,7 @@ from anabranch.engine.keys import Hashes
 from anabranch.engine.row_hash import hash_rows
 from anabranch.engine.slices import Keeping, Slice
 from anabranch.errors import MissingRowError
-from anabranch.plan.query import BEGINNING_US, Stream, Table
+from anabranch.plan.query import BEGINNING_US, FOREVER_US, Stream, Table
 
 
 @dataclass
@@ -75,8 +75,8 @@ class Log:
         """Of segments whose rows were chosen among: their hashes."""
         self.shed: dict[int, float] = {}
         """Of segments of batches that shed rows: the share that was kept."""
-        self.slice_rows: dict[int, int] = {}
-        """How many rows there are in the slices of each length, of segments that have slices."""
+        self.slice_rows: dict[Keeping, int] = {}
+        """How many rows there are that are kept equally long, of segments that have slices."""
         self._ending: dict[Keeping, list[tuple[int, int]]] = {}
         """By how long rows are kept: the largest start and the batch of each slice, as a heap: what ends first stands
         first."""
@@ -104,11 +104,34 @@ class Log:
     def _count_slices(self, slices: tuple[Slice, ...], sign: int) -> None:
         begin = 0
         for each in slices:
-            left = self.slice_rows.get(each.retention_us, 0) + sign * (each.end - begin)
-            self.slice_rows[each.retention_us] = left
+            left = self.slice_rows.get(each.keeping, 0) + sign * (each.end - begin)
+            self.slice_rows[each.keeping] = left
             if not left:
-                del self.slice_rows[each.retention_us]
+                del self.slice_rows[each.keeping]
             begin = each.end
+
+    @property
+    def rows_by_length(self) -> dict[int, int]:
+        """How many rows there are in slices of each length."""
+        found: dict[int, int] = {}
+        for keeping, rows in self.slice_rows.items():
+            found[keeping.retention_us] = found.get(keeping.retention_us, 0) + rows
+        return found
+
+    def ended_rows(self, ended_us: Mapping[Keeping, int]) -> dict[Keeping, int]:
+        """How many rows that are kept equally long started at or before some time. Segments are looked at from the newest
+        on, down to one all rows of which did; those before it are taken to have, too."""
+        found = {keeping: self.slice_rows.get(keeping, 0) for keeping in ended_us}
+        least_us = min(ended_us.values(), default=FOREVER_US)
+        for stored in reversed(self.segments.values()):
+            if stored.start_max_us <= least_us:
+                break
+            begin = 0
+            for each in stored.slices:
+                if each.start_max_us > ended_us.get(each.keeping, FOREVER_US):
+                    found[each.keeping] -= each.end - begin
+                begin = each.end
+        return found
 
     def check(self, ids: Ids) -> None:
         """Refuses ids that are not those of rows in the log: values are fetched from wherever an id points to."""

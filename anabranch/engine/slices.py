@@ -15,10 +15,11 @@ rows that come are cut in the new way, and those that are there stay in their sl
 window no row is left that was cut in the old way. (The paper's split and merge, section 5.3, stop two operators and hand
 their queue on; here no batch waits.)
 
-Queries over other streams have watermarks of their own. A row waits for the watermarks of those who want it, and of nobody
-else: rows that nobody wants by some watermark are in slices of their own (`Keeping`), however lengths are cut. In a segment
-the slices stand in the order in which they are to end, as far as one can tell when the rows come: one that ends sooner after
-all stays until those behind it end, but while a watermark stands still only slices that came before that do.
+Queries over other streams have watermarks of their own. As long as these go together, slices are by length alone. Where
+one of them lags (`lagging`), rows that nobody wants by it are in slices of their own (`Keeping`), however lengths are cut:
+they do not wait for it. In a segment the slices stand in the order in which they are to end, as far as one can tell when
+the rows come. One that ends sooner after all stays until those behind it end. Where a watermark stands still, and rows are
+wanted for longer by one that goes on, that is so of rows that come until it is behind by the difference of the windows.
 
 Example: q keeps all trades for 1 minute, p those with a size over 100 for 60 minutes. The windows are 1 and 60 minutes. Of
 1,000 trades of a batch ten are p's: they are rows 0 to 9 of its segment, the others 10 to 999. A minute later the segment
@@ -27,7 +28,7 @@ has ten rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -51,9 +52,14 @@ class Keeping(NamedTuple):
     """By whom none of them is wanted, as streams whose watermark is theirs (`Reader.streams`), with `BETWEEN` them. Who
     comes later with history finds none either: whose rows it takes over has the same streams (`anabranch.plan.history`)."""
 
+    @property
+    def free_of(self) -> frozenset[str]:
+        """The streams of the watermarks that the rows do not wait for."""
+        return frozenset(self.unwanted_by.split(BETWEEN)) if self.unwanted_by else frozenset()
+
     def is_for(self, streams: str) -> bool:
         """Whether somebody with these streams may want some of the rows."""
-        return not self.unwanted_by or streams not in self.unwanted_by.split(BETWEEN)
+        return not self.unwanted_by or streams not in self.free_of
 
 
 class Slice(NamedTuple):
@@ -71,19 +77,51 @@ class Slice(NamedTuple):
 
 
 class Unwanted(NamedTuple):
-    """Whose watermarks rows need not wait for."""
+    """Which watermarks that lag rows need not wait for."""
 
-    streams: tuple[str, ...]
-    """The streams of each watermark."""
-    bits: npt.NDArray[np.int64]
-    """For each row the watermarks by which nobody wants it, a bit for each."""
-
-    def of(self, bits: int) -> str:
-        return BETWEEN.join(name for place, name in enumerate(self.streams) if bits >> place & 1)
+    by: tuple[str, ...]
+    """As slices tell it (`Keeping.unwanted_by`): nobody, those that are furthest behind, these and the next ones, and so on
+    to all that lag."""
+    places: npt.NDArray[np.int64]
+    """The place of each row among these."""
 
 
-MOST_WATERMARKS = 32
-"""Rows are kept apart by at most so many watermarks; they wait for all others."""
+def lagging(watermarks: Mapping[str, int], newest_us: int, window_us: int) -> list[tuple[str, ...]]:
+    """The watermarks that lag, as the streams of each, in classes, those furthest behind first. `newest_us` is when the
+    last of the rows starts that come, `window_us` the longest window over their stream that ends.
+
+    A row that waits for the foremost watermark alone is kept for a *stay*: the window, the lateness, and what a batch
+    spans (`newest_us + window_us` less that watermark). A watermark that is a stay or more behind the foremost one lags.
+    Those that are one to two stays behind are a class, those that are two to four another, and so on. Of more than
+    `bounds.MOST_LAGGING` classes the nearest do not count as lagging.
+
+    A row does not wait for the furthest classes by whose watermarks nobody wants it, up to the first class by one of
+    whose somebody does; for all others it waits. So what a watermark that stands still holds back is bounded, whatever
+    streams are silent, for how long, and how often. Of rows that nobody wants by it, it holds those
+
+    - that came before it lagged: they started less than two stays after it;
+    - that somebody wanted by a watermark w of its class, or of one further behind. When the last of these rows came, w
+      was at least half as far behind as this one. The rows held back are since this one; those since w, half of them or
+      more, were kept then for the sake of who waits for w. So no more than twice as long a time is held as was kept
+      anyway.
+
+    Example: windows of 3 s, and batches of 1 s. No row of c comes after second 10, so the watermark of who waits for it
+    stays there, while that of who joins a and b alone goes on. Rows of a that start before second 16 or so stay until c
+    goes on. Later ones that only a and b want go after 4 seconds.
+
+    All of this is told by the control record and the rows of the batch: a batch that runs again cuts alike.
+
+    >>> lagging({"a, b": 100, "a, c": 98, "a, d": 80, "a, e": -10**6, "a, f": -10**6}, 101, 4)
+    [('a, e', 'a, f'), ('a, d',)]
+    """
+    foremost_us = max(watermarks.values())
+    stay_us = max(0, newest_us - foremost_us) + window_us
+    classes: dict[int, list[str]] = {}
+    for streams in sorted(watermarks):
+        if doublings := ((foremost_us - watermarks[streams]) // stay_us).bit_length():
+            classes.setdefault(doublings, []).append(streams)
+    return [tuple(classes[doublings]) for doublings in sorted(classes, reverse=True)[: bounds.MOST_LAGGING]]
+
 
 ENDING = Keeping(0)
 """Of rows of views, which have ends of their own."""
@@ -259,19 +297,19 @@ def cut(
     over_us: Callable[[Keeping], int] | None = None,
 ) -> tuple[npt.NDArray[np.int64] | None, tuple[Slice, ...]]:
     """The order in which rows of a segment stand, None: as they are; and their slices. `kept_us` says for how long each row
-    is wanted, None: as long as any; `unwanted` by whose watermarks rows are not wanted, if that is not alike. Slices stand
+    is wanted, None: as long as any; `unwanted` by which watermarks that lag rows are not wanted, if that is so. Slices stand
     in the order in which they are to end, the last first, as things are: `over_us` tells until when each is over."""
     if unwanted is None and (kept_us is None or len(limits_us) == 1):
         return None, (Slice(limits_us[-1], len(starts), int(starts.max())),)
     # Few rows differ in how they are wanted: rows that do not are told from others in one pass, and the rest is about these.
-    told = [values for values in (kept_us, None if unwanted is None else unwanted.bits) if values is not None]
+    told = [values for values in (kept_us, None if unwanted is None else unwanted.places) if values is not None]
     alike, firsts = np.empty(len(starts), np.int32), np.empty(len(starts), np.int64)
     firsts = firsts[: number_rows(np.stack(told).view(np.uint64), alike, firsts)]
     last = len(limits_us) - 1
     places = np.full(len(firsts), last) if kept_us is None else np.searchsorted(np.array(limits_us), kept_us[firsts])
-    codes = places if unwanted is None else places + len(limits_us) * unwanted.bits[firsts]
+    codes = places if unwanted is None else places + len(limits_us) * unwanted.places[firsts]
     if unwanted is not None and len(np.unique(codes)) > bounds.MOST_APART:  # rather kept too long than in very many slices
-        codes = int(places.max()) + len(limits_us) * unwanted.bits[firsts]
+        codes = int(places.max()) + len(limits_us) * unwanted.places[firsts]
     there, code_of = np.unique(codes, return_inverse=True)
     keeping = [_keeping(each, limits_us, unwanted) for each in there.tolist()]
     ranked = sorted(range(len(there)), key=lambda n: (over_us(keeping[n]) if over_us else 0, -keeping[n].retention_us))
@@ -291,5 +329,5 @@ def cut(
 
 
 def _keeping(code: int, limits_us: tuple[int, ...], unwanted: Unwanted | None) -> Keeping:
-    bits, place = divmod(code, len(limits_us))
-    return Keeping(limits_us[place], unwanted.of(bits) if unwanted is not None else "")
+    by, place = divmod(code, len(limits_us))
+    return Keeping(limits_us[place], unwanted.by[by] if unwanted is not None else "")

@@ -599,6 +599,10 @@ class Slot:
             if self._lead(name) == name:
                 found |= self._measured(tenant, arrival)
         self.statistics = {name: found[name] for name in self.tenants}
+        for source in self.store.logs:
+            counted = (own.sources[source] for own in self.statistics.values() if source in own.sources)
+            if (first := next(counted, None)) is not None:
+                first.held = self.store.held(source)
         share_ns = Statistics(cpu_ns={what: spent // len(found) for what, spent in arrival.cpu_ns.items()})
         for measured in self.statistics.values():
             measured.add_cpu(share_ns)
@@ -628,7 +632,7 @@ class Slot:
                     continue  # a member of a shared join may have some of its streams only
                 counts = each.sources[name] = arrival.counts.get((query, name)) or SourceStatistics()
                 counts.state_rows, counts.state_bytes = state_rows, state_bytes
-                counts.slice_rows = dict(self.store.logs[name].slice_rows) if counts.wanted_rows else {}
+                counts.slice_rows = self.store.logs[name].rows_by_length if counts.wanted_rows else {}
             for box in own:
                 name = query if isinstance(box, SharedBox) else box.name
                 if (groups := self.aggregators.get(name)) is not None:

@@ -14,10 +14,10 @@ from functools import partial
 
 import pyarrow as pa
 
-from anabranch.control.records import StateStatistics
+from anabranch.control.records import Held, StateStatistics
 from anabranch.engine.log import Log
 from anabranch.engine.reader import Keeper, Reader, columns_read
-from anabranch.engine.slices import Index, Keeping, limits_of
+from anabranch.engine.slices import Index, Keeping, lagging, limits_of
 from anabranch.engine.spine import FAN_IN, MAX_TIER
 from anabranch.engine.view import View
 from anabranch.plan.identity import IndexKey, RowsKey, ViewKey
@@ -215,16 +215,46 @@ class Store:
             if isinstance(index.rows, ViewKey):
                 kept.purge(partial(self.ended_us, index))
 
-    def over_us(self, source: str, keeping: Keeping) -> int:
-        """Rows of a slice of a source that started at or before this are wanted by nobody any more."""
+    def over_us(self, source: str, keeping: Keeping, least_us: int = BEGINNING_US) -> int:
+        """Rows of a slice of a source that started at or before this are wanted by nobody any more; or would be, if all
+        watermarks had come to `least_us`."""
         keepers = self._keepers.get(source, ())
-        ended = [
-            BEGINNING_US if each.window_us == FOREVER_US else max(BEGINNING_US, self.horizons[each.name] - each.window_us)
-            for each in keepers
-            if each.window_us <= keeping.retention_us and keeping.is_for(each.streams)
-        ]
+        ended = [self._ended_us(each, least_us) for each in keepers if _may_want(each, keeping)]
         # Where all who wanted rows of a slice are gone, so may the rows be.
         return min(ended, default=FOREVER_US if keepers else BEGINNING_US)
+
+    def _ended_us(self, keeper: Keeper, least_us: int = BEGINNING_US) -> int:
+        """Somebody wants no rows any more that started at or before this."""
+        if keeper.window_us == FOREVER_US:
+            return BEGINNING_US
+        return max(BEGINNING_US, max(least_us, self.horizons[keeper.name]) - keeper.window_us)
+
+    def held(self, source: str) -> dict[str, Held]:
+        """What is kept of a source because watermarks lag (`anabranch.engine.slices.lagging`), by the streams of each. Rows
+        that would be over if none did wait for the one by which they end last."""
+        log, keepers = self.logs[source], self._keepers.get(source, ())
+        newest = next(reversed(log.segments.values()), None)
+        ending_us = [us for us in self.windows[source] if us != FOREVER_US]
+        if newest is None or not keepers or not ending_us or not isinstance(log.source, Stream):
+            return {}
+        watermarks = dict[str, int]()
+        for each in keepers:
+            watermarks[each.streams] = min(self.horizons[each.name], watermarks.get(each.streams, FOREVER_US))
+        classes = lagging(watermarks, newest.start_max_us, ending_us[-1])
+        found = {streams: Held() for several in classes for streams in several}
+        if not found:
+            return {}
+        foremost_us = max(watermarks.values())
+        ended_us = {keeping: self.over_us(source, keeping, foremost_us) for keeping in log.slice_rows}
+        for keeping, rows in log.ended_rows({k: us for k, us in ended_us.items() if us != BEGINNING_US}).items():
+            wanting = [each for each in keepers if _may_want(each, keeping)]
+            last = min(wanting, key=lambda each: (self._ended_us(each), each.streams), default=None)
+            if last is not None and last.streams in found:
+                found[last.streams] += Held(waiting=rows)
+        for keeping, rows in log.slice_rows.items():
+            for streams in keeping.free_of & found.keys():
+                found[streams] += Held(free=rows)
+        return found
 
     def horizon_us(self, key: ViewKey) -> int:
         """The least horizon of those who have a use for the rows of a view."""
@@ -269,6 +299,11 @@ class Store:
             index.verify()
         for key in self.waiting:
             assert not self.views[key].segments, f"{key} is not begun, and has rows"
+
+
+def _may_want(keeper: Keeper, keeping: Keeping) -> bool:
+    """Whether somebody may want rows of a slice."""
+    return keeper.window_us <= keeping.retention_us and keeping.is_for(keeper.streams)
 
 
 def _old_segments(log: Log, window_us: int, since: int, horizon_us: int) -> int:

@@ -6,12 +6,15 @@ as long as its own window: in a shorter one there is no row that it wants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from anabranch.adapt.slicing import Seen, length
+from anabranch.control.holding import Holding, held_back
 from anabranch.control.ledger import commits_in
 from anabranch.cost.model import Cost, UnitCosts
 from anabranch.engine.slices import limits_of
@@ -68,6 +71,8 @@ class ShownSharing:
     """What the join takes with the slices that it has."""
     ways: tuple[SharingDecision, ...]
     """What it would take in each of the ways."""
+    held: tuple[Holding, ...] = ()
+    """Rows of its streams that wait for a watermark which lags."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ class PipelineShown:
     """How rows are cut; None: the pipeline has not run, and they are to be cut as is decided now."""
     started: Mapping[str, SharingDecision] = field(default_factory=dict)
     """How the join of each query is run that has it in common with others."""
+    held: Sequence[Holding] = ()
+    """Rows that wait for a watermark which lags, as the last batch has left them."""
 
     @cached_property
     def loads(self) -> dict[str, SourceLoad]:
@@ -117,10 +124,12 @@ class PipelineShown:
         read = [source.name for source in query.base_sources if source.name in self.chains and len(query.inputs) > 1]
         chains = tuple(self._chain(source) for source in read)
         members = next((names for names in self.ways if query.name in names), ())
-        if not chains and not members:
+        sources = {source.name for source in query.base_sources}
+        held = tuple(each for each in self.held if each.source in sources)
+        if not chains and not members and not held:
             return None
         runs, *ways = self.ways.get(members, (None,))
-        return ShownSharing(chains, members, runs, tuple(way for way in ways if way is not None))
+        return ShownSharing(chains, members, runs, tuple(way for way in ways if way is not None), held)
 
     def _chain(self, source: str) -> ShownChain:
         """A chain with what its slices hold, and who reads them."""
@@ -142,6 +151,7 @@ def sharing_text(shown: ShownSharing, verbose: bool) -> str:
         lines += [f"  {line}" for line in _table(chain)]
         known = f"by what {chain.batches} batches measured" if chain.batches else "if half of the rows pass a predicate"
         lines.append(f"    {chain.way}, {known}: {chain.reason}")
+    lines += [f"  {each}" for each in shown.held]
     if shown.runs is not None:
         alone = _alone(shown)
         lines.append(
@@ -227,6 +237,8 @@ def sharing_lines(shown: ShownSharing | None) -> SharingLines:
     if shown is None:
         return NOTHING_SHARED
     slices = {chain.source: [SLICES, *(text for each in chain.slices for text in _drawn(each))] for chain in shown.chains}
+    for held in shown.held:
+        slices.setdefault(held.source, []).extend(_drawn_held(held))
     if shown.runs is None:
         return SharingLines(slices)
     alone = _alone(shown)
@@ -239,6 +251,13 @@ def _drawn(each: ShownSlice) -> list[str]:
     rows = each.kept_rows if each.measured_rows is None else each.measured_rows
     size = f", {show_bytes(rows * each.kept_bytes / each.kept_rows)}" if each.kept_rows else ""
     return [f"{length(each.limit_us)}: {count_text(rows)} rows{size}", f"read by {_names(each.readers)}"]
+
+
+def _drawn_held(held: Holding) -> list[str]:
+    """What waits for a watermark that lags, and what is kept apart from that, in the box of its stream."""
+    names = _names(held.queries)
+    waiting = f"{count_text(held.rows)} rows, {show_bytes(held.bytes)}, wait for {names}: {held.stream} is behind"
+    return [waiting, *([f"{count_text(held.free_rows)} rows do not"] if held.free_rows else [])]
 
 
 def sharing_json(shown: ShownSharing | None) -> dict[str, Any] | None:
@@ -256,6 +275,7 @@ def sharing_json(shown: ShownSharing | None) -> dict[str, Any] | None:
         ],
         "runs": None if shown.runs is None else _way_json(shown.runs),
         "ways": [_way_json(way) for way in shown.ways],
+        "held_back": [msgspec.to_builtins(each) for each in shown.held],
     }  # fmt: skip
 
 
@@ -273,6 +293,12 @@ def _way_json(way: SharingDecision) -> dict[str, Any]:
 
 
 # -- what was measured -----------------------------------------------------------------------------------------------------
+
+
+def held_in(pipeline: Folder, queries: Iterable[Query]) -> list[Holding]:
+    """What the newest commit of a pipeline has left behind that waits for a watermark which lags."""
+    latest = commits_in(pipeline).latest()
+    return [] if latest is None else held_back(queries, latest[1])
 
 
 def seen_in(pipeline: Folder) -> tuple[list[Seen], dict[str, tuple[int, ...]]]:

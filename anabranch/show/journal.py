@@ -3,7 +3,8 @@
 A change of plan is told in up to three entries: *migrating* when it is decided on, *migrated* when the new plan gives the
 results, *effect* when enough batches were measured under it. `stories` puts these together. That rows of a stream are cut
 into other slices is told as *slicing* when it is decided on, and as *sliced* when no row is left that was cut in the old
-way. Under overload it is told when lookups are *limited* or rows *shed*, when that ends, and where it is of no use.
+way. That rows wait for a watermark which lags is told as *held back*, and that none does any more as *released*. Under
+overload it is told when lookups are *limited* or rows *shed*, when that ends, and where it is of no use.
 
 CPU is what tasks report: taking rows in, keeping indexes and views, looking up, handing out results. What was predicted and
 what was measured are on that one scale (docs/plans.md, "What CPU means in the journal").
@@ -22,7 +23,8 @@ from anabranch.show.trees import told
 
 DECISIONS = (
     "migrating", "migrated", "effect", "kept", "proposed", "replanned", "cancelled", "given up", "left", "skipping",
-    "placing", "placed", "slicing", "sliced", "limiting", "lifted", "shedding", "cannot help", "too old",
+    "placing", "placed", "slicing", "sliced", "held back", "released",
+    "limiting", "lifted", "shedding", "cannot help", "too old",
 )  # fmt: skip
 """The events that are decisions, and what came of them; others tell of starts and ends."""
 
@@ -67,7 +69,7 @@ def stories(entries: Iterable[Entry], names: Mapping[str, str] | None = None) ->
         if entry.event in ("migrated", "effect") and change >= 0:
             found[change] = replace(found[change], text=f"{found[change].text} {text}")
             continue
-        if entry.event not in ("kept", "slicing", "sliced", *UNDER_OVERLOAD):
+        if entry.event not in ("kept", "slicing", "sliced", "held back", "released", *UNDER_OVERLOAD):
             change = len(found) if entry.event == "migrating" else -1
         found.append(Story(entry.at_s, entry.batch, text, entry.event in DECISIONS))
     return found

@@ -101,6 +101,7 @@ def _lines(steps: Sequence[Progress], width: int) -> list[tuple[str, str]]:
         *_missing(steps),
         ("turned away", turned_away(steps)),
         ("state", _state(last)),
+        *(("held back", str(each)) for each in last.held_back),
         *_borders(last),
         ("plan", small_plan(last.plan, last.names, width - 20)),
     ]
@@ -264,6 +265,8 @@ def logfmt_line(name: str, step: Progress) -> str:
         "untimed": sum(step.untimed_rows.values()), "skipped": sum(step.skipped_rows.values()),
         "state_rows": step.state_rows, "state_bytes": step.state_bytes,
         "budget_bytes": f"{step.budget_bytes:.0f}" if step.budget_bytes is not None else None,
+        "held_rows": sum(each.rows for each in step.held_back) or None,
+        "held_by": ",".join(dict.fromkeys(each.queries[0] for each in step.held_back)) or None,
         "complete": _figure(_share(step.since_adapted)) if step.since_adapted is not None else None,
         "complete_error": _figure(step.since_adapted.error) if step.since_adapted is not None else None,
         "adapted_since": step.since_adapted.since if step.since_adapted is not None else None,

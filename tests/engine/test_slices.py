@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from unittest.mock import patch
 
 import numpy as np
@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from anabranch.engine import bounds
 from anabranch.engine.expressions import predicate_mask
 from anabranch.engine.log import Log, Stored, decode, encode
-from anabranch.engine.slices import Keeping, Slice, Unwanted, bounds_of, coarse_windows, cut, limits_of, parts_of
+from anabranch.engine.slices import (
+    Keeping,
+    Slice,
+    Unwanted,
+    bounds_of,
+    coarse_windows,
+    cut,
+    lagging,
+    limits_of,
+    parts_of,
+)
 from anabranch.plan.query import BEGINNING_US, FOREVER_US, Field, Stream
 from anabranch.sql import parse_script
 from tests.support import oracle
@@ -90,12 +100,13 @@ def test_a_log_keeps_what_is_wanted_and_its_ids(rows, times):
     assert (log.rows, log.bytes, log.segments) == (0, 0, {})
 
 
-@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3), st.integers(0, 50)), min_size=1, max_size=60), st.data())
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 2), st.integers(0, 50)), min_size=1, max_size=60), st.data())
 @settings(deadline=None, max_examples=60)
 def test_a_log_keeps_what_is_wanted_by_each_watermark(rows, data):
-    """Each row is wanted for so long by some of two watermarks, which go on by themselves. Whatever the order of slices was
-    made by, nothing goes that is wanted; when all slices are over, nothing is left."""
-    limits_us, streams = (5, 20, 60), ("a b", "a b c")
+    """Each row is wanted for so long by some of three watermarks, which go on by themselves. Whatever the order of slices
+    was made by, nothing goes that is wanted; when all slices are over, nothing is left."""
+    limits_us, streams = (5, 20, 60), ("a b", "a, b, c", "a, d")
+    by = ("", "a, b, c", "a, b, c; a, d")
     kept_us, unwanted, starts = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     now = {name: data.draw(st.integers(0, 60)) for name in streams}
 
@@ -103,7 +114,7 @@ def test_a_log_keeps_what_is_wanted_by_each_watermark(rows, data):
         return min([now[name] for name in streams if keeping.is_for(name)], default=10**6) - keeping.retention_us
 
     with patch.object(bounds, "MOST_APART", data.draw(st.sampled_from([3, 16]))):
-        order, slices = cut(kept_us, limits_us, starts, Unwanted(streams, unwanted), over_us)
+        order, slices = cut(kept_us, limits_us, starts, Unwanted(by, unwanted), over_us)
     order = np.arange(len(rows)) if order is None else order
     assert len({each.keeping for each in slices}) == len(slices)
     assert [over_us(each.keeping) for each in slices] == sorted(over_us(each.keeping) for each in slices)
@@ -113,8 +124,8 @@ def test_a_log_keeps_what_is_wanted_by_each_watermark(rows, data):
     for name in data.draw(st.lists(st.sampled_from(streams), max_size=8)):
         now[name] += data.draw(st.integers(0, 40))
         log.purge(over_us)
-        by = [[now[name] for place, name in enumerate(streams) if not bits >> place & 1] for _, bits, _ in rows]
-        wanted = [row for row, (for_us, _, start_us) in enumerate(rows) if by[row] and start_us + for_us > min(by[row])]
+        least = [min(now[name] for name in streams if name not in by[place].split("; ")) for _, place, _ in rows]
+        wanted = [row for row, (for_us, _, start_us) in enumerate(rows) if start_us + for_us > least[row]]
         ids = np.array([id_of[row] for row in wanted], np.int64)
         assert log.inside(ids) is None, "what is wanted is there"
         assert log.column("v", ids).to_pylist() == wanted
@@ -125,13 +136,30 @@ def test_a_log_keeps_what_is_wanted_by_each_watermark(rows, data):
 
 def test_rows_that_one_watermark_waits_for_stand_before_the_others():
     """Rows that the part alone wants, for longer, go before those of a whole that is far behind."""
-    now = {"a b": 100, "a b c": 10}
-    kept_us, bits = np.array([5, 20, 20, 5]), np.array([0, 2, 2, 0])
-    order, slices = cut(kept_us, (5, 20), np.zeros(4, np.int64), Unwanted(("a b", "a b c"), bits),
+    now = {"a, b": 100, "a, b, c": 10}
+    kept_us, places = np.array([5, 20, 20, 5]), np.array([0, 1, 1, 0])
+    order, slices = cut(kept_us, (5, 20), np.zeros(4, np.int64), Unwanted(("", "a, b, c"), places),
                         lambda keeping: min(us for name, us in now.items() if keeping.is_for(name)) - keeping.retention_us)
     assert order is not None
     assert order.tolist() == [0, 3, 1, 2]
-    assert [each.keeping for each in slices] == [Keeping(5), Keeping(20, "a b c")]
+    assert [each.keeping for each in slices] == [Keeping(5), Keeping(20, "a, b, c")]
+
+
+@given(st.lists(st.integers(-10**6, 10**6), min_size=1, max_size=40), st.integers(0, 10**6), st.integers(1, 10**5))
+@settings(deadline=None, max_examples=60)
+def test_watermarks_that_go_together_are_a_class(watermarks, ahead_us, window_us):
+    """Those that do not lag are less than a stay behind, those of a class at most twice as far as each other, and there are
+    few classes: the nearest are left out."""
+    known, foremost_us = {f"s, t{n}": us for n, us in enumerate(watermarks)}, max(watermarks)
+    found = lagging(known, foremost_us + ahead_us, window_us)
+    behind = [[(foremost_us - known[streams]) / (ahead_us + window_us) for streams in several] for several in found]
+    assert len(found) <= bounds.MOST_LAGGING
+    assert all(max(each) < 2 * min(each) for each in behind)
+    assert all(min(one) > max(other) for one, other in pairwise(behind))
+    left = [(foremost_us - known[s]) / (ahead_us + window_us) for s in known.keys() - set(chain(*found))]
+    if len(found) < bounds.MOST_LAGGING:
+        assert max(left) < 1
+    assert not found or max(left) < min(behind[-1])
 
 
 def test_rows_of_an_index_by_slice():
