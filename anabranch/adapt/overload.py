@@ -356,8 +356,8 @@ class OverloadLoop(Limiter):
 
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         """Goes on with what was limited, as far as it may be; what a user pinned holds from now on."""
-        known, policy, said = self.known, self.known.overload.policy, list[Allowing]()
-        adapts, sheds = policy is Policy.ADAPT_JOINS, policy is Policy.SHED or known.overload.may_shed
+        known, said = self.known, list[Allowing]()
+        adapts, sheds = known.overload.limits_lookups, known.overload.sheds
         rows = {
             (name, alias): dict(limit.rows)
             for name, own in limits.items()

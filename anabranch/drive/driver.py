@@ -50,7 +50,7 @@ from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
-from anabranch.drive.coming import Coming, admission
+from anabranch.drive.coming import Coming, admission, missing_before_us
 from anabranch.drive.departed import TextsInUse, sweep_pipeline
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, Work, at_once, sweep_unnamed
@@ -240,16 +240,16 @@ class Driver:
                 query.texts.keep(query.text)
             own = begun.queries[name]
             clock_us = next_clock(query.query, self.limiting.clock, base, begun.planned_us)
-            limits = own.limits if self.limiting.may_lose else {}
+            limits = own.limits if self.limiting.overload.limits_lookups else {}
             queries[name] = msgspec.structs.replace(
                 own, text=query.text.digest, execution=query.record, clock_us=clock_us, limits=limits
             )
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
         parted = tuple(sorted(self.parted))
-        may_lose = self.limiting.may_lose
+        shed = begun.shed if self.limiting.overload.sheds else {}
         return msgspec.structs.replace(
-            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted, may_lose=may_lose,
-            shed=begun.shed if may_lose else {}, **epochs,
+            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted,
+            may_lose=self.limiting.may_lose, shed=shed, **epochs,
         )  # fmt: skip
 
     def _admit(self) -> None:
@@ -405,8 +405,9 @@ class Driver:
     ) -> QueryCommit:
         """What a batch left behind, of one query."""
         own, control = base.queries.get(name) if base is not None else None, begun.queries[name]
-        missing_us = own.missing_until_us if own is not None else BEGINNING_US
-        before = own.tables if own is not None and own.identity == control.identity else {}
+        own = own if own is not None and own.identity == control.identity else None
+        before = own.tables if own is not None else {}
+        missing_us = own.missing_until_us if own else missing_before_us(control.since, begun.batch, base)
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,
