@@ -13,7 +13,7 @@ milliseconds, so it needs no thread of its own. The rules:
 - What is limited are lookups that give results, where they give least for their CPU; each slot by itself.
 - Limits end when the load without them is below `LIFT`: lower than where they begin, so that a load that does not change
   does not have limits come and go. Between `LIFT` and 1 the slack keeps them apart: limits end when the pipeline has caught
-  up, and begin when the slack is used again.
+  up, and begin when the slack is used again. Where it does not catch up, they end when the load was below 1 for long.
 
 Where lookups are too small a part of a batch, limiting them is no use: that is told, once for each overload, and nothing is
 limited. The first batches of a run, in which kernels are compiled and the JVM is cold, are not judged.
@@ -69,6 +69,9 @@ FITTING_BATCHES = 10
 CAUGHT_UP = 0.2
 """It has if it is behind by no more than this share of the slack. Limits begin at `SLACK_USED` of it: before they do, a load
 that is a little above what was measured has used what lies between."""
+
+STEADY_BATCHES = 50
+"""And after so many though it has not, or there is no slack: the source does not hand out more, and exact batches do fit."""
 
 TARGET = 0.9
 """What a batch under limits may take of what there is: the rest is for what was not foreseen, and to catch up."""
@@ -229,7 +232,9 @@ def _is_over(state: OverloadState, standing: Standing) -> bool:
     """Whether all rows may look up again."""
     if standing.load <= LIFT:
         return state.calm >= CALM_BATCHES or not standing.is_late
-    return state.fitting >= FITTING_BATCHES and standing.has_caught_up
+    if standing.has_caught_up:
+        return state.fitting >= FITTING_BATCHES
+    return state.fitting >= STEADY_BATCHES and not standing.is_late
 
 
 # -- monitoring ------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from anabranch.adapt.overload import (
     FIRST_BATCHES,
     LASTING_BATCHES,
     LATEST_BATCHES,
-    LIFT,
+    STEADY_BATCHES,
     OverloadLoop,
     least_slack_s,
 )
@@ -278,22 +278,27 @@ def rows_for(load: float) -> float:
 
 
 @pytest.mark.parametrize("load", [0.8, 0.95, 1.0, 1.05, 1.2])
-@pytest.mark.parametrize("slack_s", [2, 10])
-def test_after_a_burst_a_load_that_fits_is_exact_and_limits_do_not_come_and_go(load: float, slack_s: int) -> None:
+@pytest.mark.parametrize(("slack_s", "throttle_s"), [(2, math.inf), (0, math.inf), (10, 1.0)])
+def test_after_a_burst_a_load_that_fits_is_exact_and_limits_do_not_come_and_go(
+    load: float, slack_s: int, throttle_s: float
+) -> None:
     """Rows come by 2 % more or less. In a thousand batches limits end once where exact batches fit, and stay where they
-    do not."""
+    do not; also where the source hands out no more than comes, and the pipeline never catches up."""
     rng = random.Random(5)
     noise = [1 + 0.02 * rng.gauss(0, 1) for _ in range(2000)]
     rows, burst = rows_for(load), rows_for(2.5)
-    machine = Machine(lambda t: burst if 10 < t < 40 else rows * noise[int(t)], adapt(), slack_s).run(1000)
+    machine = Machine(
+        lambda t: burst if 10 < t < 40 else rows * noise[int(t)], adapt(), slack_s, throttle_s=throttle_s
+    ).run(1000)  # fmt: skip
     first = next(n for n, at in enumerate(machine.times) if at >= 40)
     exact = [share == 1 for share in machine.complete[first:]]
     assert not exact[0]
-    if load > LIFT and any(exact):
-        assert machine.lags[first + exact.index(True)] < machine.lags[FRESH] + CAUGHT_UP * slack_s + 1, "it has caught up"
     assert sum(one is not other for one, other in pairwise(exact)) <= 1
-    assert sum(exact) > 0.95 * len(exact) if load < 1 else load == 1 or not any(exact)
-    assert max(machine.lags[-900:]) < slack_s
+    assert sum(exact) > 0.9 * len(exact) if load < 1 else load == 1 or not any(exact)
+    if load == 0.95:
+        lifted = exact.index(True)
+        has_caught_up = machine.lags[first + lifted] < machine.lags[FRESH] + CAUGHT_UP * slack_s + 1
+        assert has_caught_up or lifted >= STEADY_BATCHES
 
 
 def test_what_becomes_of_results_counts_as_part_of_finding_them() -> None:
