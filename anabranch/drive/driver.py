@@ -177,6 +177,7 @@ class Driver:
             # What a commit says of the name of a query that was altered since is of the one before it.
             if commit is None or (name in commit.queries and name not in come):
                 query.resume(commit, self.standing.begun, own)
+                query.warn(commit.batch if commit is not None else -1)
         self.limiting.open(self.standing.begun or commit, self._tell)
         if commit is None and self.standing.begun is None and self.slicer is not None:
             for recut in self.slicer.at_start():
@@ -269,6 +270,7 @@ class Driver:
             if before is not None:
                 each.query.declared = before.declared or before.text.sql_digest
             each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
+            each.query.warn(batch - 1)
         self.left.forget(name for name in self.coming if name in self.queries)
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
         self.slots = max(q.distribution.grid.cells for q in self.queries.values())

@@ -312,6 +312,27 @@ def test_nothing_is_remembered_of_a_query_that_has_left() -> None:
     assert made.driver.limiting.limiter.queries.keys() == {"q"}
 
 
+def test_freshness_too_short_for_late_rows_is_noted_when_a_query_starts_comes_or_is_altered() -> None:
+    """Once for as long as it is so."""
+    text, disk = SCRIPT.replace("TIME ts;", "TIME ts LATENESS 1 SECOND;"), MemoryFilesystem()
+    fresh = {us: parse_script(text.format(fresh=f"FRESHNESS {us} SECONDS")).queries[0].query for us in (5, 6)}
+    pipeline = LocalPipeline([fresh[5]], disk)
+    pipeline.step(0, rows(1_000_000))
+    pipeline.add(replace(fresh[5], name="r"))
+    pipeline.add(fresh[6])
+    pipeline.step(1, rows(2_000_000))
+    pipeline.add(fresh[5])
+    pipeline.add(replace(fresh[6], name="r"))
+    pipeline.step(2, rows(3_000_000))
+    pipeline.add(replace(fresh[5], name="r"))
+    pipeline.step(3, rows(4_000_000))
+    queries = pipeline.driver.queries
+    noted = {name: [e for e in each.journal.entries() if e.event == "warned"] for name, each in queries.items()}
+    assert {name: [each.batch for each in entries] for name, entries in noted.items()} == {"q": [-1], "r": [0]}
+    told = "the freshness of a, 5 seconds, is below its window and the lateness together, 6 seconds"
+    assert all(entry.text.startswith(told) for entries in noted.values() for entry in entries)
+
+
 @pytest.mark.parametrize("fresh", ["", "FRESHNESS 5 SECONDS", "FRESHNESS 9 SECONDS"])
 def test_a_restart_with_another_freshness_goes_on_with_its_state(fresh: str) -> None:
     """Rows are stored as they were: freshness is no part of what state depends on."""
