@@ -22,6 +22,7 @@ from anabranch.control.query_texts import text_of
 from anabranch.errors import AnabranchError, SessionError
 from anabranch.plan.overload import Overload, require_overload
 from anabranch.plan.query import Query, Stream
+from anabranch.planning import warn_of
 from anabranch.share.common_plan import joined_execution
 from anabranch.spark.failures import told
 from anabranch.spark.members import Arriving, Ground, Member
@@ -50,6 +51,11 @@ def answer_drops(checkpoint: Folder, dropped: Collection[str]) -> None:
 def query_streams(query: Query) -> dict[str, Stream]:
     """The streams that a query reads."""
     return {source.name: source for source in query.base_sources if isinstance(source, Stream)}
+
+
+def _warned(query: Query) -> str:
+    """What the answer tells of warnings, which the terminal of the run shows, too."""
+    return "".join(f"; warning: {text}" for text in warn_of(query))
 
 
 class Declares(Protocol):
@@ -129,7 +135,8 @@ class Online:
             try:
                 if place is None:
                     self._start_apart(member, overload or self._session.overload, command)
-                    return f"{name} has a pipeline of its own, from the beginning of its streams: {why}"
+                    told = f"{name} has a pipeline of its own, from the beginning of its streams: {why}"
+                    return told + _warned(query)
                 note = ComingNote(name, text_of(query).digest, plan, history, command)
                 self._join(place, self._with_others(place, member, plan), note)
             except BaseException:
@@ -137,7 +144,7 @@ class Online:
                 raise
             are = "is" if len(new) == 1 else "are"
             told = f"; {', '.join(new)} {are} new to its pipeline, and read from the beginning" if new else ""
-            return f"{name} comes with the next batch{told}"
+            return f"{name} comes with the next batch{told}{_warned(query)}"
 
     def alter(self, name: str, sql: str, command: str = "") -> str:
         """Has a query take the place of the one of its name."""
@@ -160,7 +167,7 @@ class Online:
                 self._session.forget(name)
                 self._session.declare(before.query, before.sink, None, place.overload)
                 raise
-            return f"{name} is another query from the next batch on"
+            return f"{name} is another query from the next batch on{_warned(query)}"
 
     def drop(self, name: str, command: str = "") -> str:
         """Has a query leave."""

@@ -17,7 +17,6 @@ from anabranch.adapt.handover import MadeUp, made_up
 from anabranch.balance.together import choose_together, restored
 from anabranch.control.completeness import LeftOut, together
 from anabranch.control.holding import Holding
-from anabranch.control.journal import Journal
 from anabranch.control.pace import Pace
 from anabranch.control.pipelines import KnownPipeline, known_pipelines
 from anabranch.control.progress import read_progress
@@ -45,9 +44,10 @@ from anabranch.plan.jtree import parse
 from anabranch.plan.migration import Execution
 from anabranch.plan.names import same_name
 from anabranch.plan.overload import Overload
-from anabranch.plan.partial import check_overload, late_suppressed
+from anabranch.plan.partial import check_overload
 from anabranch.plan.query import Derived, Enriched, Query, Stream, Table
 from anabranch.plan.statement import FAIL, FAILURES
+from anabranch.plan.warned import warnings_of
 from anabranch.plan.workload import Workload
 from anabranch.session_budget import budget_json, budget_text
 from anabranch.session_sharing import Planned, Together, plan_beside, plan_session
@@ -449,17 +449,9 @@ class Planning:
         return found if is_pinned else None
 
     def warn(self) -> None:
-        """Tells on the terminal, and once in its journal, which windows of a query are too short for its conditions, and
-        which freshness is for rows that come late."""
-        for name, planned in self.queries.items():
-            written = planned.forms.written
-            if not (texts := [*map(str, defeated(written)), *late_suppressed(written)]):
-                continue
-            print(*(f"anabranch: warning: query {name}: {text}" for text in texts), sep="\n", file=sys.stderr)
-            if self.checkpoint is not None:
-                journal, told = Journal(self.checkpoint, name), ". ".join(texts)
-                if (before := journal.last_of("warned")) is None or before.text != told:
-                    journal.note(-1, "warned", told)
+        """Tells on the terminal what people are warned of in the queries; their journals say so when they run."""
+        for planned in self.queries.values():
+            warn_of(planned.forms.written)
 
     def pipelines(self) -> list[Workload]:
         """Which queries run together, if none has run yet."""
@@ -604,6 +596,14 @@ class Planning:
         except OSError as error:
             raise LocationError(f"the checkpoint {self.checkpoint} cannot be used: {error}") from error
         return next((each for each in known if each.is_committed and name in each.layouts), None)
+
+
+def warn_of(query: Query) -> list[str]:
+    """Tells on the terminal what people are warned of in a query, and gives it."""
+    texts = warnings_of(query)
+    for text in texts:
+        print(f"anabranch: warning: query {query.name}: {text}", file=sys.stderr)
+    return texts
 
 
 def machine_slots() -> Slots:

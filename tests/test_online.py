@@ -22,7 +22,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, s STRING, ts TIMESTAMP) TIME ts FROM 'rows/a/*.parquet';
-CREATE STREAM b (k BIGINT, s STRING, ts TIMESTAMP) TIME ts FROM 'rows/b/*.parquet';
+CREATE STREAM b (k BIGINT, s STRING, ts TIMESTAMP) TIME ts LATENESS 1 SECOND FROM 'rows/b/*.parquet';
 CREATE STREAM c (k BIGINT, s STRING, ts TIMESTAMP) TIME ts FROM 'rows/c/*.parquet';
 CREATE QUERY pairs AS SELECT a.k FROM a, b WHERE a.k = b.k WINDOW 5 SECONDS;
 """
@@ -80,6 +80,20 @@ def test_a_query_that_cannot_come_is_refused_alone(tmp_path: Path, name: str, sq
     assert ground.run.pipelines == [ground.place]
     assert ground.add("more", FITS) == "more comes with the next batch", "a good one comes after it"
     assert ground.came == ["more"]
+
+
+def test_freshness_too_short_for_late_rows_is_told_of_a_query_that_comes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the answer and on the terminal of the run; of a query that is altered, too."""
+    ground, fresh = Ground(tmp_path), PAIRS.format(window="4 SECONDS FRESHNESS 4 SECONDS")
+    warned = "the freshness of b, 4 seconds, is below its window and the lateness together, 5 seconds"
+    assert "more comes with the next batch; warning: the freshness of a, 4 sec" in (told := ground.add("more", fresh))
+    assert f"; warning: {warned}" in told
+    assert f"anabranch: warning: query more: {warned}" in capsys.readouterr().err
+    assert f"; warning: {warned}" in ground.online.alter("pairs", fresh)
+    assert f"anabranch: warning: query pairs: {warned}" in capsys.readouterr().err
+    assert ground.add("other", FITS) == "other comes with the next batch"
 
 
 def test_no_more_queries_come_than_can_run_one_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ class Capacity:
 
     def load(self, other_s: float, slots_s: Sequence[float], arrival_s: float, stretch: float) -> float:
         """What a batch takes of what there is, given what its tasks and everything else take; 1 is all of it. While no
-        task runs, one core is busy."""
+        task runs, one core is taken to be busy: what the JVM takes on others, and beside tasks, nobody measures."""
         time = (other_s + stretch * stage_s(slots_s, self.cores)) / arrival_s if self.is_live else 0.0
         cpu = (other_s + sum(slots_s)) / (arrival_s * self.cpu) if self.cpu is not None else 0.0
         return max(time, cpu)

@@ -4,7 +4,8 @@ allocation takes the plan as given).
 Only lookups at the root of a plan are limited; everything below it is fed in full. So with a capacity of µ cores for lookups
 under the plan that runs, another plan has µ, and what feeding it takes less: a plan with fewer views has more left for
 results. An n-ary join has no views at all. It may take more CPU than a binary tree when all is looked up, and give more
-results when not all is.
+results when not all is. A plan that gives all results with the CPU there is ends the overload: it is taken as one that
+needs less CPU is (`anabranch.adapt.arbiter`), however few more results these are.
 
 Rows that come to the root from one of its inputs are one direction here: whichever of their parts came last, they find as
 many partners, at the same cost.
@@ -20,7 +21,10 @@ from anabranch.overload.by_cpu import Direction, by_results_per_cpu
 from anabranch.plan.jtree import Join, Plan
 
 MORE = 1.1
-"""A plan must give so many times the results of the one that runs, under limits."""
+"""A plan must give so many times the results of the one that runs, under limits, unless it gives all there are."""
+
+BY_CHANCE = 1e-9
+"""Shares that differ by less are the same: sums of floats."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Limited:
     feeding: float
     """Cores of all that is never limited."""
 
+    @property
+    def is_exact(self) -> bool:
+        return self.completeness > 1 - BY_CHANCE
+
 
 def given_by(model: CostModel, plan: Plan, running: Plan, cores: float) -> Limited:
     """What a plan gives, if lookups at the root of the one that runs have so many cores; below 0: feeding its views takes so
@@ -43,8 +51,11 @@ def given_by(model: CostModel, plan: Plan, running: Plan, cores: float) -> Limit
 
 
 def best_given(model: CostModel, plans: Iterable[Plan], running: Plan, cores: float) -> Limited:
-    """The plan that gives most results; of those that give as many, the one that is fed with less."""
+    """The plan that gives most results; of those that give all, the one that needs least CPU, and of others that give as
+    many the one that is fed with less."""
     found = [given_by(model, plan, running, cores) for plan in plans]
+    if exact := [each for each in found if each.is_exact]:
+        return min(exact, key=lambda each: model.cost(each.plan).cpu)
     return max(found, key=lambda each: (each.results_per_s, -each.feeding))
 
 

@@ -183,7 +183,8 @@ def step(
 def _under_limits(
     known: Knowledge, state: LoopState, plan: Plan, cores: float
 ) -> tuple[LoopState, Proposal | Remark | None]:  # fmt: skip
-    """While lookups are limited: the plan that gives most results, if it gives enough more and that pays for the way."""
+    """While lookups are limited: the plan that gives most results, if it gives enough more, or all with enough less CPU, and
+    that pays for the way."""
     state = replace(state, limited_for=state.limited_for + 1, promise=None)
     if state.limited_for % LIMITED_BATCHES != min(FIRST_BATCHES, known.settings.window):
         return state, None
@@ -192,13 +193,16 @@ def _under_limits(
     front = decide(graph, facts, model.units, known.bounds).front
     now = given_by(model, plan, plan, cores)
     found = best_given(model, [plan, *(p for p, c in front if c.memory <= known.bounds.memory)], plan, cores)
-    if found.plan == plan or found.results_per_s <= MORE * now.results_per_s:
+    # What the plan that runs would need for as many results, beside what there is; for all of them, beside what that needs.
+    change = Change(needed_for(model, plan, found.results_per_s), feeding(model, plan) + cores, becomes_qualified=False)
+    if found.is_exact:
+        change = Change(model.cost(plan).cpu, model.cost(found.plan).cpu, becomes_qualified=False)
+    is_enough = found.results_per_s > MORE * now.results_per_s or (found.is_exact and change.is_better)
+    if found.plan == plan or not is_enough:
         return state, None
     batch_s = state.monitor.span_s / max(1, len(state.monitor.batches))
     way = estimate(model, graph, plan, found.plan, known.slots, batch_s, known.settings.pause_s)
     cost_s = way.possible[Strategy.MOVING_STATE].total_cpu_s
-    # What the plan that runs would need for as many results, beside what there is.
-    change = Change(needed_for(model, plan, found.results_per_s), feeding(model, plan) + cores, becomes_qualified=False)
     life_s, more = expected_life_s(known, state), found.results_per_s - now.results_per_s
     details = {
         "why": "there is too little CPU", "from": show(plan, graph), "results_per_s": found.results_per_s,

@@ -12,7 +12,8 @@ milliseconds, so it needs no thread of its own. The rules:
   would go beyond that, with the next batch as it is expected. So a burst that is shorter than the slack loses nothing.
 - What is limited are lookups that give results, where they give least for their CPU; each slot by itself.
 - Limits end when the load without them is below `LIFT`: lower than where they begin, so that a load that does not change
-  does not have limits come and go.
+  does not have limits come and go. Between `LIFT` and 1 the slack keeps them apart: limits end when the pipeline has caught
+  up, and begin when the slack is used again. Where it does not catch up, they end when the load was below 1 for long.
 
 Where lookups are too small a part of a batch, limiting them is no use: that is told, once for each overload, and nothing is
 limited. The first batches of a run, in which kernels are compiled and the JVM is cold, are not judged.
@@ -62,6 +63,16 @@ LATEST_BATCHES = 3
 LIFT = 0.9
 """Limits end when the load without them is no more than this; they begin above 1."""
 
+FITTING_BATCHES = 10
+"""And after so many batches in a row whose load without them was below 1, if the pipeline has caught up."""
+
+CAUGHT_UP = 0.2
+"""It has if it is behind by no more than this share of the slack. Limits begin at `SLACK_USED` of it: before they do, a load
+that is a little above what was measured has used what lies between."""
+
+STEADY_BATCHES = 50
+"""And after so many though it has not, or there is no slack: the source does not hand out more, and exact batches do fit."""
+
 TARGET = 0.9
 """What a batch under limits may take of what there is: the rest is for what was not foreseen, and to catch up."""
 
@@ -75,7 +86,7 @@ GRACE_BATCHES = 2
 """A pipeline without FRESHNESS may be so many batches behind."""
 
 CALM_BATCHES = 5
-"""After so many batches that would fit without limits these end although the pipeline is behind: the lag is the source's."""
+"""After so many batches with a load of `LIFT` or less limits end although the pipeline is behind: the source lags."""
 
 LASTING_BATCHES = 10
 """An overload is failed for when it has lasted for so many batches."""
@@ -133,6 +144,8 @@ class OverloadState:
     overloaded: int = 0
     """Batches in a row that were too much."""
     calm: int = 0
+    """Batches in a row with a load of `LIFT` or less."""
+    fitting: int = 0
     """Batches in a row that would have fitted without limits."""
     stretch: float = 1.0
     """How much longer than their CPU tasks ran when that was last told."""
@@ -173,6 +186,11 @@ class Standing:
         return self.behind_s > max(self.slack_s, self.grace_s)
 
     @property
+    def has_caught_up(self) -> bool:
+        """Whether the slack is there again; without any, it cannot tell."""
+        return self.slack_s > 0 and self.behind_s <= CAUGHT_UP * self.slack_s
+
+    @property
     def target(self) -> float:
         return CATCH_UP if self.is_late else TARGET
 
@@ -193,12 +211,14 @@ def step(known: OverloadKnowledge, state: OverloadState, load: Load, now_s: floa
     standing = _standing(known, state, now_s)
     overloaded = state.overloaded + 1 if standing.is_too_much else 0
     calm = state.calm + 1 if standing.load <= LIFT else 0
-    state = replace(state, overloaded=overloaded, calm=calm, has_told=state.has_told and standing.load > LIFT)
+    fitting = state.fitting + 1 if standing.load < 1 else 0
+    has_told = state.has_told and standing.load > LIFT
+    state = replace(state, overloaded=overloaded, calm=calm, fitting=fitting, has_told=has_told)
     if known.overload.policy is Policy.FAIL:
         if overloaded >= LASTING_BATCHES:
             raise OverloadError(failing(standing.load, standing.behind_s, overloaded, standing.slack_s))
         return state, []
-    if state.is_limited and standing.load <= LIFT and (calm >= CALM_BATCHES or not standing.is_late):
+    if state.is_limited and _is_over(state, standing):
         return _lift(known, state, standing)
     if not state.is_limited and not standing.is_too_much:
         return replace(state, cores={}), []
@@ -206,6 +226,15 @@ def step(known: OverloadKnowledge, state: OverloadState, load: Load, now_s: floa
         return _shed(known, state, standing, [each.full_s for each in standing.expected.slots.values()])
     state, said = _limit(known, state, standing)
     return replace(state, cores=lookup_cores(standing.expected, state.allowances, standing.target)), said
+
+
+def _is_over(state: OverloadState, standing: Standing) -> bool:
+    """Whether all rows may look up again."""
+    if standing.load <= LIFT:
+        return state.calm >= CALM_BATCHES or not standing.is_late
+    if standing.has_caught_up:
+        return state.fitting >= FITTING_BATCHES
+    return state.fitting >= STEADY_BATCHES and not standing.is_late
 
 
 # -- monitoring ------------------------------------------------------------------------------------------------------
@@ -356,8 +385,8 @@ class OverloadLoop(Limiter):
 
     def at_start(self, limits: Mapping[str, Mapping[str, Limit]], kept: Mapping[str, float]) -> Sequence[Allowing]:
         """Goes on with what was limited, as far as it may be; what a user pinned holds from now on."""
-        known, policy, said = self.known, self.known.overload.policy, list[Allowing]()
-        adapts, sheds = policy is Policy.ADAPT_JOINS, policy is Policy.SHED or known.overload.may_shed
+        known, said = self.known, list[Allowing]()
+        adapts, sheds = known.overload.limits_lookups, known.overload.sheds
         rows = {
             (name, alias): dict(limit.rows)
             for name, own in limits.items()

@@ -15,6 +15,7 @@ from anabranch.drive.steering import Steering
 from anabranch.errors import SessionError
 from anabranch.plan.history import Stored, complete_from_us, keeper_of, why_no_history
 from anabranch.plan.lengths import instant_text
+from anabranch.plan.query import BEGINNING_US, FOREVER_US
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,24 @@ def admission(coming: Coming, batch: int, base: Commit | None, running: Iterable
         if keeper is None:
             raise SessionError(f"{query.name} cannot have history: {_why_not(query.name, why_no_history(query))}")
     since = batch if keeper is None else keeper.since
-    complete_us = complete_from_us(query, seen, since == 0)
+    complete_us, missing_us = complete_from_us(query, seen, since == 0), missing_before_us(since, batch, base)
     told = f"from batch {batch} on"
     if keeper is not None:
         told += f", with rows that came before, as {keeper.query.name} keeps them"
+    if complete_us is not None and missing_us > complete_us:
+        told += ", of which some were shed"
+        complete_us = missing_us if missing_us < FOREVER_US else None
     if complete_us is None:
         return Admission(since, f"{told}; rows that came before it are missing for ever, for a window has no end")
     return Admission(since, f"{told}; results are complete from {instant_text(complete_us)} on")
+
+
+def missing_before_us(since: int, batch: int, base: Commit | None) -> int:
+    """The watermark up to which results of a query that comes with a batch may lack rows that were shed before it: if it has
+    rows of batches before, up to when those of some query do."""
+    if base is None or since == batch:
+        return BEGINNING_US
+    return max((own.missing_until_us for own in base.queries.values()), default=BEGINNING_US)
 
 
 def _stored(running: Iterable[Steering], base: Commit) -> list[Stored]:

@@ -51,7 +51,7 @@ from anabranch.control.resume import REMEDY, Standing, standing_of
 from anabranch.control.statistics import summed
 from anabranch.control.table_files import holds_table, put_table, table_file
 from anabranch.control.watermark import last_seen_after, next_watermark, seen_after
-from anabranch.drive.coming import Coming, admission
+from anabranch.drive.coming import Coming, admission, missing_before_us
 from anabranch.drive.departed import TextsInUse, sweep_pipeline
 from anabranch.drive.limiting import Limiting
 from anabranch.drive.retain import RELEASE_EVERY, SWEEP_GRACE_S, Retention, Work, at_once, sweep_unnamed
@@ -183,6 +183,7 @@ class Driver:
             # What a commit says of the name of a query that was altered since is of the one before it.
             if commit is None or (name in commit.queries and name not in come):
                 query.resume(commit, self.standing.begun, own)
+                query.warn(commit.batch if commit is not None else -1)
         self.limiting.open(self.standing.begun or commit, self._tell)
         if commit is None and self.standing.begun is None and self.slicer is not None:
             for recut in self.slicer.at_start():
@@ -255,16 +256,16 @@ class Driver:
                 query.texts.keep(query.text)
             own = begun.queries[name]
             clock_us = next_clock(query.query, self.limiting.clock, base, begun.planned_us)
-            limits = own.limits if self.limiting.may_lose else {}
+            limits = own.limits if self.limiting.overload.limits_lookups else {}
             queries[name] = msgspec.structs.replace(
                 own, text=query.text.digest, execution=query.record, clock_us=clock_us, limits=limits
             )
         epochs = {"epoch": self.holder.epoch, "base_epoch": base.epoch if base is not None else 0}
         parted = tuple(sorted(self.parted))
-        may_lose = self.limiting.may_lose
+        shed = begun.shed if self.limiting.overload.sheds else {}
         return msgspec.structs.replace(
-            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted, may_lose=may_lose,
-            shed=begun.shed if may_lose else {}, **epochs,
+            begun, runs=begun.runs + 1, queries=queries, ended=self.ended, parted=parted,
+            may_lose=self.limiting.may_lose, shed=shed, **epochs,
         )  # fmt: skip
 
     def _admit(self) -> None:
@@ -284,6 +285,7 @@ class Driver:
             if before is not None:
                 each.query.declared = before.declared or before.text.sql_digest
             each.query.tell(batch - 1, "added" if before is None else "altered", found.text)
+            each.query.warn(batch - 1)
         self.left.forget(name for name in self.coming if name in self.queries)
         self.parted |= parted_sources([(q.query, q.distribution.grid) for q in self.queries.values()])
         self._have_slots_for(self.queries.values())
@@ -420,8 +422,9 @@ class Driver:
     ) -> QueryCommit:
         """What a batch left behind, of one query."""
         own, control = base.queries.get(name) if base is not None else None, begun.queries[name]
-        missing_us = own.missing_until_us if own is not None else BEGINNING_US
-        before = own.tables if own is not None and own.identity == control.identity else {}
+        own = own if own is not None and own.identity == control.identity else None
+        before = own.tables if own is not None else {}
+        missing_us = own.missing_until_us if own else missing_before_us(control.since, begun.batch, base)
         staged = [a for a in attempts if name in a.staged]
         return QueryCommit(
             control.identity, control.text, control.watermark_us, control.execution, control.layout,

@@ -36,6 +36,7 @@ from anabranch.plan.jtree import Plan, show
 from anabranch.plan.migration import Execution, Strategy
 from anabranch.plan.query import ENGINE, Query, Stream
 from anabranch.plan.selects import Selects, shown_selects
+from anabranch.plan.warned import warnings_of
 from anabranch.share.canonical import Running, part_in_names, renamed_plan
 
 MOST_FAILED_RUNS = 3
@@ -143,6 +144,12 @@ class Steering:
     def tell(self, batch: int, event: str, text: str, **details: Any) -> None:
         """Notes something in the journal."""
         self.journal.note(batch, event, text, plan=self.plan_text, **details)
+
+    def warn(self, batch: int) -> None:
+        """Notes what people are warned of in the query, if that is not what was noted last."""
+        told = ". ".join(warnings_of(self.forms.written))
+        if told and ((before := self.journal.last_of("warned")) is None or before.text != told):
+            self.tell(batch, "warned", told)
 
     # -- the start ---------------------------------------------------------------------------------------------------
 

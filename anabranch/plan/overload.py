@@ -106,6 +106,11 @@ class Overload:
         return ", ".join(found)
 
     @property
+    def limits_lookups(self) -> bool:
+        """Whether only some rows may look up their partners."""
+        return self.policy is Policy.ADAPT_JOINS
+
+    @property
     def sheds(self) -> bool:
         """Whether rows may be dropped before they are joined."""
         return self.policy is Policy.SHED or self.may_shed
@@ -127,9 +132,9 @@ class Overload:
         for alias, share in self.allowances.items():
             if not (_is_number(share) and 0 <= share <= 1):
                 raise SessionError(f"the allowance of {alias} is a share from 0 to 1: not {share!r}")
-        if self.allowances and self.policy is not Policy.ADAPT_JOINS:
+        if self.allowances and not self.limits_lookups:
             raise SessionError(f'allowances go with policy="adapt joins", not with "{self.policy}"')
-        if self.may_shed and self.policy is not Policy.ADAPT_JOINS:
+        if self.may_shed and not self.limits_lookups:
             raise SessionError(f'may_shed goes with policy="adapt joins", not with "{self.policy}"')
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -13,9 +15,11 @@ import pytest
 from anabranch.adapt.load import measured
 from anabranch.adapt.overload import (
     CALM_BATCHES,
+    CAUGHT_UP,
     FIRST_BATCHES,
     LASTING_BATCHES,
     LATEST_BATCHES,
+    STEADY_BATCHES,
     OverloadLoop,
     least_slack_s,
 )
@@ -265,6 +269,36 @@ def test_a_load_between_lifting_and_limiting_does_not_have_limits_come_and_go() 
         machine = Machine(lambda t, load=load: 2.0 if 20 < t < 50 else load, adapt(), slack_s=2).run(200)
         assert len(machine.events("lifted")) <= 1, load
         assert len([e for e in machine.events("limiting") if e[0] > 80]) <= 1, load
+
+
+def rows_for(load: float) -> float:
+    """How many times the rows of load 1 a machine is to have that exact batches of a second take so many seconds of."""
+    linear, square = 0.3, 1000 * 3e-4 + 1000 * 1e-4
+    return (math.sqrt(linear**2 + 4 * square * (load - OTHER_S)) - linear) / (2 * square)
+
+
+@pytest.mark.parametrize("load", [0.8, 0.95, 1.0, 1.05, 1.2])
+@pytest.mark.parametrize(("slack_s", "throttle_s"), [(2, math.inf), (0, math.inf), (10, 1.0)])
+def test_after_a_burst_a_load_that_fits_is_exact_and_limits_do_not_come_and_go(
+    load: float, slack_s: int, throttle_s: float
+) -> None:
+    """Rows come by 2 % more or less. In a thousand batches limits end once where exact batches fit, and stay where they
+    do not; also where the source hands out no more than comes, and the pipeline never catches up."""
+    rng = random.Random(5)
+    noise = [1 + 0.02 * rng.gauss(0, 1) for _ in range(2000)]
+    rows, burst = rows_for(load), rows_for(2.5)
+    machine = Machine(
+        lambda t: burst if 10 < t < 40 else rows * noise[int(t)], adapt(), slack_s, throttle_s=throttle_s
+    ).run(1000)  # fmt: skip
+    first = next(n for n, at in enumerate(machine.times) if at >= 40)
+    exact = [share == 1 for share in machine.complete[first:]]
+    assert not exact[0]
+    assert sum(one is not other for one, other in pairwise(exact)) <= 1
+    assert sum(exact) > 0.9 * len(exact) if load < 1 else load == 1 or not any(exact)
+    if load == 0.95:
+        lifted = exact.index(True)
+        has_caught_up = machine.lags[first + lifted] < machine.lags[FRESH] + CAUGHT_UP * slack_s + 1
+        assert has_caught_up or lifted >= STEADY_BATCHES
 
 
 def test_what_becomes_of_results_counts_as_part_of_finding_them() -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from anabranch.control.completeness import completeness_of
 from anabranch.control.journal import Journal
 from anabranch.control.loop import Allowing, Load, LoadRemark, Recut, SliceRemark
 from anabranch.control.query_texts import QueryTexts
@@ -25,8 +26,10 @@ from anabranch.plan.jtree import left_deep, parse
 from anabranch.plan.migration import Execution, Migration, Strategy
 from anabranch.plan.overload import Clock, Overload, Policy
 from anabranch.plan.query import Query
-from anabranch.sql import parse_script
+from anabranch.sql import bind_query, parse_script
 from anabranch.storage.filesystem import MemoryFilesystem
+from tests.support import oracle
+from tests.support.pairs import CATALOG
 
 SCRIPT = """
 CREATE STREAM a (k BIGINT, ts TIMESTAMP) TIME ts;
@@ -151,6 +154,19 @@ def test_a_batch_that_was_begun_with_limits_runs_again_under_the_policy_of_now()
     assert (exact.may_lose, exact.queries["q"].limits) == (False, {})
 
 
+@pytest.mark.parametrize("overload", [Overload(Policy.SHED), Overload(Policy.ADAPT_JOINS, may_shed=True)])
+def test_a_batch_that_was_begun_and_sheds_runs_again_under_the_policy_of_now(overload: Overload) -> None:
+    disk = MemoryFilesystem()
+    first = pipeline(disk, overload, "")
+    first.driver.limiting.shed = {"a": 0.5}
+    begun = first.driver.begin(0)
+    assert begun.shed == {"a": 0.5}
+    assert pipeline(disk, Overload(Policy.ADAPT_JOINS, may_shed=True), "").driver.begin(0).shed == {"a": 0.5}
+    again = pipeline(disk, Overload(Policy.SHED), "").driver.begin(0)
+    assert (again.shed, again.queries["q"].limits, again.salt) == ({"a": 0.5}, {}, begun.salt)
+    assert pipeline(disk, Overload(Policy.ADAPT_JOINS), "").driver.begin(0).shed == {}
+
+
 def test_a_parallel_track_ends_before_anything_is_limited() -> None:
     made = pipeline(MemoryFilesystem(), Overload(Policy.ADAPT_JOINS), "")
     (steering,) = made.driver.queries.values()
@@ -226,6 +242,56 @@ def test_a_query_that_comes_has_no_history_where_results_may_be_lost() -> None:
     assert found.since == 1
 
 
+JOIN = "SELECT a.x, b.x AS y FROM a, b WHERE a.k = b.k{} WINDOW 3 SECONDS"
+KIN = {"later": JOIN.format(" AND a.x >= 0"), "pairs": JOIN.format(" AND b.x >= 0")}
+"""A query that comes, and one of the same name as that which keeps what it asks for."""
+
+
+def pairs(keys: Sequence[int], us: int) -> dict[str, pa.Table]:
+    made = pa.table({"k": keys, "x": keys, "ts": pa.array([us] * len(keys), pa.timestamp("us"))})
+    return {"a": made, "b": made}
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_history_lacks_rows_that_were_shed_before_the_policy_changed(name: str) -> None:
+    """A row of each key and stream comes every second. Rows of the first two batches were shed by half, and are over when
+    those of batch 4 come: until then results of a query with history are missing, too, which is told until the watermark
+    has come there."""
+    disk, batches = MemoryFilesystem(), [pairs(range(40), n * 1_000_000) for n in range(7)]
+    shedding = Limiting(Overload(Policy.SHED), draw_salt=lambda: 7)
+    first = LocalPipeline([bind_query("pairs", JOIN.format(""), CATALOG)], disk, limiting=shedding)
+    shedding.shed = {"a": 0.5, "b": 0.5}
+    for batch in range(2):
+        first.step(batch, batches[batch])
+    run = LocalPipeline([bind_query("pairs", JOIN.format(""), CATALOG)], disk)
+    query = bind_query(name, KIN[name], CATALOG)
+    run.add(query, history=True)
+    wanted = oracle.fresh_by_batch(query, batches, {}, [None] * len(batches))
+    for batch in range(2, len(batches)):
+        found, commit = oracle.bag(run.step(batch, batches[batch])[name].results), run.commit
+        assert not found - wanted[batch]
+        assert (found == wanted[batch]) is (batch >= 4)
+        assert commit is not None
+        told = completeness_of(batch, commit.queries[name])
+        assert (told is None) is (batch >= 5)
+        assert told is None or told.share is None
+    (came,) = [e for e in run.driver.queries[name].journal.entries() if e.event in ("added", "altered")]
+    assert came.text.endswith("of which some were shed; results are complete from 1970-01-01 00:00:04 UTC on")
+
+
+def test_a_query_without_history_lacks_nothing_that_was_shed() -> None:
+    disk, shedding = MemoryFilesystem(), Limiting(Overload(Policy.SHED), draw_salt=lambda: 7)
+    first = LocalPipeline([bind_query("pairs", JOIN.format(""), CATALOG)], disk, limiting=shedding)
+    shedding.shed = {"a": 0.5, "b": 0.5}
+    first.step(0, pairs([1, 2], 0))
+    run = LocalPipeline([bind_query("pairs", JOIN.format(""), CATALOG)], disk)
+    run.add(bind_query("later", KIN["later"], CATALOG))
+    run.step(1, pairs([1, 2], 1))
+    assert run.commit is not None
+    missing = {name: completeness_of(1, own) is not None for name, own in run.commit.queries.items()}
+    assert missing == {"pairs": True, "later": False}
+
+
 def test_a_query_that_comes_is_limited_too() -> None:
     made = pipeline(MemoryFilesystem(), Overload(Policy.ADAPT_JOINS), "")
     made.step(0, rows(1_000_000))
@@ -244,6 +310,27 @@ def test_nothing_is_remembered_of_a_query_that_has_left() -> None:
     assert control.queries.keys() == made.driver.limiting.limits.keys() == {"q"}
     assert isinstance(made.driver.limiting.limiter, Pinned)
     assert made.driver.limiting.limiter.queries.keys() == {"q"}
+
+
+def test_freshness_too_short_for_late_rows_is_noted_when_a_query_starts_comes_or_is_altered() -> None:
+    """Once for as long as it is so."""
+    text, disk = SCRIPT.replace("TIME ts;", "TIME ts LATENESS 1 SECOND;"), MemoryFilesystem()
+    fresh = {us: parse_script(text.format(fresh=f"FRESHNESS {us} SECONDS")).queries[0].query for us in (5, 6)}
+    pipeline = LocalPipeline([fresh[5]], disk)
+    pipeline.step(0, rows(1_000_000))
+    pipeline.add(replace(fresh[5], name="r"))
+    pipeline.add(fresh[6])
+    pipeline.step(1, rows(2_000_000))
+    pipeline.add(fresh[5])
+    pipeline.add(replace(fresh[6], name="r"))
+    pipeline.step(2, rows(3_000_000))
+    pipeline.add(replace(fresh[5], name="r"))
+    pipeline.step(3, rows(4_000_000))
+    queries = pipeline.driver.queries
+    noted = {name: [e for e in each.journal.entries() if e.event == "warned"] for name, each in queries.items()}
+    assert {name: [each.batch for each in entries] for name, entries in noted.items()} == {"q": [-1], "r": [0]}
+    told = "the freshness of a, 5 seconds, is below its window and the lateness together, 6 seconds"
+    assert all(entry.text.startswith(told) for entries in noted.values() for entry in entries)
 
 
 @pytest.mark.parametrize("fresh", ["", "FRESHNESS 5 SECONDS", "FRESHNESS 9 SECONDS"])
