@@ -65,33 +65,43 @@ class Lookup:
                 rows = rows.where(probing)
                 keys = _Keys(box, probe, rows)
         counts.probes += len(rows) if probing is None else int(np.count_nonzero(probing))
+        highs: Words | None = None
         if probe.between is not None:
             ordered, highs = self._ranges(state, probe, probe.between, keys, rows, visible)
-            kernel, is_exact = partial(_in_ranges, highs), not probe.keys
+            is_exact = not probe.keys
         else:
             ordered = known if known is not None else self._ordered(keys, rows)
-            kernel, is_exact = probe_kernel, index.is_exact
-        longest_us = 0 if len(probe.target) > 1 else self._longest_us(probe.target)
-        for table, window_us in state.tables(visible, partial(self._window_us, probe.target)):
-            reaches_us, place = self._reaches_us(ordered, rows, probe.target, window_us), beginning()
+            is_exact = index.is_exact
+        for matches, lookups in self.matches(probe.target, state, ordered, highs, rows, visible):
+            counts.lookups += lookups
+            counts.candidates += matches.shape[1]
+            matches, found = self.combined(probe.target, rows, matches)
+            for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
+                combined = found if last - first == len(found) else found.slice(first, last)
+                if not is_exact:
+                    combined = self._same_keys(probe, keys, matches[0, first:last], combined)
+                combined = self._allowed(probe, combined)
+                counts.matches += len(combined)
+                counts.cpu_ns += thread_time_ns() - began
+                if len(combined):
+                    yield combined
+                began = thread_time_ns()
+        counts.cpu_ns += thread_time_ns() - began
+
+    def matches(
+        self, target: Aliases, state: Index, ordered: Words, highs: Words | None, rows: Combination, visible: bool
+    ) -> Iterator[tuple[Matches, int]]:
+        """What sorted rows find in an index, in pieces, each with the number of lookups that it took; with `highs` in ranges
+        from the word of a row up to that."""
+        kernel = probe_kernel if highs is None else partial(_in_ranges, highs)
+        longest_us = 0 if len(target) > 1 else self._longest_us(target)
+        for table, window_us in state.tables(visible, partial(self._window_us, target)):
+            reaches_us, place = self._reaches_us(ordered, rows, target, window_us), beginning()
             while place[BLOCK] < len(ordered):
                 matches, lookups = kernel(
                     ordered, table, longest_us, reaches_us, len(ordered), place, bounds.CHUNK_PAIRS
                 )  # fmt: skip
-                counts.lookups += int(lookups)
-                counts.candidates += matches.shape[1]
-                matches, found = self._combined(probe, rows, matches)
-                for first, last in cuts(box, found, len(found), bounds.CHUNK_BYTES):
-                    combined = found if last - first == len(found) else found.slice(first, last)
-                    if not is_exact:
-                        combined = self._same_keys(probe, keys, matches[0, first:last], combined)
-                    combined = self._allowed(probe, combined)
-                    counts.matches += len(combined)
-                    counts.cpu_ns += thread_time_ns() - began
-                    if len(combined):
-                        yield combined
-                    began = thread_time_ns()
-        counts.cpu_ns += thread_time_ns() - began
+                yield matches, int(lookups)
 
     def _longest_us(self, target: Aliases) -> int:
         """The window of an input."""
@@ -122,10 +132,10 @@ class Lookup:
         reader = self.box.reader
         return reader.window_us(reader.input(target[0]), keeping)
 
-    def _combined(self, probe: Probe, rows: Combination, matches: Matches) -> tuple[Matches, Combination]:
+    def combined(self, target: Aliases, rows: Combination, matches: Matches) -> tuple[Matches, Combination]:
         """Rows with what they have found and may see."""
-        matches, parts = self._parts(probe.target, matches)
-        shown = self._shown(probe.target, parts)
+        matches, parts = self._parts(target, matches)
+        shown = self._shown(target, parts)
         if shown is not None:
             matches, parts = _where(shown, matches, parts)
         sets = self._sets(rows, matches, parts)

@@ -3,7 +3,8 @@
 A reader owns no state. It says what it needs (`Reader.views`, `Reader.indexes`, columns and predicates for the logs), and
 `anabranch.engine.store` keeps what all readers of a slot need together. So an index may hold rows that one of its readers
 may not see: rows that came too late for it, or that have a NULL in another of its keys. `Reader.seen` tells which rows it
-may; it looks only into segments where there can be others.
+may; it looks only into segments where there can be others. (The rule itself is written down, and checked, in
+`anabranch.engine.visibility`.)
 
 Example: the index over s by k serves q, which joins s by k, and p, which joins it by k and by j. A row of batch 7 has no j.
 It is stored for q's sake, and the log does not say of segment 7 that j is not NULL: segment 7 is a *suspect* for p. When p

@@ -28,16 +28,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from anabranch.control.records import Preparing
 from anabranch.engine.arrival import delta_of, indexed_positions, order_keys, order_rows
 from anabranch.engine.combination import Combination
 from anabranch.engine.log import starts_of
-from anabranch.engine.reader import BoundIndex, InputState, Reader, values_of
+from anabranch.engine.reader import BoundIndex, InputState, Reader
 from anabranch.engine.results import Found
 from anabranch.engine.run import Words
-from anabranch.engine.slices import Keeping, Slice, parts_of
+from anabranch.engine.slices import Slice
 from anabranch.engine.store import Build, Store
 from anabranch.plan.identity import IndexKey, ViewKey
 from anabranch.plan.join_graph import Aliases
@@ -99,7 +98,7 @@ class Rebuild:
         others lack of them that may see more is told after that, when all have what they need (`begin_thin`)."""
         for key, index in self._reader.by_key.items():
             self._store.thin.pop(key, None)
-            if self._is_needed(index):
+            if self.is_needed(index):
                 self.derive_index(index)
 
     def begin_thin(self, since: int = -1, prepared: Mapping[IndexKey, int] | None = None) -> None:
@@ -115,7 +114,7 @@ class Rebuild:
             # Rows that came since it began were added to thin indexes as they came.
             since = migration.since - 1
         for key, index in reader.by_key.items():
-            if self._is_needed(index):
+            if self.is_needed(index):
                 continue
             if since >= 0:
                 self.derive_index(index, after=since)
@@ -127,7 +126,7 @@ class Rebuild:
                 if not reader.execution.is_parallel:
                     store.thin[key] = min(known, store.thin.get(key, known))
 
-    def _is_needed(self, index: BoundIndex) -> bool:
+    def is_needed(self, index: BoundIndex) -> bool:
         """Whether an index must be complete: results need it, or a view that is begun. Those of stored tables always are."""
         store, reader = self._store, self._reader
         if index.key in reader.served_indexes:
@@ -181,7 +180,7 @@ class Rebuild:
         if len(index.aliases) > 1:
             return sorted(self.box.view_of(index.aliases).segments)
         i = self._reader.input(index.aliases[0])
-        readers = [(self._reader, i)] if self._is_needed(index) else self._lookers(index.key)
+        readers = [(self._reader, i)] if self.is_needed(index) else self._lookers(index.key)
         segments = self._store.logs[i.source.name].segments
         return sorted(b for b in segments if any(reader.is_shown(its, b) for reader, its in readers))
 
@@ -232,51 +231,6 @@ class Rebuild:
             rows.sets = reader.lineage.combined(None, rows.ids, logs, starts, ends)
         places, passing = np.flatnonzero(kept), self.box.passing(reader.passed(inputs), rows)
         return (rows, places) if passing is None else (rows.where(passing), places[passing])
-
-    def verify(self) -> None:
-        """Checks, for tests, that the indexes over sources show what their keys say."""
-        for key, index in self._reader.by_key.items():
-            state = self._store.indexes[key]
-            if len(index.aliases) > 1 or key in self._store.thin or state.gap is not None:
-                continue
-            wanted = [
-                (batch << 32) + rows[:, 1].view(np.int64)[rows[:, 2].view(np.int64) > self._over_us(index, keeping)]
-                for batch in self._batches(index)
-                for keeping, rows in parts_of(self._unordered(index, batch), self._slices(index, batch))
-            ]
-            shown = [
-                run.ids()[run.starts() > self._over_us(index, keeping)]
-                for keeping, spine in state.spines.items()
-                for run in spine.runs
-            ]
-            here, there = (np.sort(np.concatenate(ids)) if ids else np.empty(0, np.int64) for ids in (shown, wanted))
-            i = self._reader.input(index.aliases[0])
-            if isinstance(i.source, Stream):
-                # Others who read the index may see what came before this reader, or after it.
-                first, end = self._reader.span(i.source.name)
-                here, there = (ids[(ids >> 32 >= first) & (ids >> 32 < end)] for ids in (here, there))
-            if i.raised or i.lowered:
-                # Runs that were taken over lack rows that would not pass a select above the join.
-                there = np.intersect1d(here, there)
-            assert np.array_equal(here, there), f"{key} shows {len(here)} rows instead of {len(there)}"
-
-    def _unordered(self, index: BoundIndex, batch: int) -> Words:
-        """What an index over a source should show of a batch: positions and starts, as the rows stand in their segment."""
-        i = self._reader.input(index.aliases[0])
-        stored = self._store.logs[i.source.name].segments[batch]
-        rows, starts, positions = stored.rows, starts_of(i.source, stored.rows), indexed_positions(self._reader, i, stored)
-        if positions is None:
-            positions = np.arange(rows.num_rows)
-        else:
-            rows, starts = rows.take(pa.array(positions)), starts[positions]
-        if nullable := [key for key in values_of(index.terms, rows) if key.null_count]:
-            valid = np.logical_and.reduce([key.is_valid().to_numpy(zero_copy_only=False) for key in nullable])
-            positions, starts = positions[valid], starts[valid]
-        return np.column_stack([np.zeros(len(positions), np.int64), positions, starts]).view(np.uint64)
-
-    def _over_us(self, index: BoundIndex, keeping: Keeping) -> int:
-        """Rows of a slice that started by then have ended for all readers of an index over a source."""
-        return self._store.over_us(self._reader.input(index.aliases[0]).source.name, keeping)
 
     # -- work at what is not -----------------------------------------------------------------------------------------
 

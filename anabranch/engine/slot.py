@@ -56,6 +56,7 @@ from anabranch.engine.rebuild import hand_over
 from anabranch.engine.results import Found
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
+from anabranch.engine.visibility import Visibility
 from anabranch.errors import QueryError, StateError
 from anabranch.plan.distribution import ONE_SLOT, Distribution, grid_of, in_form, parted_sources
 from anabranch.plan.eager import Forms
@@ -241,6 +242,9 @@ class Slot:
         """What the last batch measured, by query."""
         self.batch = -1
         """The last batch that was run and saved, whether or not it was committed."""
+        self._accepted: tuple[int, Mapping[str, int]] = (-1, {})
+        """The last batch that was begun, and by which watermarks its rows were accepted."""
+        self._visibility: Visibility | None = None
         self._place()
         self.store.serve([box.reader for box in self.boxes.values()])
 
@@ -571,6 +575,7 @@ class Slot:
         """What has ended goes, states that are lacking are worked at, and new rows come in."""
         arrival.clocks_us = {name: own.clock_us for name, own in times.items() if own.clock_us != BEGINNING_US}
         watermarks = {name: own.watermark_us for name, own in times.items()}
+        self._accepted = arrival.batch, watermarks
         for box in self.boxes.values():
             box.begin(arrival)
             if isinstance(box, SharedBox):
@@ -648,11 +653,11 @@ class Slot:
         return found
 
     def verify(self) -> None:
-        """Checks the invariants of the state in memory, for tests: runs are in order, and an index that is complete shows
-        the rows that its key says, and no others that are still valid."""
+        """Checks the invariants of the state in memory after a batch, for tests: runs are in order, and every box sees the
+        rows, and has the views, that it should (`anabranch.engine.visibility`)."""
         self.store.verify()
-        for box in self.boxes.values():
-            box.rebuild.verify()
+        self._visibility = self._visibility or Visibility()
+        self._visibility.verify(self.boxes.values(), *self._accepted)
 
 
 def parted_by(tenants: Iterable[Tenant]) -> frozenset[str]:

@@ -110,7 +110,7 @@ def colliding_hashes(columns: Sequence[pa.Array], rows: int) -> Any:
 
 
 def check_collisions(scenario: Scenario) -> None:
-    rooms = ("anabranch.engine.arrival.hash_keys", "anabranch.engine.box.hash_keys", "anabranch.engine.lookup.hash_keys")
+    rooms = [f"anabranch.engine.{room}.hash_keys" for room in ("arrival", "box", "lookup", "visibility")]
     with ExitStack() as stack:
         for room in rooms:
             stack.enter_context(mock.patch(room, colliding_hashes))
