@@ -411,6 +411,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("        if not boxes.tenants:\n            return\n", ""),
             ("{}, dropped=tuple(sorted(boxes.checkpoint.files)))", "{})")),
         *of("drive/retain.py", "drive/test_left_slots.py", ('for slot in filesystem.folders("state"):', "for slot in ():")),
+        *of("engine/reader.py", COMES, ("(*i.raised, *self._placed_by(i))", "i.raised")),
         *of("drive/runner.py", COMES,
             ("            write_coming(self.driver.filesystem, note)\n", ""),
             ("        self._forget_notes()\n", ""),

@@ -306,9 +306,18 @@ class Reader:
         return [i for i in self.inputs if i.source.name == source]
 
     def stored_columns(self, source: Stream | Table) -> set[str]:
-        """The columns that the log must keep: for keys, residuals and results, and for selects that stand above a join."""
-        needed = {c for i in self.inputs_over(source.name) for c in self.graph.query.needed_columns(i.alias)}
-        return needed | columns_read(f for i in self.inputs_over(source.name) for f in i.raised)
+        """The columns that the log must keep: for keys, residuals and results, for selects that stand above a join, and to
+        tell which rows are in a cell for the sake of an input."""
+        inputs = self.inputs_over(source.name)
+        needed = {c for i in inputs for c in self.graph.query.needed_columns(i.alias)}
+        return needed | columns_read(f for i in inputs for f in (*i.raised, *self._placed_by(i)))
+
+    def _placed_by(self, i: InputState) -> list[Expr]:
+        """What tells which rows are in a cell for the sake of an input, where others are there too."""
+        if i.source.name not in self.place.parted:
+            return []
+        terms = (self.place.grid.dimensions[place].term_of(i.alias) for place in self.place.grid.own(i.alias))
+        return [term for term in terms if term is not None]
 
     def read_columns(self, source: Stream | Table) -> set[str]:
         """Those, and what must be looked at when rows come in."""
