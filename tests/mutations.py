@@ -337,6 +337,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("variance + copies * own", "variance + own"),
             ("for batch in known - segments.keys():", "for batch in set():"),
             ("log is self._log and", "False and")),
+        *of("drive/driver.py", "drive/test_limiting.py", ("            each.query.warn(batch - 1)\n", "")),
         *of("drive/coming.py", "drive/test_limiting.py",
             ("if base is None or since == batch:", "if base is None:"), ("missing_us > complete_us", "False")),
         *of("drive/driver.py", "drive/test_limiting.py",
@@ -723,6 +724,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("truth if right.this else negation(truth), FALSE)", "truth if right.this else negation(truth), TRUE)")),
     ),
     "spark": (
+        *of("spark/backlog.py", "spark/test_overload_session.py", ("max(0.0, latest - end) / (end - start)", "0.0")),
         *of("spark/pushdown.py", "spark/test_shedding.py", ("salt_of(name, salt)", "salt")),
         *of("spark/pushdown.py", "spark/test_pushdown.py", ('f"NOT coalesce({useless}, FALSE)"', 'f"NOT ({useless})"'),
             ("return all(map(pa.types.is_floating, types))", "return True"),

@@ -15,6 +15,8 @@ from anabranch.control.overload_notes import read_overload
 from anabranch.errors import SessionError
 from anabranch.plan.overload import Clock, Overload, Policy
 from anabranch.run import Run
+from anabranch.spark import host
+from anabranch.spark.backlog import batches_waiting
 from anabranch.storage.filesystem import LocalFilesystem
 from tests.support.feeding import wait_until
 
@@ -100,8 +102,14 @@ def test_a_policy_changes_between_runs(spark: SparkSession, tmp_path: Path) -> N
     assert [p.overload for p in again.pipelines] == [ADAPTING, Overload()]
 
 
-def test_queries_that_come_have_their_policy(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, 0)
+def test_queries_that_come_have_their_policy(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits in the sources is known by Spark's own progress: of four files of each, a batch takes one."""
+    waiting: list[float | None] = []
+    monkeypatch.setattr(host, "batches_waiting", lambda told: waiting.append(batches_waiting(told)) or waiting[-1])
+    for number in range(4):
+        write(tmp_path, number)
     made = session(spark, tmp_path, overload=ADAPTING)
     made.query("first", PAIRS, ab.sinks.memory())
     run = made.start(processingTime="100 milliseconds")
@@ -115,8 +123,9 @@ def test_queries_that_come_have_their_policy(spark: SparkSession, tmp_path: Path
         assert run.add_query("same", PAIRS, ab.sinks.memory()) == "same comes with the next batch"
         told = run.add_query("exact", PAIRS, ab.sinks.memory(), overload=Overload())
         assert told.startswith("exact has a pipeline of its own, from the beginning of its streams: under overload it is to")
-        write(tmp_path, 1)
+        write(tmp_path, 4)
         wait_until(lambda: bool(run.progress.get("same")))
+        wait_until(lambda: {2.0, 3.0} & {*waiting})  # when two were taken; the fifth is among them, or not yet
         assert [p.overload for p in run.pipelines] == [ADAPTING, Overload()]
     finally:
         run.stop()
