@@ -23,7 +23,8 @@ from anabranch.errors import AnabranchError, SessionError
 from anabranch.plan.overload import Overload, require_overload
 from anabranch.plan.query import Query, Stream
 from anabranch.planning import warn_of
-from anabranch.share.common_plan import joined_execution
+from anabranch.share.common_plan import Alone, joined_execution
+from anabranch.share.taking_in import Pricing
 from anabranch.spark.failures import told
 from anabranch.spark.members import Arriving, Ground, Member
 from anabranch.spark.pipeline import Pipeline
@@ -71,6 +72,10 @@ class Declares(Protocol):
     @property
     def overload(self) -> Overload:
         """What queries do under overload of which nothing else is said."""
+
+    @property
+    def pricing(self) -> Pricing:
+        """What costs are worked out from."""
 
     def declare(self, query: Query, sink: Sink, plan: str | None, overload: Overload | None = None) -> Member:
         """A query as one of the session's, as it is to run."""
@@ -232,11 +237,12 @@ class Online:
         return None, "no pipeline has all its streams, or none whose rows cross an exchange; pipelines never merge"
 
     def _with_others(self, pipeline: Pipeline, member: Member, plan: str | None) -> Member:
-        """A query with the plan of those whose join it runs with them, unless it has one of its own."""
+        """A query with the plan of those whose join it runs with them, unless it has its own, or runs apart for less."""
         if plan is not None:
             return member
-        queries = pipeline.host.driver.queries.values()
-        shared = joined_execution(member.query, [each.running for each in queries if each.name != member.query.name])
+        queries, alone = pipeline.host.driver.queries.values(), Alone(member.execution.plan, self._session.pricing)
+        others = [each.running for each in queries if each.name != member.query.name]
+        shared = joined_execution(member.query, others, alone)
         return member if shared is None else member.under(shared[1])
 
     def _join(self, place: Pipeline, member: Member, note: ComingNote) -> None:

@@ -208,14 +208,15 @@ class Planning:
         known, queries, alone = self._known_together, tuple(self.queries.values()), frozenset(self.alone)
         overloads = tuple(map(self.overload_of, self.queries))
         if known is None or (known.queries, known.alone, known.overloads) != (queries, alone, overloads):
-            known = plan_session(queries, alone, overloads, self._pricing, self.budget.bounds)
+            known = plan_session(queries, alone, overloads, self.pricing, self.budget.bounds)
             if self.budget.strict:
                 known.require_fit()
             self._known_together = known
         return known
 
     @property
-    def _pricing(self) -> Pricing:
+    def pricing(self) -> Pricing:
+        """What costs are worked out from."""
         return Pricing(self.facts, self.units, self.byte_cores)
 
     def _require_fit(self, planned: Sequence[Planned]) -> None:
@@ -231,7 +232,7 @@ class Planning:
                 queries = (*self.queries.values(), *planned)
                 overloads = tuple(self.overload_of(each.name) for each in queries)
                 alone, bounds = frozenset(self.alone), self.budget.bounds
-                self._at_most = plan_beside(queries, alone, overloads, self._pricing, bounds).require_fit()
+                self._at_most = plan_beside(queries, alone, overloads, self.pricing, bounds).require_fit()
             except NoQualifiedPlanError:
                 self._at_most -= added
                 raise

@@ -22,6 +22,7 @@ from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query
 from anabranch.planning import Planning
 from anabranch.settings import Adapt
+from anabranch.share.taking_in import Pricing
 from anabranch.spark.members import Arriving, Member
 from anabranch.spark.sinks import Sink, from_note
 from anabranch.sql import BoundQuery, bind_query
@@ -68,6 +69,11 @@ class SessionQueries:
     def overload(self) -> Overload:
         """What queries do under overload of which nothing else is said."""
         return self.planning.overload
+
+    @property
+    def pricing(self) -> Pricing:
+        """What costs are worked out from."""
+        return self.planning.pricing
 
     def members(self, queries: Mapping[str, Query]) -> dict[str, Member]:
         """Queries as they are to run: one that goes on with its state may differ from how it is written."""

@@ -54,7 +54,7 @@ def of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutation, ...]
 JOINS = "engine/test_oracle.py"
 SQL = "sql test_docs_sql.py"
 COMES = "engine/test_lineage.py engine/test_coming.py drive/test_coming.py"
-CONTAINED = "share/test_canonical.py engine/test_contained.py"
+CONTAINED = "share/test_canonical.py engine/test_contained.py engine/test_bounded.py"
 SHARED = "engine/test_slices.py engine/test_lineage.py engine/test_shared_joins.py"
 
 DRIVER = (
@@ -199,6 +199,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("    if member.cpu <= apart.cpu:\n", "    if False:\n")),
         *of("share/common_plan.py", "share/test_taking_in.py share/test_canonical.py",
             ("company = None if own else query.name", "company = None"),
+            ("return decided is None or decided.is_member", "return True"),
             ("lead = max(own or alike,", "lead = max(alike,"),
             ('"" if decided is None else each.lead.query.name)', '"")'),
             ("return not other.is_pinned or self.join.part_for(", "return True or self.join.part_for("),
@@ -483,7 +484,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("new = np.array([self.sets.number(before.masks[n]) for n in there.tolist()])", "new = there")),
         *of("engine/shared_box.py", SHARED,
             ("np.minimum(ends, times + i.window.length_us, out=ends)", "np.minimum(ends, times + 1, out=ends)"),
-            ("sets = rows.sets = self.lineage.in_time(rows, logs)", "sets = rows.sets"),
+            ("sets = rows.sets = self.lineage.in_time(rows, self._logs_of(rows))", "sets = rows.sets"),
             ("super()._run(emit)\n        yield from self._routed()", "super()._run(emit)"),
             ("changes = np.concatenate([in_set, outside]) != np.concatenate([outside, in_set])",
              "changes = np.concatenate([in_set, outside]) > np.concatenate([outside, in_set])")),
@@ -655,7 +656,10 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("there = self._there(batch) & self._over[alias]", "there = self._there(batch)"),
             ("has_come or self.tells_late(alias)", "has_come"),
             ("if before.tells_late(alias) != self.tells_late(alias) or not", "if not"),
-            ("is_even and len(longest) == 1", "is_even")),
+            ("is_even and len(longest) == 1", "is_even"),
+            ("return rows.ends - window_us + self.longest_us(next(iter(rows.ids)), rows.sets)", "return rows.ends"),
+            ("            has_end = longest_us != FOREVER_US\n", "            has_end = longest_us == 0\n")),
+        *of("engine/lookup.py", CONTAINED, ("and lineage.tells_ages_by_ends:", "and False:")),
         *of("engine/arrival.py", CONTAINED, ("least_us if has_late(reader, i) else limits", "limits"),
             ("late[streams] = limit_us", "late[reader.streams] = limit_us")),
         *of("engine/rebuild.py", CONTAINED,
@@ -669,15 +673,25 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("if is_same and (box.reader.has_keys(route.alias, keys.terms) or keys.valid is None):", "if is_same:")),
         *of("engine/shared_box.py", CONTAINED,
             ("self._wait(rows, lineage.of_members(rows.sets, here, len(rows)))", "self._wait(rows, rows.sets)"),
-            ("        if emit:\n            self._wait", "        if True:\n            self._wait"),
-            ("everybody & ~here, len(rows))", "everybody, len(rows))"),
+            ("        if here and emit:\n", "        if here:\n"),
+            ("        if here and (is_kept or rows.sets is not None):\n", "        if here and rows.sets is not None:\n"),
+            ("lineage.of_members(rows.sets, lineage.members_beyond(inputs), len(rows))", "rows.sets"),
+            ("        if is_kept:\n", "        if False:\n"),
+            ("return self.lineage.ends_us(rows, self._logs_of(rows))", "return rows.ends")),
+        *of("engine/shared_box.py", CONTAINED,
             ("self.arrival.batch, self.watermarks[member.name],", "self.arrival.batch, watermark_us,")),
-        *of("engine/slot.py", CONTAINED, ("{name: min(members.values())}", "{name: max(members.values())}")),
+        *of("engine/store.py", CONTAINED,
+            ("return min([self.horizons[name] for name in names])", "return max([self.horizons[name] for name in names])"),
+            ("keeper for keeper in reader.keepers(i) if keeper.name in going", "keeper for keeper in reader.keepers(i)")),
+        *of("engine/reader.py", CONTAINED,
+            ("for place in self.lineage.shared.beyond(set(aliases)))", "for place in range(len(self.queries)))"),
+            ("for place, is_same in enumerate(stays) if not is_same)", "for place, _ in enumerate(stays))")),
         *of("engine/box.py", CONTAINED + " engine/test_sharing.py",
             ("found.setdefault(index.key, BoundIndex(index.key, aliases, terms))", "pass")),
         *of("plan/shared_join.py", CONTAINED,
             ("if aliases < set(m.aliases))", "if aliases <= set(m.aliases))"),
             ("graph.decided_in(set(m.aliases))", "self.join.residuals"),
+            ("[place] for place in self.beyond(aliases))", "[place] for place in self.members_over(alias))"),
             ("graph.inputs_needed(residual) <= set(m.aliases)]", "len(m.inputs) == len(lead.inputs)]"),
             ("is_one = all(self.streams[place] == self.streams[0] for place in beyond)", "is_one = True")),
         *of("plan/jtree.py", CONTAINED, ("any(not place_of.keys() >= set(first) for first in firsts)", "False")),

@@ -160,3 +160,22 @@ def test_a_function_is_called_with_other_columns(tmp_path: Path, sink: Any) -> N
     assert ground.online.alter("pairs", NARROW) == "pairs is another query from the next batch on"
     assert ground.came == ["pairs"]
     assert ground.session.planning.query("pairs").query.output_schema.names == ["key"]
+
+
+@pytest.mark.parametrize(("window", "company"), [("5 SECONDS", ""), ("1 HOUR", "part")])
+def test_a_query_that_comes_runs_its_join_with_others_if_that_costs_less(tmp_path: Path, window: str, company: str) -> None:
+    """An hour of rows of a and b would be joined for `whole` too, which wants a second of them."""
+    session = ab.Session(None, str(tmp_path), slots=1, facts=ab.Given(dict.fromkeys("abc", 100.0), {}, {}))
+    three = "SELECT a.k FROM a, b, c WHERE a.k = b.k AND b.k = c.k WINDOW 1 SECOND"
+    session.script(SCRIPT.replace(SCRIPT[SCRIPT.index("CREATE QUERY"):], f"CREATE QUERY whole AS {three};"))
+    written, came = session.planning.query("whole").forms.written, list[Any]()
+    driver = LocalPipeline([written], MemoryFilesystem(), plans={"whole": "((a b) c)"}).driver
+    place: Any = SimpleNamespace(
+        host=SimpleNamespace(driver=driver), name="pipeline-0", is_over=False, overload=session.planning.overload,
+        counted=SimpleNamespace(lacking=lambda streams: []), take_back=dict, take_gone=list,
+        members=session._queries.members({"whole": written}), arriving={},
+    )  # fmt: skip
+    place.join = lambda arriving: came.append(arriving.member) or Joined(place)
+    run: Any = SimpleNamespace(pipelines=[place], stopped=False, changing=threading.RLock())
+    Online(session._queries, run, None, {}, None).add("part", PAIRS.format(window=window), None, None, False)  # type: ignore[arg-type]
+    assert [member.execution.company for member in came] == [company]

@@ -332,18 +332,23 @@ class Box:
         if kept_in == batch and by != self.name:
             return
         self.store.kept[key] = (batch, self.name)
-        view = self.store.views[key]
-        first = view.append(batch, [rows.ids[alias] for alias in order], int(rows.ends.max()))
+        view, ends = self.store.views[key], self.kept_ends(rows)
+        first = view.append(batch, [rows.ids[alias] for alias in order], int(ends.max()))
         positions = np.arange(first, first + len(rows), dtype=np.int64)
         for index in self._view_indexes(stage.joined):
-            ordered = order_keys(index.is_ordered, self.keys(index.terms, rows), positions, rows.starts, rows.ends)
+            ordered = order_keys(index.is_ordered, self.keys(index.terms, rows), positions, rows.starts, ends)
             self.store.indexes[index.key].arrive(batch, ordered)
             if index.is_ordered or len(ordered) != len(rows):
                 continue
-            if first:
+            if first or ends is not rows.ends:
                 ordered = ordered.copy()
                 ordered[:, 1] -= np.uint64(first)
+                ordered[:, 3] = rows.ends[ordered[:, 1].view(np.int64)].view(np.uint64)
             rows.ordered[index.terms] = ordered
+
+    def kept_ends(self, rows: Combination) -> npt.NDArray[np.int64]:
+        """Until when combined rows are of use in a view."""
+        return rows.ends
 
     def _view_indexes(self, aliases: Aliases) -> list[BoundIndex]:
         """The indexes over a view, whoever has them, with their terms in the aliases of this box."""

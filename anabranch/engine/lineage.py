@@ -40,7 +40,14 @@ from anabranch.engine.blame import errors_of
 from anabranch.engine.columns import ColumnStore, Ids
 from anabranch.engine.combination import Combination
 from anabranch.engine.expressions import predicate_mask
-from anabranch.engine.kernels.lineage import add_bit, age_slices, has_members, intersect, number_rows
+from anabranch.engine.kernels.lineage import (
+    add_bit,
+    age_slices,
+    has_members,
+    intersect,
+    longest_windows,
+    number_rows,
+)
 from anabranch.engine.log import Log, Stored, starts_of
 from anabranch.plan.expression import Expr
 from anabranch.plan.identity import named
@@ -157,6 +164,8 @@ class Lineage:
         self._asked = {alias: self._predicates(alias) for alias in shared.join.aliases}
         self._known: dict[str, dict[int, Numbers]] = {alias: {} for alias in shared.join.aliases}
         """The sets of the rows of each segment, by input; of inputs that members ask different things of."""
+        self._beyond: dict[frozenset[str], int] = {}
+        """The members that have some inputs, and others, as bits."""
         self._most_sets = MOST_SETS
         self._begin(Sets())
 
@@ -327,6 +336,10 @@ class Lineage:
     def longest_us(self, alias: str, numbers: Numbers) -> npt.NDArray[np.int64]:
         """The longest window that the members of each set have of an input."""
         known, windows = self._longest[alias], np.array(self.shared.windows_us(alias))
+        if numbers.ndim == 2:
+            of_bits = np.empty(len(numbers), np.int64)
+            longest_windows(numbers, np.argsort(-windows, kind="stable"), windows, of_bits)
+            return of_bits
         if len(known) < len(self.sets):
             known = self._longest[alias] = np.concatenate([known, np.full(2 * len(self.sets) - len(known), -1)])
         there = np.flatnonzero(np.bincount(numbers))
@@ -384,7 +397,7 @@ class Lineage:
         self, sets: Numbers | None, parts: Mapping[str, Ids], logs: Mapping[str, Log], starts: Ids, ends: Ids
     ) -> Numbers | None:
         """The sets of combinations: of rows that have `sets`, with rows of other inputs. Where all windows of a member are
-        alike, its window is looked at; else at the end of the route (`in_time`)."""
+        alike, its window is looked at; else where they are kept in a view, and at the end of the route (`in_time`)."""
         for alias, ids in parts.items():
             sets = self._both(sets, self.of(alias, ids, logs[alias]))
         if (window_us := self.window_us) is not None:
@@ -400,6 +413,41 @@ class Lineage:
                 if len(self._ages[alias].limits_us):
                     sets = self._young(sets, self._ages[alias], rows.starts - logs[alias].times(ids))
         return sets
+
+    def ends_us(self, rows: Combination, logs: Mapping[str, Log]) -> Ids:
+        """Until when a view keeps combinations: by the longest windows of the members of their sets. As the join has
+        them they end later, if others have longer windows."""
+        if rows.sets is None:
+            return rows.ends
+        if (window_us := self.window_us) is not None:
+            if not self.tells_ages_by_ends:
+                return rows.ends
+            return rows.ends - window_us + self.longest_us(next(iter(rows.ids)), rows.sets)
+        ends = rows.ends.copy()
+        for alias, ids in rows.ids.items():
+            longest_us = self.longest_us(alias, rows.sets)
+            has_end = longest_us != FOREVER_US
+            np.minimum(ends, logs[alias].times(ids) + np.where(has_end, longest_us, 0), out=ends, where=has_end)
+        return ends
+
+    def ends_in_join(self, ends: Ids, parts: Mapping[str, Ids], logs: Mapping[str, Log]) -> Ids:
+        """Until when combinations are valid as the join has them: of rows with some `ends`, with combined rows of a view,
+        which tells until when it keeps these (`ends_us`)."""
+        assert self.window_us is not None
+        for alias, ids in parts.items():
+            ends = np.minimum(ends, logs[alias].times(ids) + self.window_us)
+        return ends
+
+    @cached_property
+    def tells_ages_by_ends(self) -> bool:
+        """Whether the ends of combinations tell their ages; where all members have one window, none is asked for."""
+        return self.window_us is not None and len(self._even_ages.limits_us) > 0
+
+    def members_beyond(self, inputs: frozenset[str]) -> int:
+        """The members that have some inputs, and others, as bits."""
+        if inputs not in self._beyond:
+            self._beyond[inputs] = sum(1 << place for place in self.shared.beyond(inputs))
+        return self._beyond[inputs]
 
     def of_members(self, sets: Numbers | None, members: int, count: int) -> Numbers:
         """What is left of sets, of so many combinations, if only some members (as bits) are looked at."""

@@ -22,6 +22,7 @@ from anabranch.engine.kernels.probing import probe as probe_kernel
 from anabranch.engine.kernels.runs import sort_by_hash
 from anabranch.engine.keys import equal_keys, hash_keys
 from anabranch.engine.lineage import Numbers, wanted
+from anabranch.engine.log import Log
 from anabranch.engine.ordering import EVERY_WORD, keyed_words, limit_words, may_wrap, sort_by_word
 from anabranch.engine.pieces import cuts
 from anabranch.engine.run import Words
@@ -138,6 +139,9 @@ class Lookup:
         shown = self._shown(target, parts)
         if shown is not None:
             matches, parts = _where(shown, matches, parts)
+        lineage = self.box.reader.lineage
+        if lineage is not None and len(probe.target) > 1 and lineage.tells_ages_by_ends:
+            matches[3] = lineage.ends_in_join(rows.ends.take(matches[0]), parts, self._logs_of(parts))
         sets = self._sets(rows, matches, parts)
         if sets is not None and not (kept := wanted(sets)).all():
             matches, parts = _where(kept, matches, parts)
@@ -152,11 +156,13 @@ class Lookup:
         lineage, (positions, _, starts, ends) = self.box.reader.lineage, matches
         if lineage is None:
             return None
-        logs = {alias: self.box.log_of(alias) for alias in parts}
         sets = rows.sets
         if sets is not None:
             sets = take(sets, positions) if sets.ndim == 1 else sets[positions]
-        return lineage.combined(sets, parts, logs, starts, ends)
+        return lineage.combined(sets, parts, self._logs_of(parts), starts, ends)
+
+    def _logs_of(self, parts: Parts) -> dict[str, Log]:
+        return {alias: self.box.log_of(alias) for alias in parts}
 
     def _parts(self, target: Aliases, matches: Matches) -> tuple[Matches, Parts]:
         """What was found, and the row ids of each input in it."""
@@ -171,9 +177,9 @@ class Lookup:
             parts = {alias: view.part(place, found) for place, alias in enumerate(box.reader.orders[target])}
         lineage = box.reader.lineage
         for alias in target:
-            # A combination of a shared join is in a view for the longest window; what members wanted of it may be over, and
-            # with it rows that nobody else wants. So it is with a row in an index of members with several watermarks: that
-            # those who want it are past it does not hold for who looks it up.
+            # A combination of a shared join is in a view for the longest windows of the members that wanted it. By their own
+            # watermarks these may be past it, and its rows be gone. So it is with a row in an index of members with several
+            # watermarks: that those who want it are past it does not hold for who looks it up.
             log, may_be_over = box.log_of(alias), lineage is not None and (len(target) > 1 or lineage.tells_late(alias))
             if not may_be_over or (there := log.inside(parts[alias])) is None:
                 log.check(parts[alias])

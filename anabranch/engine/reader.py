@@ -198,6 +198,8 @@ class Reader:
         self.views: dict[Aliases, ViewKey] = {}
         self.served_views = frozenset(views(self.routes))
         """The views of the plan that gives the results."""
+        self.viewed = frozenset(map(frozenset, views(self.routes + self.target_routes)))
+        """The inputs of each view."""
         for aliases in views(self.routes + self.target_routes):
             key, self.orders[aliases] = self._view(aliases)
             if key in self.views.values():
@@ -447,7 +449,14 @@ class Reader:
         owner = self.query if self.selects or self.spans else ""
         since = migration.since if is_new and migration is not None else 0
         came = self.since if self.lineage is None else 0  # of a shared join that is told for each member
-        return view_key(self.graph, aliases, rows, self.accepted_by, owner, since, self._wanted, came)
+        windows_us = {a: self._window_in(a, aliases) for a in aliases}
+        return view_key(self.graph, aliases, rows, windows_us, self.accepted_by, owner, since, self._wanted, came)
+
+    def _window_in(self, alias: str, aliases: Aliases) -> int:
+        """For how long rows of an input are of use in a view of some inputs."""
+        if self.lineage is None:
+            return self.input(alias).window_us
+        return self.lineage.shared.window_in(alias, set(aliases))
 
     def _wanted(self, order: Aliases) -> tuple[Wanted, ...]:
         """Which combinations of inputs members of a shared join want, with numbers for the inputs; nothing: all."""

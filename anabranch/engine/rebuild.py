@@ -32,6 +32,7 @@ import numpy.typing as npt
 from anabranch.control.records import Preparing
 from anabranch.engine.arrival import delta_of, indexed_positions, order_keys, order_rows
 from anabranch.engine.combination import Combination
+from anabranch.engine.lineage import wanted
 from anabranch.engine.log import starts_of
 from anabranch.engine.reader import BoundIndex, InputState, Reader
 from anabranch.engine.results import Found
@@ -193,7 +194,8 @@ class Rebuild:
         """What an index shows of a batch."""
         if len(index.aliases) > 1:
             rows, positions = self.rows_in(index.aliases, batch)
-            return order_keys(index.is_ordered, self.box.keys(index.terms, rows), positions, rows.starts, rows.ends)
+            ends = self.box.kept_ends(rows)
+            return order_keys(index.is_ordered, self.box.keys(index.terms, rows), positions, rows.starts, ends)
         i = self._reader.input(index.aliases[0])
         stored = self._store.logs[i.source.name].segments[batch]
         starts, positions_ = starts_of(i.source, stored.rows), indexed_positions(self._reader, i, stored)
@@ -226,10 +228,14 @@ class Rebuild:
                 np.maximum(starts, part, out=starts)
                 if i.window_us != FOREVER_US:
                     np.minimum(ends, part + i.window_us, out=ends)
-        if reader.lineage is not None and len(rows):
-            logs = {alias: self.box.log_of(alias) for alias in inputs}
-            rows.sets = reader.lineage.combined(None, rows.ids, logs, starts, ends)
         places, passing = np.flatnonzero(kept), self.box.passing(reader.passed(inputs), rows)
+        if (lineage := reader.lineage) is not None and len(rows):
+            logs = {alias: self.box.log_of(alias) for alias in inputs}
+            sets = lineage.combined(None, rows.ids, logs, starts, ends)
+            rows.sets = lineage.of_members(sets, lineage.members_beyond(frozenset(inputs)), len(rows))
+            rows.sets = lineage.in_time(rows, logs)
+            if rows.sets is not None:
+                passing = wanted(rows.sets) if passing is None else passing & wanted(rows.sets)
         return (rows, places) if passing is None else (rows.where(passing), places[passing])
 
     # -- work at what is not -----------------------------------------------------------------------------------------

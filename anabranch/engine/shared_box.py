@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from time import thread_time_ns
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from anabranch.control.records import Statistics
@@ -33,6 +34,7 @@ from anabranch.engine.combination import Combination
 from anabranch.engine.kernels.lineage import count_members, list_members, order_by_number
 from anabranch.engine.limits import Direction
 from anabranch.engine.lineage import Lineage, Numbers, wanted
+from anabranch.engine.log import Log
 from anabranch.engine.pieces import pieces
 from anabranch.engine.reader import Reader
 from anabranch.engine.results import Found, advance, results_of, selected
@@ -136,19 +138,29 @@ class SharedBox(Box):
         return sum(len(rows) for several in self._waiting.values() for rows in several) >= bounds.RESULT_ROWS
 
     def on_way(self, rows: Combination, emit: bool) -> Combination:
-        """Combinations of the inputs of some members, to these; what others want too goes on."""
-        if not self._parts or not len(rows) or not (here := self._parts.get(frozenset(rows.ids), 0)):
+        """Combinations of the inputs of some members, to these; what others want too goes on. A view gets no combinations
+        that are nobody's by the windows of those who want them."""
+        inputs = frozenset(rows.ids)
+        here, is_kept = self._parts.get(inputs, 0), inputs in self.reader.viewed
+        if not len(rows) or not (here or is_kept):
             return rows
         began, lineage = thread_time_ns(), self.lineage
-        if emit:
+        if here and emit:
             self._wait(rows, lineage.of_members(rows.sets, here, len(rows)))
-        if rows.sets is not None:
-            everybody = (1 << len(self.members)) - 1
-            rows.sets = lineage.of_members(rows.sets, everybody & ~here, len(rows))
-            if not (kept := wanted(rows.sets)).all():
-                rows = rows.where(kept)
+        if here and (is_kept or rows.sets is not None):
+            rows.sets = lineage.of_members(rows.sets, lineage.members_beyond(inputs), len(rows))
+        if is_kept:
+            rows.sets = lineage.in_time(rows, self._logs_of(rows))
+        if rows.sets is not None and not (kept := wanted(rows.sets)).all():
+            rows = rows.where(kept)
         self._spent("route", began)
         return rows
+
+    def kept_ends(self, rows: Combination) -> npt.NDArray[np.int64]:
+        return self.lineage.ends_us(rows, self._logs_of(rows))
+
+    def _logs_of(self, rows: Combination) -> dict[str, Log]:
+        return {alias: self.log_of(alias) for alias in rows.ids}
 
     def emit(self, rows: Combination, emit: bool, direction: Direction | None = None) -> Iterator[Found]:
         """Combinations that passed the root, each to the members that want it. Queries that may lose results are no
@@ -163,9 +175,8 @@ class SharedBox(Box):
 
     def _wait(self, rows: Combination, sets: Numbers | None) -> None:
         """Has combinations wait that are handed out to the members that want them, by their sets and windows."""
-        logs = {alias: self.log_of(alias) for alias in rows.ids}
         rows = Combination(rows.ids, rows.starts, rows.ends, sets=sets)
-        sets = rows.sets = self.lineage.in_time(rows, logs)
+        sets = rows.sets = self.lineage.in_time(rows, self._logs_of(rows))
         if sets is not None and not (kept := wanted(sets)).all():
             rows = rows.where(kept)
         if len(rows):

@@ -199,6 +199,7 @@ def view_key(
     graph: JoinGraph,
     aliases: Aliases,
     rows: Mapping[str, RowsKey],
+    windows_us: Mapping[str, int],
     accepted_by: Iterable[str],
     owner: str = "",
     since: int = 0,
@@ -217,10 +218,10 @@ def view_key(
         return tuple(sorted({*classes, *(_numbered(r, number) for r in residuals)}))
 
     def alike(alias: str) -> tuple[str, int]:
-        return rows[alias].text, graph.query.input(alias).window.length_us
+        return rows[alias].text, windows_us[alias]
 
     least, order = min((conditions(order), order) for order in _orders(aliases, alike))
-    inputs = tuple((rows[alias], graph.query.input(alias).window.length_us) for alias in order)
+    inputs = tuple((rows[alias], windows_us[alias]) for alias in order)
     only = wanted(order) if wanted is not None else ()
     return ViewKey(inputs, least, tuple(sorted(accepted_by)), owner, since, only, came), order
 

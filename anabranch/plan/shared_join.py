@@ -113,11 +113,15 @@ class SharedJoin:
         first, *others = (_asked(self.members[place], alias) for place in self.beyond(set(aliases)))
         return tuple(f for text, f in first.items() if all(text in other for other in others))
 
+    def window_in(self, alias: str, aliases: Set[str]) -> int:
+        """The longest window of an input of those who want combinations of some inputs to go on."""
+        return max(self.windows_us(alias)[place] for place in self.beyond(aliases))
+
     def wanted(self, aliases: Aliases) -> tuple[Wanted, ...]:
         """Which combinations of some inputs are kept in a view: those that some member wants, told as what members ask of
         these inputs, without aliases, and by whose watermark rows are theirs, if not by that of the lead. Nothing is told
         if one of them wants all."""
-        asked, longest = set(), [self.join.input(alias).window.length_us for alias in aliases]
+        asked, longest = set(), [self.window_in(alias, set(aliases)) for alias in aliases]
         common = [{str(normal(f)) for f in self.filters_in(alias, aliases)} for alias in aliases]
         beyond = self.beyond(set(aliases))
         is_one = all(self.streams[place] == self.streams[0] for place in beyond)

@@ -7,12 +7,13 @@ its plan is the best for what is run. Queries with other pinned plans run by the
 
 A query whose join is contained in another's (`anabranch.plan.contained`) starts with the plan of that one, or with the part
 of it that brings its streams together, if there is one and it costs less than a join of its own
-(`anabranch.share.taking_in`): then it runs with that one, too. Else it starts in a company of its own.
+(`anabranch.share.taking_in`): then it runs with that one, too. Else it starts in a company of its own. So it is with a
+query that comes while others run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -23,7 +24,7 @@ from anabranch.plan.jtree import Plan
 from anabranch.plan.migration import Execution, Migration
 from anabranch.plan.query import Query
 from anabranch.plan.shared_join import key_count, normal, renamed
-from anabranch.share.canonical import MOST_MEMBERS, Running, part_in_names, renamed_plan, shape_of
+from anabranch.share.canonical import MOST_MEMBERS, Running, companies, part_in_names, renamed_plan, shape_of
 from anabranch.share.taking_in import JoinMembers, Pricing, TakingIn, taking_in
 
 
@@ -186,18 +187,28 @@ def gathered(starting: Iterable[Starting]) -> list[Gathering]:
     return sorted(found.values(), key=lambda gathering: place[gathering.names[0]])
 
 
-def joined_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
+@dataclass(frozen=True)
+class Alone:
+    """What a query that comes would run by itself, and what is known of costs."""
+
+    plan: Plan
+    pricing: Pricing
+
+
+def joined_execution(
+    query: Query, running: Iterable[Running], alone: Alone | None = None
+) -> tuple[str, Execution] | None:
     """What a query starts with that comes while others run, to run its join with one of them, and whose plan that is: the
     plan, and the way to another one, that the query with the largest windows has which joins the same (of those with its
-    filters, where the join is run once for each set of filters); else one of those whose join contains its own. None if
-    there is none, or none that shares its routes."""
+    filters, where the join is run once for each set of filters); else one of those whose join contains its own, or nobody's
+    ("") if it costs less to run apart. None if there is none, or none that shares its routes."""
     shape = shape_of(query)
     if shape is None:
         return None
     others = [each for each in running if each.shape is not None and each.way is not None]
     alike = [each for each in others if each.shape is not None and each.shape.text == shape.text]
     if not alike:
-        return _contained_execution(query, others)
+        return _contained_execution(query, others, alone)
     own, company = alike, None
     if len({each.execution.company for each in alike}) > 1:
         # They run the join once for each set of filters.
@@ -214,13 +225,33 @@ def _filters(query: Query, order: Aliases) -> list[set[str]]:
     return [{str(normal(renamed(f, {alias: ""}))) for f in query.input(alias).filters} for alias in order]
 
 
-def _contained_execution(query: Query, running: Iterable[Running]) -> tuple[str, Execution] | None:
+def _contained_execution(
+    query: Query, running: Sequence[Running], alone: Alone | None
+) -> tuple[str, Execution] | None:
     for lead in sorted(running, key=lambda each: (-len(each.query.inputs), each.key_count, -each.span_us)):
         for way in ways_into(query, lead.query):
             names = {there: here for here, there in way.items()}
-            if (plan := part_in_names(lead.execution.plan, names)) is not None:
-                return lead.query.name, replace(lead.execution, plan=plan, migration=_going(lead, names))
+            if (plan := part_in_names(lead.execution.plan, names)) is None:
+                continue
+            if alone is not None and not _is_worth(query, alone, _join_of(lead, running)):
+                return "", Execution(alone.plan, company=query.name)
+            return lead.query.name, replace(lead.execution, plan=plan, migration=_going(lead, names))
     return None
+
+
+def _is_worth(query: Query, alone: Alone, host: JoinMembers) -> bool:
+    """Whether a query that comes is to be a member of a larger join, by what that costs."""
+    decided = taking_in(host, JoinMembers((query,), (query.aliases,), alone.plan), alone.pricing)
+    return decided is None or decided.is_member
+
+
+def _join_of(lead: Running, running: Sequence[Running]) -> JoinMembers:
+    """The join that a query runs, with all who run it together."""
+    for company in companies(running):
+        if lead in company.members:
+            queries = tuple(each.query for each in company.members)
+            return JoinMembers(queries, company.orders, company.lead.execution.plan)
+    return JoinMembers((lead.query,), (lead.query.aliases,), lead.execution.plan)
 
 
 def _going(lead: Running, names: Mapping[str, str]) -> Migration | None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 from anabranch.drive.local import LocalPipeline
-from anabranch.engine.expressions import predicate_mask
+from anabranch.engine import lineage
 from anabranch.engine.shared_box import SharedBox
 from anabranch.engine.store import Store
 from anabranch.plan.identity import RowsKey, ViewKey
@@ -184,6 +182,46 @@ def test_a_stream_that_is_silent_for_a_thousand_batches(
     assert found
 
 
+def kept_in_views(selects: list[str], batches: list[dict[str, pa.Table]]) -> list[int]:
+    """How many rows views and the indexes over them have after each batch."""
+    made, found = queries(*selects), []
+    run = LocalPipeline(made, MemoryFilesystem())
+    for number, each in enumerate(batches):
+        run.step(number, each)
+        slot = run.slot()
+        assert slot is not None
+        assert len(made) == 1 or isinstance(slot.boxes["q0"], SharedBox)
+        indexes = [index.rows for key, index in slot.store.indexes.items() if isinstance(key.rows, ViewKey)]
+        found.append(sum(indexes) + sum(view.rows for view in slot.store.views.values()))
+    return found
+
+
+@pytest.mark.parametrize("silent", ["", "c"])
+def test_a_part_with_a_longer_window_does_not_make_the_views_of_the_whole_larger(silent: str) -> None:
+    whole, part = WHOLE.replace("3 SECONDS", "1 SECOND"), PART.replace("2 SECONDS", "20 SECONDS")
+    batches = [rows(number, "abc" if number < 3 or not silent else "ab", 10) for number in range(30)]
+    assert kept_in_views([whole, part], batches) == kept_in_views([whole], batches)
+
+
+def test_nor_does_a_part_that_wants_all_rows() -> None:
+    """Of the same stream: nobody's watermark is another one, and sets tell nothing of rows."""
+    whole = "SELECT m.x, o.x AS z FROM a AS m, a AS n, a AS o WHERE m.k = n.k AND n.k = o.k WINDOW 1 SECOND"
+    part = "SELECT m.x, n.x AS z FROM a AS m, a AS n WHERE m.k = n.k WINDOW 20 SECONDS"
+    batches = [rows(number, "a", 10) for number in range(30)]
+    assert kept_in_views([whole, part], batches) == kept_in_views([whole], batches)
+
+
+@pytest.mark.parametrize("most_sets", [lineage.MOST_TABLE, 0])
+def test_a_view_keeps_combinations_as_long_as_somebody_wants_them(most_sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody of the longer window wants any row of a. Combinations carry numbers of sets, or their bits."""
+    monkeypatch.setattr(lineage, "MOST_TABLE", most_sets)
+    longer = WHOLE.replace("3 SECONDS", "20 SECONDS").replace("WHERE", "WHERE a.x < 0 AND")
+    uneven = WHOLE.replace("a, b, c", "a [RANGE 2 SECONDS], b [RANGE 3 SECONDS], c").replace("WINDOW 3", "WINDOW 1")
+    batches = [rows(number, "abc", 10) for number in range(30)]
+    for each in (WHOLE, uneven):
+        assert kept_in_views([longer, each], batches) == kept_in_views([each], batches)
+
+
 def test_combinations_that_only_a_part_wants_do_not_pile_up_in_views() -> None:
     """No row of d comes. What the part wants of a and b, on its way to c, is not what the whole wants."""
     asked = "WHERE a.k = b.k AND b.k = c.k"
@@ -219,63 +257,6 @@ def test_a_join_whose_largest_windows_leave_does_not_take_their_index_to_a_view_
     (last,) = [query for query in run.queries if query.name == "q2"]
     assert not (wrong := oracle.difference(found, oracle.expected(last, batches, {}))), wrong
     assert found
-
-
-OVER = ("abc", "abd", "abcd", "ab", "bc", "bcd")
-
-
-def random_queries(seed: int) -> list[Query]:
-    """Queries over some of four streams each, with windows and filters of their own."""
-    rng, selects = np.random.default_rng(seed), list[str]()
-    for place in range(int(rng.integers(2, 6))):
-        over = OVER[int(rng.integers(len(OVER) if place else 3))]
-        inputs = ", ".join(f"{s} [RANGE {rng.choice([1, 2, 3, 5])} SECONDS]" for s in over)
-        where = [f"{s}.k = {t}.k" for s, t in pairwise(over)]
-        where += [f"{s}.x {rng.choice(['< 2', '< 5', '> 4', '> 7'])}" for s in over if rng.integers(2)]
-        selects.append(f"SELECT {', '.join(f'{s}.x AS x{s}' for s in over)} FROM {inputs} WHERE {' AND '.join(where)}")
-    return queries(*selects)
-
-
-def unwanted_rows(run: LocalPipeline, made: list[Query], came: dict[str, pa.Table], watermarks: dict[str, int]) -> int:
-    """How many more rows logs have than somebody wants by the watermark of its own; never fewer."""
-    slot, found = run.slot(), 0
-    assert slot is not None
-    for name, rows in came.items():
-        log, wanted = slot.store.logs[name], np.zeros(len(rows), np.bool_)
-        for query in made:
-            for i in (i for i in query.inputs if i.source.name == name):
-                ends = rows["ts"].cast(pa.int64()).to_numpy() + i.window.length_us
-                mask = predicate_mask(i.filters, lambda c, rows=rows: rows[c.name].combine_chunks(), len(ends))
-                wanted |= (ends > watermarks[query.name]) & (True if mask is None else mask)
-        assert log.rows >= wanted.sum(), f"rows of {name} are gone that somebody wants"
-        found += log.rows - int(wanted.sum())
-    return found
-
-
-def check_bounded(seed: int) -> None:
-    """Some streams fall silent, for some batches or for ever. Rows that wait for somebody who wants them are kept; of others
-    there are no more after sixty batches than when the last stream had fallen silent, but for those of a few batches."""
-    made, rng = random_queries(seed), np.random.default_rng(seed)
-    silent = {s: (int(rng.integers(0, 12)), int(rng.choice([9, 1_000, 1_000]))) for s in "abcd" if rng.random() < 0.4}
-    run, read = LocalPipeline(made, MemoryFilesystem()), {s.name for query in made for s in query.base_sources}
-    came, extra = dict[str, pa.Table](), list[int]()
-    for number in range(60):
-        batch = {}
-        for s in sorted(read):
-            begin, length = silent.get(s, (0, 0))
-            if begin <= number < begin + length:
-                continue
-            times = number * SECOND_US + np.sort(rng.integers(0, SECOND_US, 4))
-            columns = {"k": rng.integers(0, 40, 4), "j": rng.integers(0, 9, 4), "i": rng.integers(0, 9, 4)}
-            columns |= {"x": rng.integers(0, 10, 4), "ts": pa.array(times, pa.timestamp("us"))}
-            batch[s] = pa.table(columns)
-            came[s] = pa.concat_tables([came[s], batch[s]]) if s in came else batch[s]
-        steps = run.step(number, batch)
-        extra.append(unwanted_rows(run, made, came, {name: step.watermark_us for name, step in steps.items()}))
-    assert max(extra[25:]) <= max(extra[:25]) + 4 * 3 * len(read), extra
-
-
-test_bounded, test_bounded_long = properties(check_bounded, 12, 400, seed=st.integers(0, 2**32 - 1))
 
 
 def test_rows_that_are_late_for_the_part_look_up_among_rows_that_are_over_for_it() -> None:

@@ -16,7 +16,7 @@ from anabranch.plan.migration import Execution
 from anabranch.plan.query import Query
 from anabranch.plan.shared_join import shared_join
 from anabranch.share.canonical import Running, companies
-from anabranch.share.common_plan import Starting, common_plans, joined_execution
+from anabranch.share.common_plan import Alone, Starting, common_plans, joined_execution
 from anabranch.share.join_cost import HANDED_S, MEMBER_S, handing_out, member_rate
 from anabranch.share.source_chain import BYTE_CORES, worth
 from anabranch.share.taking_in import JoinMembers, Pricing, TakingIn, taking_in
@@ -165,6 +165,20 @@ def test_a_query_that_comes_goes_to_those_with_its_filters() -> None:
     assert [each and each[1].company for each in found] == ["q1", "q3", "q0"]
     together = [Running(each.query, Execution(each.execution.plan), Distribution()) for each in running]
     assert [each and each[1].company for query in coming for each in [joined_execution(query, together)]] == ["", "", ""]
+
+
+@pytest.mark.parametrize(("window_s", "facts"), [(20, EMPTY), (3_600, Given({}, {}, {"a.k": 100.0, "b.j": 100.0}))])
+def test_a_query_that_comes_is_a_member_of_a_larger_join_if_that_costs_less(window_s: int, facts: Given) -> None:
+    """As when it starts with the others; without prices it is a member where it can be."""
+    whole, other, part = queries(WHOLE, WHOLE.replace("60", "50"), PART.format(window_s))
+    plan, is_member = parse("(o p)", JoinGraph(part)), window_s == 20
+    for several in ((whole,), (whole, other)):
+        running = [Running(q, Execution(parse("((a b) c)", JoinGraph(q))), Distribution()) for q in several]
+        found = joined_execution(part, running, Alone(plan, Pricing(facts, DEFAULT)))
+        assert found == (("q0", Execution(plan)) if is_member else ("", Execution(plan, company="q2")))
+        assert joined_execution(part, running) == ("q0", Execution(plan))
+        came = [*running, Running(part, found[1], Distribution())]
+        assert ("q2" in {name for each in companies(came) for name in each.names}) == is_member
 
 
 # What it costs to hand results out

@@ -114,6 +114,18 @@ def has_members(words, out):
 
 
 @njit(cache=True, nogil=True)
+def longest_windows(words, order, windows, out):
+    """For each of the sets, given as the words of their bits, the longest window of a member; `order` has the members with
+    the longest windows first."""
+    for i in range(words.shape[0]):
+        out[i] = 0
+        for m in order:
+            if words[i, m >> 6] >> np.uint64(m & 63) & np.uint64(1):
+                out[i] = windows[m]
+                break
+
+
+@njit(cache=True, nogil=True)
 def count_members(words, counts):
     """Adds to `counts[m + 1]` in how many of the sets, given as the words of their bits, member m is."""
     for i in range(words.shape[0]):
