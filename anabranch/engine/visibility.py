@@ -12,7 +12,7 @@ A row is a reader's iff it is its query's; of a shared join, iff it is some memb
 
 - `delta_of` gives the rows of each segment that are the reader's, and no others;
 - a lookup of each key in an index over a source finds the rows with that key that are the reader's and have not ended, each
-  once, and no others. A row that a select above a join would turn away may be there or not;
+  once, and no others. A row that a select above a join would turn away may be there or not, also in a view;
 - each row of a view combines rows of some query that wants the view, valid together, that fulfil the predicates on these
   inputs; and of all such combinations that have not ended none is missing, and none is there twice. A view that is not
   complete yet may lack some; one of a shared join may have some that only members wanted who have left;
@@ -435,10 +435,7 @@ def _wanted_of(box: Box, aliases: Aliases, key: ViewKey, rows: Combined) -> tupl
     must = may & in_time & (rows.ends > box.store.horizon_us(key))
     for select in reader.selects:
         if select.alias in inside:
-            passing = rows.rows[select.alias].passing[select.predicate][rows.places[select.alias]]
-            must &= passing
-            if not select.is_open(inside):
-                may &= passing
+            must &= rows.rows[select.alias].passing[select.predicate][rows.places[select.alias]]
     wanted = np.zeros(len(rows), np.bool_)
     for place, each in enumerate(rows.rows[aliases[0]].wanting):
         if not is_one and not inside < each.asked.keys():
