@@ -140,7 +140,7 @@ class Lookup:
         if shown is not None:
             matches, parts = _where(shown, matches, parts)
         lineage = self.box.reader.lineage
-        if lineage is not None and len(probe.target) > 1 and lineage.tells_ages_by_ends:
+        if lineage is not None and len(target) > 1 and lineage.tells_ages_by_ends:
             matches[3] = lineage.ends_in_join(rows.ends.take(matches[0]), parts, self._logs_of(parts))
         sets = self._sets(rows, matches, parts)
         if sets is not None and not (kept := wanted(sets)).all():
