@@ -11,12 +11,18 @@ from typing import Any
 from anabranch.control.commands import ANSWERS, COMMANDS, REFUSED, Command, answer_to, give
 from anabranch.control.pipelines import COMING, DROPPED, ComingNote
 from anabranch.control.query_texts import text_of
+from anabranch.cost.facts import EMPTY
+from anabranch.cost.units import unit_costs
 from anabranch.drive.coming import Coming
 from anabranch.errors import SessionError
 from anabranch.online import Online
+from anabranch.plan.join_graph import JoinGraph
+from anabranch.plan.jtree import left_deep
+from anabranch.plan.migration import Execution
 from anabranch.plan.overload import Overload
 from anabranch.plan.query import Query
 from anabranch.run import Run
+from anabranch.share.taking_in import Pricing
 from anabranch.spark.pipeline import Joined
 from anabranch.storage.record import seal
 from tests.support.cases import Part
@@ -79,12 +85,13 @@ def online_of(case: Asked, run: Any) -> Online:
 
     def member(query: Query, *_: Any) -> Any:
         sink = SimpleNamespace(staging=lambda: None)
-        return SimpleNamespace(query=query, sink=sink, under=lambda execution: member(query))
+        execution = Execution(left_deep(JoinGraph(query)))
+        return SimpleNamespace(query=query, sink=sink, execution=execution, under=lambda execution: member(query))
 
     place.join, place.members = join, {n: member(q.query) for n, q in host.driver.queries.items()}
     runs = SimpleNamespace(pipelines=[place], stopped=False, changing=threading.RLock(), pipeline=pipeline)
     session = SimpleNamespace(
-        slots=2, overload=Overload(), declare=member, forget=lambda name: None,
+        slots=2, overload=Overload(), declare=member, forget=lambda name: None, pricing=Pricing(EMPTY, unit_costs()),
         bind=lambda name, sql: query_of(DRAWN, name, sql),
     )  # fmt: skip
     return Online(session, runs, None, {}, None)  # type: ignore[arg-type]
