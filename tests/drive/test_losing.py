@@ -123,7 +123,7 @@ def check_losing(
 
     def limiting() -> Limiting:
         """Of the first input a share may look up, of the others some rows in the first slot; of each stream some is shed."""
-        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=clock))
+        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=clock, may_shed=kept < 1))
         if share < 1:
             made.limits = {"q": {aliases[0]: Limit(share=share)} | {a: Limit(rows={0: rows}) for a in aliases[1:]}}
         made.shed = {stream.name: kept for stream in scenario.streams} if kept < 1 else {}
@@ -232,7 +232,7 @@ def limited() -> Told:
     scenario = Scenario(script, plain.plans, plain.batches)
 
     def limiting() -> Limiting:
-        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=Clock.EVENT), draw_salt=lambda: 7)
+        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=Clock.EVENT, may_shed=True), draw_salt=lambda: 7)
         made.limits = {"q": {"a": Limit(share=0.5), "b": Limit(rows={0: 6, 1: 4})}}
         made.shed = {"c": 0.8}
         return made
