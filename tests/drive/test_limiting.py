@@ -148,7 +148,10 @@ def test_a_batch_that_was_begun_with_limits_runs_again_under_the_policy_of_now()
     first = pipeline(disk, Overload(Policy.ADAPT_JOINS), "")
     begun = first.driver.begin(0)
     assert (begun.may_lose, begun.queries["q"].limits) == (True, {"a": Limit(share=0.5)})
-    again = pipeline(disk, Overload(Policy.ADAPT_JOINS), "").driver.begin(0)
+    second = pipeline(disk, Overload(Policy.ADAPT_JOINS, may_shed=True), "").driver
+    second.limiting.limits, second.limiting.shed = {"q": {"a": Limit(share=0.9)}}, {"a": 0.9}
+    again = second.begin(0)
+    assert not again.shed, "what has been decided since holds from the next batch on"
     assert (again.may_lose, again.queries["q"].limits, again.salt) == (True, {"a": Limit(share=0.5)}, begun.salt)
     exact = pipeline(disk, Overload(), "").driver.begin(0)
     assert (exact.may_lose, exact.queries["q"].limits) == (False, {})

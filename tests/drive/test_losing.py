@@ -13,6 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from anabranch.adapt.overload import OverloadLoop
+from anabranch.control.freshness import FAR_US
 from anabranch.control.lease import Holder
 from anabranch.control.records import Commit, Limit
 from anabranch.drive.driver import Driver
@@ -41,7 +42,7 @@ MOVES = st.dictionaries(st.integers(0, 8), st.tuples(st.integers(0, 3), STRATEGI
 @dataclass
 class Told(Simulation):
     """Remembers every commit, whoever made it. The driver's clock is never before the rows of the trigger that is next, and
-    goes on with every batch that is planned."""
+    goes on with every batch that is planned; not so far that they were of another age, which is refused."""
 
     BESIDE: ClassVar[tuple[str, ...]] = (*Simulation.BESIDE, "told", "begun")
 
@@ -80,7 +81,7 @@ class Told(Simulation):
 
     def now_s(self) -> float:
         planned = min(self.done + 1, len(self.batches) - 1)
-        return (self.latest_us[planned] + next(self.ticks) * self.tick_us) / 1e6
+        return (self.latest_us[planned] + min(next(self.ticks) * self.tick_us, FAR_US // 2)) / 1e6
 
     def clocks(self) -> list[int | None]:
         """By what clock the results of each trigger were to be fresh."""
@@ -123,7 +124,7 @@ def check_losing(
 
     def limiting() -> Limiting:
         """Of the first input a share may look up, of the others some rows in the first slot; of each stream some is shed."""
-        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=clock))
+        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=clock, may_shed=kept < 1))
         if share < 1:
             made.limits = {"q": {aliases[0]: Limit(share=share)} | {a: Limit(rows={0: rows}) for a in aliases[1:]}}
         made.shed = {stream.name: kept for stream in scenario.streams} if kept < 1 else {}
@@ -232,7 +233,7 @@ def limited() -> Told:
     scenario = Scenario(script, plain.plans, plain.batches)
 
     def limiting() -> Limiting:
-        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=Clock.EVENT), draw_salt=lambda: 7)
+        made = Limiting(Overload(Policy.ADAPT_JOINS, clock=Clock.EVENT, may_shed=True), draw_salt=lambda: 7)
         made.limits = {"q": {"a": Limit(share=0.5), "b": Limit(rows={0: 6, 1: 4})}}
         made.shed = {"c": 0.8}
         return made

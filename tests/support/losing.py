@@ -25,8 +25,8 @@ SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def may_lose(salts: int = 0, **settings: Any) -> Limiting:
-    """Limits that tests set; the salts of batches count from one on."""
-    return Limiting(Overload(Policy.ADAPT_JOINS, **settings), draw_salt=count(salts).__next__)
+    """Limits and shedding that tests set; the salts of batches count from one on."""
+    return Limiting(Overload(Policy.ADAPT_JOINS, may_shed=True, **settings), draw_salt=count(salts).__next__)
 
 
 def losing(
