@@ -289,6 +289,8 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
             ("limit, found = since << 32, None", "limit, found = (since + 1) << 32, None"),
             ("old = ~self._is_new(rows, migration.since, np.logical_and)",
              "old = ~self._is_new(rows, migration.since, np.logical_or)")),
+        *of("engine/rebuild.py", "engine/test_sharing.py",
+            ("self.box.add(batch, stage, kept)", "self.box.keep(batch, stage, kept)")),
         *of("engine/slot.py", "engine/test_slot.py",
             ("groups_span_slots or tenant.execution.leaving is not None", "groups_span_slots")),
         *of("engine/accept.py", "engine/test_future.py engine/test_accept.py",

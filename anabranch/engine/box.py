@@ -323,15 +323,21 @@ class Box:
         return None if found is None or found.all() else found
 
     def keep(self, batch: int, stage: Stage, rows: Combination) -> None:
-        """Adds combined rows to a view and to its indexes, also those that only other readers of the view have; unless one
-        of these does."""
+        """Adds combinations of new rows to a view, unless another reader of the view does."""
         if not len(rows):
             return
-        key, order = self.reader.views[stage.joined], self.reader.orders[stage.joined]
+        key = self.reader.views[stage.joined]
         kept_in, by = self.store.kept.get(key, (-1, ""))
         if kept_in == batch and by != self.name:
             return
         self.store.kept[key] = (batch, self.name)
+        self.add(batch, stage, rows)
+
+    def add(self, batch: int, stage: Stage, rows: Combination) -> None:
+        """Adds combined rows to a view and to its indexes, also those that only other readers of the view have."""
+        if not len(rows):
+            return
+        key, order = self.reader.views[stage.joined], self.reader.orders[stage.joined]
         view, ends = self.store.views[key], self.kept_ends(rows)
         first = view.append(batch, [rows.ids[alias] for alias in order], int(ends.max()))
         positions = np.arange(first, first + len(rows), dtype=np.int64)

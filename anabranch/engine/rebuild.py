@@ -334,7 +334,8 @@ class Rebuild:
             for combined in self.box.stage(route, stage, rows):
                 old = ~self._is_new(combined, build.since, np.logical_or)
                 kept = combined if old.all() else combined.where(old)
-                self.box.keep(batch, stage, kept)
+                # Several readers may work at one view, also in one batch; each piece is one's alone.
+                self.box.add(batch, stage, kept)
                 self.done.rows += len(kept)
             self.done.pieces += 1
             if pause.is_spent:

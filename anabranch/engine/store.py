@@ -58,7 +58,7 @@ class Store:
     told: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """How new rows of sources are to be cut into slices, as far as that was decided."""
     kept: dict[ViewKey, tuple[int, str]] = field(default_factory=dict)
-    """Who keeps the rows of a view: the last batch that added to it, and the reader that did."""
+    """Who keeps the rows of a view: the last batch whose new rows were added to it, and the reader that did."""
 
     _read: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _viewers: dict[ViewKey, set[str]] = field(default_factory=dict)

@@ -15,7 +15,9 @@ A row is a reader's iff it is its query's; of a shared join, iff it is some memb
   once, and no others. A row that a select above a join would turn away may be there or not, also in a view;
 - each row of a view combines rows of some query that wants the view, valid together, that fulfil the predicates on these
   inputs; and of all such combinations that have not ended none is missing, and none is there twice. A view that is not
-  complete yet may lack some; one of a shared join may have some that only members wanted who have left;
+  complete yet may lack some. What came before the last batch may be there though nobody wants it any more, and no lookup
+  finds it: of a shared join what only members wanted who have left; else what a select turns away that stands at its stream,
+  where it may have stood above a join before;
 - a lookup in an index over a view finds the rows of the view in the same way.
 
 What lookups let readers see is asked of the lookups themselves (`Lookup.matches`, `Lookup.combined`). What they should see
@@ -101,13 +103,15 @@ class Told:
     """For each row and each query that wants some whether it is the query's; selects above joins are not asked."""
     passing: Mapping[Expr, Mask]
     """Which rows pass each select that stands above a join."""
+    near: Mask
+    """Which rows would be some query's if all selects stood above joins."""
 
     def first(self, count: int) -> Told:
         """What is left where the segment has lost its last rows."""
         if count == len(self.ids):
             return self
         passing = {predicate: mask[:count] for predicate, mask in self.passing.items()}
-        return Told(self.reader, self.ids[:count], self.starts[:count], self.own[:count], passing)
+        return Told(self.reader, self.ids[:count], self.starts[:count], self.own[:count], passing, self.near[:count])
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ class Rows:
     starts: Numbers
     own: Mask
     passing: Mapping[Expr, Mask]
+    near: Numbers
+    """The ids of the rows that would be the reader's if all selects stood above joins."""
 
     def column(self, column: Column) -> pa.Array:
         return self.box.log_of(self.i.alias).column(column.name, self.ids)
@@ -165,7 +171,7 @@ class Visibility:
         for box in boxes:
             rows = {i.alias: self._rows(box, i, told) for i in box.reader.inputs if box.reader.keeps(i)}
             if not box.reader.is_placed:
-                self._verify_states(box, rows)
+                self._verify_states(box, rows, batch)
             alive.update(b for alias in rows for b in box.log_of(alias).segments)
         self._told = told
         self._watermarks = {b: each for b, each in self._watermarks.items() if b in alive}
@@ -186,51 +192,52 @@ class Visibility:
         mine = own.any(axis=1)
         selects = [s.predicate for s in box.reader.selects if s.alias == i.alias]
         passing = {f: _together([each.passing[f] for each in found]).astype(np.bool_)[mine] for f in selects}
-        return Rows(box, i, queries, ids[mine], starts[mine], own[mine], passing)
+        near = _together([each.ids[each.near] for each in found])
+        return Rows(box, i, queries, ids[mine], starts[mine], own[mine], passing, near)
 
     def _tell(self, reader: Reader, i: InputState, batch: int, stored: Stored) -> Told:
         starts, selects = starts_of(i.source, stored.rows), {s.predicate for s in reader.selects}
-        own = np.zeros((len(starts), len(self._wanting[reader])), np.bool_)
-        is_shown = _is_in_range(reader, i, batch)
-        for place, each in enumerate(self._wanting[reader]):
-            if i.alias not in each.asked or not is_shown:
-                continue
-            if isinstance(i.source, Stream) and batch < each.since:
-                continue
-            own[:, place] = self._is_own(reader, i, batch, stored, each, starts, selects)
-        mine = [f for f in selects if aliases_of(f) == {i.alias}]
-        passing = {f: _passes(f, i, stored) if is_shown else np.zeros(len(starts), np.bool_) for f in mine}
+        own, near = np.zeros((len(starts), len(self._wanting[reader])), np.bool_), np.zeros(len(starts), np.bool_)
+        is_shown, is_stream = _is_in_range(reader, i, batch), isinstance(i.source, Stream)
+        asking = [(place, each) for place, each in enumerate(self._wanting[reader]) if is_shown and i.alias in each.asked]
+        asking = [(place, each) for place, each in asking if not is_stream or batch >= each.since]
+        asked = {f for _, each in asking for f in each.asked[i.alias] if f not in selects}
+        passing = {f: _passes(f, i, stored) for f in asked}
+        for place, each in asking:
+            mine = [f for f in each.asked[i.alias] if f not in selects]
+            in_time = self._is_in_time(reader, i, batch, stored, each, starts)
+            found = reduce(np.logical_and, [passing[f] for f in mine if f not in i.selects], in_time)
+            own[:, place] = reduce(np.logical_and, [passing[f] for f in mine if f in i.selects], found)
+            near |= found
+        above = [f for f in selects if aliases_of(f) == {i.alias}]
+        passing = {f: _passes(f, i, stored) if is_shown else np.zeros(len(starts), np.bool_) for f in above}
         given = delta_of(reader, i, batch, stored, starts).positions
         assert np.array_equal(given, np.flatnonzero(own.any(axis=1))), (
             f"{reader.name} takes {len(given)} rows of batch {batch} of {i.source.name} as those of {i.alias}, and "
             f"{int(own.any(axis=1).sum())} are its own"
         )
-        return Told(reader, (batch << 32) + np.arange(len(starts), dtype=np.int64), starts, own, passing)
+        return Told(reader, (batch << 32) + np.arange(len(starts), dtype=np.int64), starts, own, passing, near)
 
-    def _is_own(
-        self, reader: Reader, i: InputState, batch: int, stored: Stored, each: Wanting, starts: Numbers, selects: set[Expr]
-    ) -> Mask:
+    def _is_in_time(self, reader: Reader, i: InputState, batch: int, stored: Stored, each: Wanting, starts: Numbers) -> Mask:
+        """Which rows were not late for a query, and belong to the cell."""
         found = np.ones(len(starts), np.bool_)
         if isinstance(i.source, Stream) and not isinstance(i.source, Derived):
             known = self._watermarks.get(batch, {}).get(each.query)
             found &= starts >= (stored.watermarks.get(each.streams, BEGINNING_US) if known is None else known)
-        for predicate in each.asked[i.alias]:
-            if predicate not in selects:
-                found &= _passes(predicate, i, stored)
         if i.source.name in reader.place.parted:
             found &= members_of(reader, i, stored.rows)
         return found
 
     # -- what lookups show -------------------------------------------------------------------------------------------
 
-    def _verify_states(self, box: Box, rows: Mapping[str, Rows]) -> None:
+    def _verify_states(self, box: Box, rows: Mapping[str, Rows], batch: int) -> None:
         reader = box.reader
         for index in reader.by_key.values():
             if len(index.aliases) == 1:
                 _verify_index(box, index, rows[index.aliases[0]])
         for aliases, key in reader.views.items():
             if key not in box.store.waiting:
-                _verify_view(box, aliases, key, rows)
+                _verify_view(box, aliases, key, rows, batch)
 
 
 def _is_in_range(reader: Reader, i: InputState, batch: int) -> bool:
@@ -375,21 +382,21 @@ def _least(several: Sequence[Numbers]) -> Numbers:
     return reduce(np.minimum, several)
 
 
-def _verify_view(box: Box, aliases: Aliases, key: ViewKey, rows: Mapping[str, Rows]) -> None:
+def _verify_view(box: Box, aliases: Aliases, key: ViewKey, rows: Mapping[str, Rows], batch: int) -> None:
     store, view, order = box.store, box.store.views[key], box.reader.orders[aliases]
     inputs = {alias: rows[alias] for alias in aliases}
     parts = np.concatenate([s.parts for s in view.segments.values()] or [np.empty((len(order), 0), np.int64)], axis=1)
+    is_new = _together([np.full(s.parts.shape[1], b == batch) for b, s in view.segments.items()]).astype(np.bool_)
     for place, alias in enumerate(order):
         # What has ended stays as long as the segment of the view, and rows may be gone from their logs.
         there = box.log_of(alias).inside(np.ascontiguousarray(parts[place]))
-        parts = parts if there is None else parts[:, there]
+        parts, is_new = (parts, is_new) if there is None else (parts[:, there], is_new[there])
     kept = Combined(inputs, {a: _places(inputs[a].ids, ids) for a, ids in zip(order, parts, strict=True)})
     foreign = np.logical_or.reduce([places < 0 for places in kept.places.values()])
-    if box.reader.lineage is not None:
-        # What only members wanted that have left stays in the view. Lookups find none of it.
-        kept = kept.where(~foreign)
-    else:
-        assert not foreign.any(), f"{int(foreign.sum())} rows of the view {key} have parts that are none of {box.name}"
+    may_stay = np.logical_and.reduce([_places(inputs[a].near, ids) >= 0 for a, ids in zip(order, parts, strict=True)])
+    wrong = foreign & (is_new | ~may_stay if box.reader.lineage is None else is_new)
+    assert not wrong.any(), f"{int(wrong.sum())} rows of the view {key} have parts that are none of {box.name}"
+    kept = kept.where(~foreign)
     fits, must = _wanted_of(box, aliases, key, kept)
     assert fits.all(), f"{int((~fits).sum())} rows of the view {key} are no combinations that {box.name} wants"
     assert len(np.unique(kept.codes)) == len(kept), f"the view {key} has rows twice"

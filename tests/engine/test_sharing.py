@@ -216,6 +216,28 @@ def test_who_keeps_a_view_keeps_the_indexes_of_all_who_read_it() -> None:
     assert len(run.slot.store.views) == 1
 
 
+def test_two_may_work_at_what_a_view_still_lacks_in_one_batch() -> None:
+    """Both go to a plan with (a b), a piece in each batch: each piece is found by one of them, and kept."""
+    sql = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND a.j = b.j AND c.{key} = a.{key} WINDOW 9 SECONDS"
+    run = shared_of(sql.format(key="k"), sql.format(key="j"))
+    alone = [shared_of(sql.format(key=key)) for key in "kj"]
+    for each in (run, *alone):
+        for query in each.queries:
+            each.pipeline.change(query.name, "(a b c)")
+    for number in range(9):
+        for query in run.queries if number == 4 else ():
+            run.pipeline.change(query.name, "((a b) c)", Strategy.GRADUAL)
+        ts = pa.array([number * 1_000_000 + n for n in range(4)], pa.timestamp("us"))
+        keys = pa.array(range(4), pa.int64())
+        rows = {s: pa.table({"k": keys, "j": keys, "x": pa.array([number] * 4), "ts": ts}) for s in "abc"}
+        found = run.step(rows)
+        for name, own in zip(("q0", "q1"), alone, strict=True):
+            assert not (wrong := oracle.difference(found[name], own.step(rows)["q0"])), f"{name} in {number}: {wrong}"
+    (view,) = run.slot.store.views.values()
+    assert view.rows
+    assert not run.slot.store.builds
+
+
 def test_a_view_is_kept_for_a_reader_of_groups() -> None:
     """q1 joins a and b with groups too, which are known a batch later: by then their rows have ended for q0."""
     sql = "SELECT a.x, b.x AS y, c.x AS z FROM a, b, c WHERE a.k = b.k AND a.k = c.k WINDOW 2 SECONDS"

@@ -18,6 +18,7 @@ from anabranch.storage.filesystem import MemoryFilesystem
 
 CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;" for s in "abc")
 CHAIN = "CREATE QUERY q AS SELECT a.x FROM a, b, c WHERE a.k = b.k AND b.x = c.x WINDOW 4 SECONDS;"
+PLAN = "((a b) c)"
 PAIR = "CREATE QUERY p AS SELECT a.x FROM a, b WHERE a.k = b.x WINDOW 4 SECONDS;"
 
 
@@ -32,11 +33,13 @@ def run(*queries: str, batches: int = 6, behind: str = "", later: str = "") -> S
     """The slot of a pipeline after some batches. The rows of a stream that is `behind` are three seconds older; a query may
     come `later`, in batch 3."""
     made = [declared.query for declared in parse_script(CREATE + "".join(queries) + later).queries]
-    plans = {"q": "((a b) c)"} if CHAIN in queries else {}
+    plans = {"q": PLAN} if any("CREATE QUERY q" in query for query in queries) else {}
     pipeline = LocalPipeline(made[: len(queries)], MemoryFilesystem(), plans)
     for number in range(batches):
         if later and number == 3:
             pipeline.add(made[-1])
+        if later == CHAIN and number == 4:
+            pipeline.change("q", PLAN)
         read = {source.name for query in pipeline.driver.queries.values() for source in query.query.base_sources}
         pipeline.step(number, {s: rows(number - 3 * (s == behind)) for s in sorted(read)})
         pipeline.verify()
@@ -107,4 +110,31 @@ def test_rows_that_a_view_has_twice() -> None:
     parts = view.segments[batch].parts
     view.append(batch, [part[:1] for part in parts], view.segments[batch].end_max_us)
     with pytest.raises(AssertionError, match="has rows twice"):
+        slot.verify()
+
+
+def with_another_row(slot: Slot, in_batch: int, row: int) -> Slot:
+    """Has the view say a row of `a` too that its first combination of a batch does not have."""
+    (view,) = slot.store.views.values()
+    (order,) = slot.boxes["q"].reader.orders.values()
+    segment = view.segments[in_batch]
+    parts = np.concatenate([segment.parts, segment.parts[:, :1]], axis=1)
+    parts[order.index("a"), -1] = row
+    view.add(in_batch, Combined(parts, segment.end_max_us))
+    return slot
+
+
+def test_rows_of_a_view_that_a_select_turns_away() -> None:
+    """In an earlier batch the select may have stood above a join, so that the row is in the view; not in the last one."""
+    slot = run(CHAIN.replace("WHERE", "WHERE a.x <> 2 AND"), PAIR)
+    turned_away = (4 << 32) + slot.store.logs["a"].segments[4].rows["x"].to_pylist().index(2)
+    with_another_row(slot, 4, turned_away).verify()
+    with_another_row(slot, 5, turned_away)
+    with pytest.raises(AssertionError, match=r"1 rows of the view .* have parts that are none of q"):
+        slot.verify()
+
+
+def test_rows_of_a_view_from_before_the_range_of_its_reader() -> None:
+    slot = with_another_row(run(PAIR, later=CHAIN), 4, 2 << 32)
+    with pytest.raises(AssertionError, match=r"1 rows of the view .* have parts that are none of q"):
         slot.verify()

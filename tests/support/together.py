@@ -43,6 +43,8 @@ class Together:
         self.queries, self.slots, self.disk = list(queries), slots, MemoryFilesystem()
         self.tables = {"t": table} if any(s.name == "t" for q in queries for s in q.base_sources) else {}
         self.number, self.readings, self.dropped, self.companies = 0, readings, list[str](), companies
+        self.is_verified = len(queries) > 1
+        """Who sees what of the state of one query is verified where that is tested by itself."""
         self.pipeline = self.started()
 
     def started(self) -> LocalPipeline:
@@ -65,7 +67,8 @@ class Together:
     def step(self, rows: dict[str, pa.Table]) -> dict[str, oracle.Bag]:
         read = {source.name for query in self.queries for source in query.base_sources}
         steps = self.pipeline.step(self.number, {name: table for name, table in rows.items() if name in read})
-        self.pipeline.verify()
+        if self.is_verified:
+            self.pipeline.verify()
         self.number += 1
         for query in self.queries:
             self._check_counts(query, steps[query.name], rows)
