@@ -59,6 +59,10 @@ class Pause:
         self.deadline_ns = None if pause_us is None else perf_counter_ns() + pause_us * 1000
 
     @property
+    def is_endless(self) -> bool:
+        return self.deadline_ns is None
+
+    @property
     def is_spent(self) -> bool:
         return self.deadline_ns is not None and perf_counter_ns() >= self.deadline_ns
 
@@ -87,7 +91,7 @@ class Rebuild:
         store, reader = self._store, self._reader
         served = {r.views[aliases] for r in store.readers for aliases in r.served_views}
         for aliases, key in reader.views.items():
-            below = [reader.views[part] for part in self._ways(aliases) if len(part) > 1]
+            below = [reader.views[part] for part in _ways(self._reader, aliases) if len(part) > 1]
             if key not in served and any(part in store.waiting or part in store.builds for part in below):
                 store.waiting.add(key)
             if key in store.waiting:
@@ -292,26 +296,11 @@ class Rebuild:
 
     def _begin(self, aliases: Aliases, batch: int) -> Build:
         """The rows of the smallest input look up the others."""
-        seed = min(self._ways(aliases), key=lambda inputs: (self._rows(inputs), inputs))
+        seed = min(_ways(self._reader, aliases), key=lambda inputs: (self._rows(inputs), inputs))
         # A view that was completed just now has what was recomputed in the segment of this batch; and so has a table that
         # was read just now.
         is_old = len(seed) == 1 and isinstance(self._reader.input(seed[0]).source, Stream)
-        return Build(batch, self._places(aliases, seed), batch - 1 if is_old else batch)
-
-    def _places(self, aliases: Aliases, seed: Aliases) -> tuple[int, ...]:
-        """Inputs of a view as places in its key."""
-        return tuple(sorted(self._reader.orders[aliases].index(alias) for alias in seed))
-
-    def _ways(self, aliases: Aliases) -> dict[Aliases, tuple[Route, Stage]]:
-        """From which inputs of a view its rows can be found, and by which lookups."""
-        reader, found = self._reader, dict[Aliases, tuple[Route, Stage]]()
-        for route in reader.routes if aliases in reader.served_views else reader.target_routes:
-            bound: Aliases = (route.alias,)
-            for stage in route.stages:
-                if stage.joined == aliases:
-                    found[bound] = (route, stage)
-                bound = stage.joined
-        return found
+        return Build(batch, _places(self._reader, aliases, seed), batch - 1 if is_old else batch)
 
     def _rows(self, inputs: Aliases) -> int:
         return self.box.view_of(inputs).rows if len(inputs) > 1 else self.box.log_of(inputs[0]).rows
@@ -320,13 +309,16 @@ class Rebuild:
         """Finds combinations of old rows (002, algorithm 6), piece by piece, until all are found or time is up."""
         store, key = self._store, self._reader.views[aliases]
         build, horizon_us = store.builds[key], store.least_us(self._reader.viewers(aliases))
-        seeds = {self._places(aliases, inputs): inputs for inputs in self._ways(aliases)}
+        seeds = {_places(self._reader, aliases, inputs): inputs for inputs in _ways(self._reader, aliases)}
         if build.seed not in seeds:
-            # The view was begun for another plan, which joins its inputs in another way: from the beginning again.
+            # The view was begun for another plan, which joins its inputs in another way: a reader that goes to that plan
+            # completes it; if there is none, it is begun anew.
+            if not pause.is_endless and self._is_of_another(key, build):
+                return
             store.forget_view(key)
             build = store.builds[key] = self._begin(aliases, batch)
         seed = seeds[build.seed]
-        route, stage = self._ways(aliases)[seed]
+        route, stage = _ways(self._reader, aliases)[seed]
         while (rows := self._next_piece(key, build, seed)) is not None:
             # What has ended is of no use, and may be gone from its log: rows meet only what is still valid.
             rows = rows.where(rows.ends > horizon_us)
@@ -342,6 +334,15 @@ class Rebuild:
                 break
         if not self._segments(build, seed):
             del store.builds[key]
+
+    def _is_of_another(self, key: ViewKey, build: Build) -> bool:
+        """Whether another reader of a view goes on with what was begun. Two that each began anew would never end."""
+        others = (reader for reader in self._store.readers if reader is not self._reader)
+        return any(
+            own == key and build.seed in (_places(reader, aliases, inputs) for inputs in _ways(reader, aliases))
+            for reader in others
+            for aliases, own in reader.views.items()
+        )
 
     def _segments(self, build: Build, seed: Aliases) -> list[int]:
         """The segments of the seed that have rows to be looked up, the newest first."""
@@ -428,6 +429,23 @@ class Rebuild:
             if isinstance(self._reader.input(alias).source, Stream):
                 found = ids >= limit if found is None else how(found, ids >= limit)
         return np.full(len(rows), how is np.logical_and) if found is None else found
+
+
+def _ways(reader: Reader, aliases: Aliases) -> dict[Aliases, tuple[Route, Stage]]:
+    """From which inputs of a view its rows can be found, and by which lookups."""
+    found = dict[Aliases, tuple[Route, Stage]]()
+    for route in reader.routes if aliases in reader.served_views else reader.target_routes:
+        bound: Aliases = (route.alias,)
+        for stage in route.stages:
+            if stage.joined == aliases:
+                found[bound] = (route, stage)
+            bound = stage.joined
+    return found
+
+
+def _places(reader: Reader, aliases: Aliases, inputs: Aliases) -> tuple[int, ...]:
+    """Inputs of a view as places in its key."""
+    return tuple(sorted(reader.orders[aliases].index(alias) for alias in inputs))
 
 
 def hand_over(store: Store, old: Reader, new: Reader) -> dict[ViewKey, ViewKey]:

@@ -90,7 +90,7 @@ def test_groups_go_where_another_query_keeps_their_rows(goes: tuple[int, int], o
 
 # What is shared is there once.
 
-CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;\n" for s in "abc")
+CREATE = "".join(f"CREATE STREAM {s} (k BIGINT, j BIGINT, x BIGINT, ts TIMESTAMP) TIME ts;\n" for s in "abcd")
 
 
 def shared_of(*selects: str) -> Together:
@@ -236,6 +236,29 @@ def test_two_may_work_at_what_a_view_still_lacks_in_one_batch() -> None:
     (view,) = run.slot.store.views.values()
     assert view.rows
     assert not run.slot.store.builds
+
+
+def test_two_who_find_a_view_in_different_ways_complete_it_together() -> None:
+    """One plan finds (a b c) from c, the other from a: who comes second leaves what was begun to the first, and both end."""
+    sql = (
+        "SELECT a.x, b.x AS y, c.x AS z, d.x AS w FROM a, b, c, d "
+        "WHERE a.k = b.k AND b.k = c.k AND a.j = b.j AND b.j = c.j AND d.{key} = a.{key} WINDOW 6 SECONDS"
+    )
+    run, alone = shared_of(sql.format(key="k"), sql.format(key="j")), [shared_of(sql.format(key=key)) for key in "kj"]
+    for each in (run, *alone):
+        for query in each.queries:
+            each.pipeline.change(query.name, "(a b c d)")
+    for number in range(20):
+        for query, plan in (("q0", "(((a b) c) d)"), ("q1", "((a (b c)) d)")) if number == 7 else ():
+            run.pipeline.change(query, plan, Strategy.GRADUAL)
+        ts = pa.array([number * 1_000_000 + n for n in range(2)], pa.timestamp("us"))
+        keys = pa.array(range(2), pa.int64())
+        rows = {s: pa.table({"k": keys, "j": keys, "x": pa.array([number] * 2), "ts": ts}) for s in "abcd"}
+        found = run.step(rows)
+        for name, own in zip(("q0", "q1"), alone, strict=True):
+            assert not (wrong := oracle.difference(found[name], own.step(rows)["q0"])), f"{name} in {number}: {wrong}"
+    assert not run.slot.store.builds
+    assert not run.slot.store.waiting
 
 
 def test_a_view_is_kept_for_a_reader_of_groups() -> None:
